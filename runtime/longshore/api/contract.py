@@ -1,0 +1,52 @@
+"""What the operator promises to the pods, and what pods tell by their exit.
+
+Every path reaches a program through an environment variable; programs never assume where a volume is mounted.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+ENV_JOB_NAME: Final = "LONGSHORE_JOB_NAME"
+ENV_JOB_NAMESPACE: Final = "LONGSHORE_JOB_NAMESPACE"
+ENV_JOB_UID: Final = "LONGSHORE_JOB_UID"
+ENV_ATTEMPT: Final = "LONGSHORE_ATTEMPT"
+"""Attempt of the coordinator that this pod belongs to (from 1)."""
+ENV_COMPONENT: Final = "LONGSHORE_COMPONENT"
+ENV_INDEX: Final = "LONGSHORE_INDEX"
+"""Index of a worker or reward pod."""
+ENV_POD_NAME: Final = "LONGSHORE_POD_NAME"
+ENV_POD_IP: Final = "LONGSHORE_POD_IP"
+ENV_COORDINATOR_ADDRESS: Final = "LONGSHORE_COORDINATOR_ADDRESS"
+"""IP address of the coordinator pod of this attempt (workers and reward pods)."""
+ENV_CONFIG: Final = "LONGSHORE_CONFIG"
+"""File with the job's spec as JSON, all defaults applied."""
+ENV_STORAGE: Final = "LONGSHORE_STORAGE"
+"""Directory where `spec.storage` is mounted."""
+ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
+"""File for the one sentence that says why a pod ended."""
+ENV_RAY_AUTH_MODE: Final = "RAY_AUTH_MODE"
+ENV_RAY_TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
+
+CONTAINER: Final = "longshore"
+CONFIG_KEY: Final = "spec.json"
+RAY_TOKEN_KEY: Final = "token"
+
+STORAGE_MOUNT: Final = "/mnt/longshore/storage"
+CONFIG_MOUNT: Final = "/etc/longshore"
+RAY_TOKEN_MOUNT: Final = "/var/run/longshore/ray"
+TERMINATION_LOG: Final = "/dev/termination-log"
+
+RAY_PORT: Final = 6379
+"""The Ray head listens here, on the coordinator pod's address."""
+HEALTH_PORT: Final = 8080
+"""`/readyz` and `/metrics` of the coordinator; `/readyz` of workers and reward pods."""
+
+
+class ExitCode(IntEnum):
+    """How a coordinator ends; every other code is a crash, which is retried up to backoffLimit."""
+
+    SUCCEEDED = 0
+    USER_ERROR = 64
+    """A mistake in the job that no retry mends; the termination message names the field and the fix."""
+    INTERRUPTED = 75
+    """Stopped on request (SIGTERM) or by a lost pod, state saved: start again, not counted as a failure."""

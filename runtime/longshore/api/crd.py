@@ -1,0 +1,159 @@
+"""CustomResourceDefinition of RLJob, generated from the models: structural, described, with CEL rules."""
+
+from typing import Any
+
+from longshore.api import names
+from longshore.api.base import CEL_RULES
+from longshore.api.rljob import RLJob
+
+_KEPT = frozenset(
+    {
+        "type", "format", "enum", "default", "description", "minimum", "maximum", "exclusiveMinimum",
+        "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+        "pattern", "required", "properties", "items", "additionalProperties",
+    }
+)  # fmt: skip
+
+_COLUMNS = (
+    ("Phase", "string", ".status.phase", 0),
+    ("Round", "string", ".status.runtime.round.kind", 0),
+    ("Step", "integer", ".status.runtime.step", 0),
+    ("Steps", "integer", ".spec.algorithm.steps", 0),
+    ("Reward", "number", ".status.runtime.reward", 0),
+    ("Rollout-GPUs", "integer", ".status.gpus.rollout", 0),
+    ("Trainer-GPUs", "integer", ".status.gpus.trainer", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Held-Out", "number", ".status.runtime.heldOut.latest", 1),
+    ("Queue", "integer", ".status.runtime.draws.deferred", 1),
+    ("Attempt", "integer", ".status.attempt", 1),
+    ("Strategy", "string", ".spec.rollout.strategy", 1),
+)
+
+
+def rljob_crd() -> dict[str, Any]:
+    """The CRD as an object to be written as YAML."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.SINGULAR,
+                "shortNames": [names.SHORT_NAME],
+                "categories": ["all", "longshore"],
+            },
+            "versions": [
+                {
+                    "name": names.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+                    "schema": {"openAPIV3Schema": _root_schema()},
+                }
+            ],
+        },
+    }
+
+
+def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A pydantic JSON schema as a structural schema: references inlined, what structural schemas forbid removed."""
+    extra = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
+    if "$ref" in schema:
+        target = dict(definitions[schema["$ref"].rsplit("/", 1)[1]])
+        rules = target.get(CEL_RULES, []) + extra.pop(CEL_RULES, [])
+        schema = target | extra | ({CEL_RULES: rules} if rules else {})
+    if "anyOf" in schema:
+        schema = _without_null(schema)
+        if "$ref" in schema:
+            return structural(schema, definitions)
+    if "allOf" in schema and len(schema["allOf"]) == 1:
+        rest = {key: value for key, value in schema.items() if key != "allOf"}
+        return structural(schema["allOf"][0] | rest, definitions)
+    return _pruned(schema, definitions)
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """`X | None` means an optional X; int-or-string keeps no type."""
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    if rest.get("default", ...) is None:
+        del rest["default"]
+    branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+    if rest.get("x-kubernetes-int-or-string"):
+        return rest
+    assert len(branches) == 1, f"a structural schema has no room for a union: {schema}"
+    branch: dict[str, Any] = branches[0]
+    return branch | rest
+
+
+def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    result = {key: value for key, value in schema.items() if key in _KEPT or key.startswith("x-kubernetes-")}
+    for bound, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if bound in result and not isinstance(result[bound], bool):
+            result |= {limit: result[bound], bound: True}
+    if "const" in schema:
+        result |= {"type": "string", "enum": [schema["const"]]}
+    if result.get("additionalProperties") in (False, True):
+        del result["additionalProperties"]
+    if "additionalProperties" in result:
+        result["additionalProperties"] = structural(result["additionalProperties"], definitions)
+    if "items" in result:
+        result["items"] = structural(result["items"], definitions)
+    if "properties" in result:
+        result["properties"] = {name: structural(value, definitions) for name, value in result["properties"].items()}
+        _default_objects(result)
+    if "description" in result:
+        result["description"] = " ".join(result["description"].split())
+    return result
+
+
+def _default_objects(schema: dict[str, Any]) -> None:
+    """An optional object whose fields all have defaults gets `{}`, so that the API server fills it in."""
+    for name, field in schema["properties"].items():
+        is_optional = name not in schema.get("required", [])
+        if is_optional and "properties" in field and not field.get("required"):
+            field.setdefault("default", {})
+
+
+def _root_schema() -> dict[str, Any]:
+    generated = RLJob.model_json_schema(by_alias=True, mode="validation")
+    definitions = generated.pop("$defs")
+    root = structural(generated, definitions)
+    root["properties"]["apiVersion"] = {"type": "string"}
+    root["properties"]["kind"] = {"type": "string"}
+    root["properties"]["metadata"] = {"type": "object"}
+    root["required"] = ["spec"]
+    _strip_defaults(root["properties"]["status"])
+    root["properties"]["status"].pop("default", None)
+    root[CEL_RULES] = [
+        {
+            "rule": f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
+            "message": f"metadata.name must have at most {names.MAX_JOB_NAME_LENGTH} characters: "
+            "pod names are made from it",
+        }
+    ]
+    return root
+
+
+def _strip_defaults(schema: dict[str, Any]) -> None:
+    """Status is written by controllers: absent means absent."""
+    schema.pop("default", None)
+    for child in (
+        *schema.get("properties", {}).values(),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ):
+        if isinstance(child, dict):
+            _strip_defaults(child)
+
+
+def _column(name: str, kind: str, path: str, priority: int) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    if priority:
+        column["priority"] = priority
+    return column

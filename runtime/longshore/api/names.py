@@ -1,0 +1,87 @@
+"""Names and labels of everything that belongs to a job: deterministic, so that any component can find it."""
+
+from enum import StrEnum
+from typing import Final, Literal
+
+GROUP: Final = "longshore.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final[Literal["longshore.dev/v1alpha1"]] = "longshore.dev/v1alpha1"
+KIND: Final[Literal["RLJob"]] = "RLJob"
+PLURAL: Final = "rljobs"
+SINGULAR: Final = "rljob"
+SHORT_NAME: Final = "rlj"
+
+MAX_JOB_NAME_LENGTH: Final = 45
+"""Pod names add at most 17 characters and should stay valid host names (63)."""
+
+LABEL_JOB: Final = "longshore.dev/job"
+LABEL_COMPONENT: Final = "longshore.dev/component"
+LABEL_INDEX: Final = "longshore.dev/index"
+LABEL_ATTEMPT: Final = "longshore.dev/attempt"
+LABEL_ROLE: Final = "longshore.dev/role"
+LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "longshore"
+
+OPERATOR_FIELD_MANAGER: Final = "longshore-operator"
+COORDINATOR_FIELD_MANAGER: Final = "longshore-coordinator"
+
+
+class Component(StrEnum):
+    """Kinds of pods of a job."""
+
+    COORDINATOR = "coordinator"
+    WORKER = "worker"
+    REWARD = "reward"
+
+
+class Role(StrEnum):
+    """What a GPU pod does now."""
+
+    ROLLOUT = "rollout"
+    TRAINER = "trainer"
+
+
+def coordinator_pod(job: str) -> str:
+    """Name of the coordinator pod."""
+    return f"{job}-coordinator"
+
+
+def worker_pod(job: str, index: int) -> str:
+    """Name of a GPU worker pod."""
+    return f"{job}-worker-{index}"
+
+
+def reward_pod(job: str, index: int) -> str:
+    """Name of a reward pod."""
+    return f"{job}-reward-{index}"
+
+
+def headless_service(job: str) -> str:
+    """Name of the service over all pods of the job."""
+    return f"{job}-pods"
+
+
+def config_map(job: str) -> str:
+    """Name of the ConfigMap with the job's configuration."""
+    return f"{job}-config"
+
+
+def ray_token_secret(job: str) -> str:
+    """Name of the Secret with the Ray token."""
+    return f"{job}-ray-token"
+
+
+def service_account(job: str) -> str:
+    """Name of the coordinator's service account, role and role binding."""
+    return f"{job}-coordinator"
+
+
+def storage_claim(job: str) -> str:
+    """Name of the claim that the operator creates for `spec.storage.create`."""
+    return f"{job}-storage"
+
+
+def default_output(job: str) -> str:
+    """Default of `spec.storage.output`, relative to the storage."""
+    return f"rljobs/{job}"

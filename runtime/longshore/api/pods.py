@@ -1,0 +1,95 @@
+"""Which pods a job gets: GPU workers, the coordinator, and the storage that all of them mount."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from longshore.api.base import ApiModel, Freeform, Quantity, cel
+
+LabelMap = Annotated[dict[str, str], Field(max_length=64)]
+
+
+class TolerationOperator(StrEnum):
+    EXISTS = "Exists"
+    EQUAL = "Equal"
+
+
+class TaintEffect(StrEnum):
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+class Toleration(ApiModel):
+    """A taint that pods of the job accept, as in a pod."""
+
+    key: str | None = Field(default=None, max_length=316)
+    """Taint key; unset with operator Exists: every taint."""
+    operator: TolerationOperator = TolerationOperator.EQUAL
+    """Exists or Equal."""
+    value: str | None = Field(default=None, max_length=63)
+    """Taint value for operator Equal."""
+    effect: TaintEffect | None = None
+    """Effect to tolerate; unset: all."""
+    toleration_seconds: int | None = Field(default=None, ge=0)
+    """How long a NoExecute taint is tolerated."""
+
+
+class PodOptions(ApiModel):
+    """What a user may set for the pods of one component."""
+
+    resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
+    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`)."""
+    node_selector: LabelMap = Field(default_factory=dict)
+    """Node labels that the pods need."""
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)
+    """Taints that the pods accept."""
+    template: Freeform = Field(default_factory=dict)
+    """Patch merged over the generated pod: metadata and spec, lists of named items merged by name."""
+
+    def requests(self) -> dict[str, str]:
+        """Resource requests as Kubernetes strings."""
+        return {name: str(quantity) for name, quantity in self.resources.items()}
+
+
+class Workers(PodOptions):
+    """GPU pods; a pod holds its GPUs for the life of the job, whatever it does with them."""
+
+    replicas: int = Field(default=1, ge=1, le=4_096)
+    """Worker pods."""
+    gpus_per_pod: int = Field(default=1, ge=0, le=16)
+    """GPUs of each pod; 0: pods without GPUs, one CPU engine each."""
+    gpu_resource_name: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
+    """Extended resource that stands for a GPU, as nvidia.com/gpu or amd.com/gpu."""
+
+
+class ClaimTemplate(ApiModel):
+    """A volume claim that the operator creates and owns: it is deleted with the job."""
+
+    size: Quantity
+    """Requested capacity."""
+    storage_class_name: str | None = Field(default=None, max_length=253)
+    """Storage class; unset: the cluster's default."""
+    access_mode: str = Field(default="ReadWriteMany", pattern="^(ReadWriteMany|ReadWriteOnce)$")
+    """ReadWriteOnce serves jobs whose pods share one node."""
+
+
+class Storage(ApiModel):
+    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
+
+    model_config = {
+        "json_schema_extra": cel(
+            ("has(self.claimName) != has(self.create)", "set exactly one of claimName and create"),
+        )
+    }
+
+    claim_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Existing PersistentVolumeClaim in the namespace of the job."""
+    create: ClaimTemplate | None = None
+    """Create a claim for this job."""
+    output: str = Field(default="", max_length=1024, pattern=r"^([^/].*)?$")
+    """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME`."""
+
+
+PodTemplate = dict[str, Any]

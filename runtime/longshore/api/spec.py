@@ -1,0 +1,128 @@
+"""RLJob.spec: the whole of what a user asks for."""
+
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from longshore.api.algorithm import Algorithm
+from longshore.api.base import IMMUTABLE, ApiModel, cel
+from longshore.api.model import Data, Evaluation, Model
+from longshore.api.pods import PodOptions, Storage, Workers
+from longshore.api.rollout import OnPolicy, Rollout, Strategy
+from longshore.api.training import Checkpoint, Reward, RewardKind, Trainer
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods a finished job deletes."""
+
+    RUNNING = "Running"
+    ALL = "All"
+
+
+_FROZEN_WHILE_RUNNING = (
+    "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation"
+)  # fmt: skip
+
+_SPEC_RULES = cel(
+    (
+        "self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
+        "tensorParallelSize must divide workers.gpusPerPod: an engine lies inside one pod",
+        ".rollout.engine.tensorParallelSize",
+    ),
+    (
+        "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout'",
+        "PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
+        ".rollout.strategy",
+    ),
+    (
+        "self.algorithm.maxResponseTokens < self.model.maxContextTokens",
+        "maxResponseTokens must be below model.maxContextTokens, which also holds the prompt",
+        ".algorithm.maxResponseTokens",
+    ),
+    (
+        "self.reward.kind != 'Task' || has(self.data.builtin)",
+        "kind Task scores the built-in task: choose Maths or Python for data of your own",
+        ".reward.kind",
+    ),
+    (
+        "(self.reward.kind == 'Python') == has(self.reward.function)",
+        "function belongs to kind Python: set both or neither",
+        ".reward.function",
+    ),
+    (
+        "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
+        "warmStartSteps needs the built-in model and task",
+        ".model.warmStartSteps",
+    ),
+    *(
+        (
+            f"oldSelf.suspend || self.{field} == oldSelf.{field}",
+            f"{field} may change only while the job is suspended: set suspend to true first",
+            f".{field}",
+        )
+        for field in _FROZEN_WHILE_RUNNING
+    ),
+)
+
+
+class RLJobSpec(ApiModel):
+    """A reinforcement-learning run."""
+
+    model_config = {"json_schema_extra": _SPEC_RULES}
+
+    model: Model = Field(json_schema_extra=IMMUTABLE)
+    """The model to train."""
+    data: Data = Field(json_schema_extra=IMMUTABLE)
+    """Prompts to train on."""
+    algorithm: Algorithm
+    """Objective and batch."""
+    rollout: Rollout = Field(default_factory=Rollout)
+    """How responses are sampled."""
+    reward: Reward = Field(default_factory=Reward)
+    """How responses are scored."""
+    trainer: Trainer = Field(default_factory=Trainer)
+    """How weights are updated."""
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    """Scoring of held-out prompts."""
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    """When state is saved."""
+    storage: Storage = Field(json_schema_extra=IMMUTABLE)
+    """Where model, data and output lie."""
+    workers: Workers = Field(default_factory=Workers)
+    """GPU pods."""
+    coordinator: PodOptions = Field(default_factory=PodOptions)
+    """The pod with the Ray head and the training loop."""
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Runtime image; unset: the one that the operator was installed with."""
+    suspend: bool = False
+    """Stop all pods and keep the state; false again resumes from the newest checkpoint."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    """Delete the job so long after it finished; unset: never."""
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Fail the job when it has been active for so long."""
+    backoff_limit: int = Field(default=6, ge=0, le=1_000)
+    """Failed attempts after which the job fails; lost nodes and evictions are not counted."""
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
+    """Running: finished pods stay for their logs; All: every pod is deleted."""
+
+    @model_validator(mode="after")
+    def _cross_field_rules(self) -> "RLJobSpec":
+        """The CEL rules again, for those who build a spec in Python."""
+        gpus, tp_size = self.workers.gpus_per_pod, self.rollout.engine.tensor_parallel_size
+        if gpus and gpus % tp_size:
+            raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide workers.gpusPerPod ({gpus})")
+        if self.rollout.on_policy is OnPolicy.STRICT and self.rollout.strategy is Strategy.PARTIAL_ROLLOUT:
+            raise ValueError("rollout.strategy: PartialRollout needs rollout.onPolicy: Relaxed")
+        if (self.model.path is None) == (self.model.builtin is None):
+            raise ValueError("model: set exactly one of path and builtin")
+        if (self.data.path is None) == (self.data.builtin is None):
+            raise ValueError("data: set exactly one of path and builtin")
+        if (self.storage.claim_name is None) == (self.storage.create is None):
+            raise ValueError("storage: set exactly one of claimName and create")
+        if self.reward.kind is RewardKind.TASK and self.data.builtin is None:
+            raise ValueError("reward.kind: Task scores the built-in task only")
+        if (self.reward.kind is RewardKind.PYTHON) != (self.reward.function is not None):
+            raise ValueError("reward.function: belongs to kind Python, set both or neither")
+        if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
+            raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
+        return self

@@ -1,0 +1,60 @@
+"""Which engine a request goes to."""
+
+from collections.abc import Mapping, Sequence
+
+from longshore.api.status import RoundKind
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+
+
+class Router:
+    """Least-loaded engine first. Short rounds keep a group on one engine, which computes its prompt once (prefix
+    cache); long rounds spread single responses, since one group of long responses would fill an engine.
+    """
+
+    def __init__(self, engines: Sequence[int]) -> None:
+        self._load = dict.fromkeys(engines, 0)
+        self._home: dict[Draw, int] = {}
+        self._placed: dict[ResponseId, int] = {}
+
+    def place(self, responses: Sequence[ResponseId], kind: RoundKind) -> Mapping[int, list[ResponseId]]:
+        """Assign responses to engines; call again to place those of a lost engine anew."""
+        assert self._load, "there is no engine"
+        placement: dict[int, list[ResponseId]] = {}
+        for response in responses:
+            engine = self._home.get(response.draw) if kind is not RoundKind.LONG else None
+            if engine is None:
+                engine = min(self._load, key=lambda candidate: (self._load[candidate], candidate))
+                self._home[response.draw] = engine
+            self._load[engine] += 1
+            self._placed[response] = engine
+            placement.setdefault(engine, []).append(response)
+        return placement
+
+    def ended(self, response: ResponseId) -> None:
+        """A response finished or was aborted."""
+        engine = self._placed.pop(response, None)
+        if engine is not None and engine in self._load:
+            self._load[engine] -= 1
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether anything can be placed."""
+        return bool(self._load)
+
+    def engine_of(self, response: ResponseId) -> int | None:
+        """Where a response runs."""
+        return self._placed.get(response)
+
+    def lost(self, engine: int) -> tuple[ResponseId, ...]:
+        """An engine is gone; returns the responses that ran there, to be placed anew."""
+        self._load.pop(engine, None)
+        orphans = tuple(response for response, where in self._placed.items() if where == engine)
+        for response in orphans:
+            del self._placed[response]
+        self._home = {draw: where for draw, where in self._home.items() if where != engine}
+        return orphans
+
+    def joined(self, engine: int) -> None:
+        """An engine is there (again)."""
+        self._load.setdefault(engine, 0)

@@ -1,0 +1,34 @@
+"""The baseline: every round samples P0 x R0 responses and waits for all of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from longshore.api.status import RoundKind
+from longshore.policy.round import Leftover, ResponseId
+from longshore.policy.round_policy import RoundPolicy, _Plan, fresh
+
+
+class Synchronous(RoundPolicy):
+    """Admission: all. Acceptance: all. Leftovers: none."""
+
+    @property
+    def num_deferred(self) -> int:
+        return 0
+
+    def _plan(self) -> _Plan:
+        draws = self._cursor.take(self._shape.num_prompts)
+        admissions = tuple(fresh(draw, self._shape.num_responses) for draw in draws)
+        return _Plan(RoundKind.FULL, len(draws), admissions)
+
+    def _plan_drain(self) -> _Plan:
+        raise AssertionError("a synchronous round leaves nothing to drain")
+
+    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
+        assert not leftovers
+        return ()
+
+    def _export_leftovers(self) -> list[Any]:
+        return []
+
+    def _load_leftovers(self, state: Sequence[Any]) -> None:
+        assert not state

@@ -1,0 +1,141 @@
+"""Checkpoints: each is one directory that appears complete or not at all.
+
+checkpoints/step-000010/
+    trainer/       weights (Hugging Face format), optimizer, random state: what the trainer saved
+    state.json     step, round policy (data cursor, long-prompt queue), counters, positions of metrics and ledger
+    kept.json      tokens of partial responses, with the policy version of every run
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.types import Completion, FinishReason, TokenRun
+
+log = structlog.get_logger()
+
+_PREFIX: Final = "step-"
+_UNFINISHED: Final = ".unfinished-"
+TRAINER_DIR: Final = "trainer"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    step: int
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        """Its weights, loadable by transformers and vLLM."""
+        return self.path / TRAINER_DIR
+
+    def state(self) -> dict[str, Any]:
+        """What was given to `publish`."""
+        state: dict[str, Any] = orjson.loads((self.path / "state.json").read_bytes())
+        return state
+
+    def kept(self) -> dict[ResponseId, Completion]:
+        """Partial responses."""
+        rows = orjson.loads((self.path / "kept.json").read_bytes())
+        return {_response_id(row["response"]): _completion(row) for row in rows}
+
+
+class CheckpointStore:
+    """The checkpoints of a job."""
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self._directory = directory
+        self._keep = keep
+
+    def newest(self) -> Checkpoint | None:
+        """The newest complete checkpoint."""
+        return max(self._all(), key=lambda checkpoint: checkpoint.step, default=None)
+
+    def publish(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        kept: Mapping[ResponseId, Completion],
+        save_trainer: Callable[[Path], None],
+    ) -> Checkpoint:
+        """Write a checkpoint aside, make it durable, and give it its name in one move; then prune old ones.
+
+        A checkpoint of that step that is there already stays as it is.
+        """
+        final = self._directory / f"{_PREFIX}{step:06d}"
+        if final.exists():
+            return Checkpoint(step, final)
+        unfinished = self._directory / f"{_UNFINISHED}{step:06d}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        (unfinished / TRAINER_DIR).mkdir(parents=True)
+        save_trainer(unfinished / TRAINER_DIR)
+        (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
+        (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
+        _sync_tree(unfinished)
+        unfinished.rename(final)
+        _sync(self._directory)
+        self._prune()
+        return Checkpoint(step, final)
+
+    def _all(self) -> list[Checkpoint]:
+        if not self._directory.is_dir():
+            return []
+        found = [path for path in self._directory.iterdir() if path.name.startswith(_PREFIX)]
+        return [Checkpoint(int(path.name.removeprefix(_PREFIX)), path) for path in found]
+
+    def _prune(self) -> None:
+        for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
+            log.info("checkpoint pruned", step=old.step)
+            shutil.rmtree(old.path)
+
+
+def export_model(checkpoint: Checkpoint, target: Path) -> None:
+    """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
+    unfinished = target.with_name(f"{_UNFINISHED}{target.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns("*.pt"))
+    _sync_tree(unfinished)
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.rename(target)
+
+
+def _sync_tree(root: Path) -> None:
+    for path in [*root.rglob("*"), root]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:
+    return {
+        "response": [response.draw.epoch, response.draw.index, response.index],
+        "runs": [asdict(run) for run in completion.runs],
+        "finish_reason": completion.finish_reason.value,
+        "engine_step": completion.engine_step,
+    }
+
+
+def _response_id(row: list[int]) -> ResponseId:
+    epoch, index, response = row
+    return ResponseId(Draw(epoch, index), response)
+
+
+def _completion(row: Mapping[str, Any]) -> Completion:
+    runs = tuple(TokenRun(run["policy_version"], tuple(run["tokens"]), tuple(run["log_probs"])) for run in row["runs"])
+    return Completion(str(_response_id(row["response"])), runs, FinishReason(row["finish_reason"]), row["engine_step"])

@@ -1,0 +1,1 @@
+"""Prompts: read, checked, split and tokenised."""

@@ -1,0 +1,124 @@
+"""Reads the prompts of a job. Every mistake in the data is told with its file and line."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from longshore.api.model import Data, DataFormat
+from longshore_runtime.errors import UserError
+from longshore_runtime.types import PromptRecord
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer."""
+
+    def encode(self, text: str, /) -> list[int]:
+        """Token ids of a text."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
+        """One text for a conversation."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row with where it came from, for error messages."""
+
+    source: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PromptSets:
+    """Prompts to train on and prompts to score; a record's index is its row in the data."""
+
+    train: tuple[PromptRecord, ...]
+    held_out: tuple[PromptRecord, ...]
+    num_too_long: int
+    """Rows left out because their prompt exceeds `data.maxPromptTokens`."""
+
+
+def read_rows(path: Path, data: Data) -> list[Row]:
+    """All rows of `data.path`; raises UserError with the line of the first mistake."""
+    if not path.exists():
+        raise UserError(f"data.path: {data.path!r} does not exist in the storage of the job")
+    rows = list(_jsonl(path, data) if data.format is DataFormat.JSONL else _hugging_face(path, data))
+    if not rows:
+        raise UserError(f"data.path: {data.path!r} holds no row")
+    return rows
+
+
+def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer) -> PromptSets:
+    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole file."""
+    records = [_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    fitting = [record for record in records if len(record.prompt_tokens) <= data.max_prompt_tokens]
+    num_held_out = min(data.held_out_prompts, len(fitting) // 2)
+    chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
+    train = tuple(record for place, record in enumerate(fitting) if place not in chosen)
+    held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
+    if not train:
+        raise UserError(
+            f"data.maxPromptTokens: none of the {len(rows)} prompts is that short ({data.max_prompt_tokens}); raise it"
+        )
+    return PromptSets(train, held_out, len(records) - len(fitting))
+
+
+def _jsonl(path: Path, data: Data) -> Iterator[Row]:
+    if not path.is_file():
+        raise UserError(f"data.path: {data.path!r} is not a file; set data.format to HuggingFace for a directory")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            source = f"{data.path}, line {number}"
+            try:
+                fields = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise UserError(f"{source}: not valid JSON ({error})") from error
+            if not isinstance(fields, dict):
+                raise UserError(f"{source}: a row must be a JSON object, not {type(fields).__name__}")
+            yield Row(source, fields)
+
+
+def _hugging_face(path: Path, data: Data) -> Iterator[Row]:
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(path)) if _saved_to_disk(path) else datasets.load_dataset(str(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"data.path: {data.path!r} is not a Hugging Face data set ({error})") from error
+    if isinstance(loaded, datasets.DatasetDict):
+        if data.split not in loaded:
+            raise UserError(f"data.split: {data.split!r} is not one of {', '.join(loaded)}")
+        loaded = loaded[data.split]
+    for number, fields in enumerate(loaded):
+        yield Row(f"{data.path}, row {number}", fields)
+
+
+def _saved_to_disk(path: Path) -> bool:
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+
+
+def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+    value = _field(row, data.prompt_field, "data.promptField")
+    if isinstance(value, list):
+        text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
+    elif isinstance(value, str):
+        text = data.prompt_template.replace("{prompt}", value)
+    else:
+        raise UserError(
+            f"{row.source}: {data.prompt_field!r} must be a text or a list of messages, not {type(value).__name__}"
+        )
+    tokens = tuple(tokenizer.encode(text))
+    if not tokens:
+        raise UserError(f"{row.source}: the prompt is empty")
+    answer = _field(row, data.answer_field, "data.answerField")
+    return PromptRecord(index, text, tokens, str(answer), row.fields)
+
+
+def _field(row: Row, name: str, option: str) -> Any:
+    if name not in row.fields:
+        raise UserError(f"{row.source}: no field {name!r} (it has {', '.join(map(repr, row.fields))}); set {option}")
+    return row.fields[name]

@@ -1,0 +1,1 @@
+"""Sampling: engines, the round that drives them, and evaluation."""

@@ -1,0 +1,47 @@
+"""What a round gives to training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import RoundEnd
+from longshore_runtime.types import Completion
+
+
+@dataclass(frozen=True)
+class ScoredResponse:
+    """An accepted response with its reward."""
+
+    response: ResponseId
+    completion: Completion
+    reward: float
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """An accepted group: R0 scored responses of one draw, in the order in which they finished."""
+
+    draw: Draw
+    responses: tuple[ScoredResponse, ...]
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """A finished round."""
+
+    end: RoundEnd
+    groups: tuple[ScoredGroup, ...]
+    """One per accepted draw, ordered by draw, so that arrival order does not reach the trainer."""
+    kept: Mapping[ResponseId, Completion]
+    """Tokens that later rounds continue from."""
+    rejected: Mapping[Draw, str]
+    """Draws replaced because their reward could not be computed, and why."""
+    num_launched: int
+    rollout_s: float
+    busy_share: float
+    """Share of engine time spent in steps during the rollout."""
+    num_preemptions: int
+    num_sampled_tokens: int
+    """All tokens that engines sampled in this round, those that were dropped included."""

@@ -1,0 +1,228 @@
+"""Runs one round: the policy decides, engines sample, rewards score. Nothing is decided here."""
+
+import queue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from longshore.api.status import RoundKind
+from longshore.api.training import OnRewardError
+from longshore.policy.draws import Draw
+from longshore.policy.round import Decision, ResponseFinished, ResponseId
+from longshore.policy.round_policy import RoundPolicy
+from longshore.policy.routing import Router
+from longshore_runtime.clock import Clock
+from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
+from longshore_runtime.rollout.events import (
+    EngineJoined,
+    EngineLost,
+    Event,
+    GroupScored,
+    ResponsesEnded,
+    StopRequested,
+)
+from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
+
+
+class Engines(Protocol):
+    """The engines of a job; events go to the queue that they were given."""
+
+    def alive(self) -> Sequence[int]:
+        """Engines that take requests."""
+
+    def add(self, engine: int, requests: Sequence[Request]) -> None:
+        """Start requests; does not wait."""
+
+    def abort(self, engine: int, request_ids: Sequence[str]) -> None:
+        """Stop requests; they come back as completions with reason ABORT; does not wait."""
+
+    def stats(self) -> Mapping[int, EngineStats]:
+        """State of every engine that is alive."""
+
+
+class Scorer(Protocol):
+    """Scores accepted groups; the outcome arrives as a GroupScored event."""
+
+    def score(self, draw: Draw, completions: Sequence[Completion]) -> None:
+        """Start scoring; does not wait."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a round is."""
+
+    kind: RoundKind
+    num_launched: int
+    num_finished: int
+
+    @property
+    def fraction_finished(self) -> float:
+        """Finished over launched requests."""
+        return self.num_finished / self.num_launched if self.num_launched else 0.0
+
+
+class RoundRunner:
+    """One use per round."""
+
+    def __init__(
+        self,
+        policy: RoundPolicy,
+        engines: Engines,
+        scorer: Scorer,
+        events: "queue.SimpleQueue[Event]",
+        request_of: Callable[[ResponseId, Completion | None], Request],
+        clock: Clock,
+        on_reward_error: OnRewardError,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._policy = policy
+        self._engines = engines
+        self._scorer = scorer
+        self._events = events
+        self._request_of = request_of
+        self._clock = clock
+        self._on_reward_error = on_reward_error
+        self._on_progress = on_progress
+        self._router = Router(engines.alive())
+        self._kind = RoundKind.FULL
+        self._running: dict[str, ResponseId] = {}
+        self._aborting: set[ResponseId] = set()
+        self._unplaced: list[ResponseId] = []
+        self._kept: dict[ResponseId, Completion] = {}
+        self._completions: dict[ResponseId, Completion] = {}
+        self._scored: dict[Draw, GroupScored] = {}
+        self._rejected: dict[Draw, str] = {}
+        self._accepted: dict[Draw, tuple[int, ...]] = {}
+        self._num_launched = 0
+        self._num_finished = 0
+        self._rollout_ended_s: float | None = None
+
+    def run(self, kept: Mapping[ResponseId, Completion], *, draining: bool) -> RoundResult:
+        """Run until every accepted group has its rewards and every request of the round has ended."""
+        self._kept = dict(kept)
+        self._completions = {key: value for key, value in kept.items() if value.finish_reason is not FinishReason.ABORT}
+        started_s, before = self._clock.now_s(), self._engines.stats()
+        start = self._policy.start_round(draining=draining)
+        self._kind = start.kind
+        self._execute(start.decision)
+        while not self._complete:
+            self._handle(self._events.get())
+        assert self._rollout_ended_s is not None
+        return self._result(self._rollout_ended_s - started_s, before)
+
+    @property
+    def _complete(self) -> bool:
+        return self._rollout_ended_s is not None and not self._running and len(self._scored) == len(self._accepted)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case ResponsesEnded(completions=completions):
+                self._responses_ended(completions)
+            case GroupScored():
+                self._group_scored(event)
+            case EngineLost(engine=engine):
+                self._engine_lost(engine)
+            case EngineJoined(engine=engine):
+                self._router.joined(engine)
+                waiting, self._unplaced = self._unplaced, []
+                self._place(waiting)
+            case StopRequested():
+                raise Interrupted("the pod was asked to stop")
+
+    def _engine_lost(self, engine: int) -> None:
+        """Sample again elsewhere what ran there, except what was being aborted anyway."""
+        orphans = self._router.lost(engine)
+        for response in self._aborting.intersection(orphans):
+            self._running.pop(str(response), None)
+        self._place([response for response in orphans if str(response) in self._running])
+
+    def _responses_ended(self, completions: Iterable[Completion]) -> None:
+        finished: list[ResponseFinished] = []
+        for completion in completions:
+            response = self._running.pop(completion.request_id, None)
+            if response is None:
+                continue
+            self._router.ended(response)
+            self._completions[response] = completion
+            if completion.finish_reason is not FinishReason.ABORT:
+                self._num_finished += 1
+                finished.append(ResponseFinished(response, completion.engine_step))
+        if finished:
+            self._execute(self._policy.responses_finished(finished))
+            self._on_progress(Progress(self._kind, self._num_launched, self._num_finished))
+
+    def _group_scored(self, event: GroupScored) -> None:
+        if event.error is None:
+            self._scored[event.draw] = event
+            return
+        if self._on_reward_error is OnRewardError.FAIL:
+            raise UserError(event.error)
+        self._rejected[event.draw] = event.error
+        del self._accepted[event.draw]
+        self._rollout_ended_s = None
+        self._execute(self._policy.group_rejected(event.draw))
+
+    def _execute(self, decision: Decision) -> None:
+        self._num_launched += len(decision.launch)
+        for response in decision.launch:
+            self._running[str(response)] = response
+        self._place(decision.launch)
+        self._abort(decision.abort)
+        for group in decision.accepted:
+            self._accepted[group.draw] = group.responses
+            completions = [self._completions[ResponseId(group.draw, index)] for index in group.responses]
+            self._scorer.score(group.draw, completions)
+        if decision.ended and self._rollout_ended_s is None:
+            self._rollout_ended_s = self._clock.now_s()
+
+    def _place(self, responses: Sequence[ResponseId]) -> None:
+        if not self._router.has_engines:
+            self._unplaced += responses
+            return
+        for engine, placed in self._router.place(responses, self._kind).items():
+            self._engines.add(engine, [self._request_of(response, self._kept.get(response)) for response in placed])
+
+    def _abort(self, responses: Sequence[ResponseId]) -> None:
+        by_engine: dict[int, list[str]] = {}
+        for response in responses:
+            engine = self._router.engine_of(response)
+            if engine is None:
+                self._running.pop(str(response), None)
+            else:
+                by_engine.setdefault(engine, []).append(str(response))
+                self._aborting.add(response)
+        self._unplaced = [response for response in self._unplaced if str(response) in self._running]
+        for engine, request_ids in by_engine.items():
+            self._engines.abort(engine, request_ids)
+
+    def _result(self, rollout_s: float, before: Mapping[int, EngineStats]) -> RoundResult:
+        end = self._policy.end_round()
+        accepted = sorted(end.accepted, key=lambda group: group.draw)
+        groups = tuple(self._scored_group(group.draw, group.responses) for group in accepted)
+        tokens = {**self._kept, **self._completions}
+        after = self._engines.stats()
+        deltas = [(before.get(engine, EngineStats()), stats) for engine, stats in after.items()]
+        busy_s = sum(min(new.busy_s - old.busy_s, rollout_s) for old, new in deltas)
+        return RoundResult(
+            end=end,
+            groups=groups,
+            kept={response: tokens[response] for response in end.kept if response in tokens},
+            rejected=self._rejected,
+            num_launched=self._num_launched,
+            rollout_s=rollout_s,
+            busy_share=busy_s / (rollout_s * len(deltas)) if rollout_s > 0 and deltas else 0.0,
+            num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
+            num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
+        )
+
+    def _scored_group(self, draw: Draw, indices: Sequence[int]) -> ScoredGroup:
+        scored = self._scored[draw]
+        responses = (ResponseId(draw, index) for index in indices)
+        return ScoredGroup(
+            draw,
+            tuple(
+                ScoredResponse(response, self._completions[response], score.reward, score.timed_out)
+                for response, score in zip(responses, scored.scores, strict=True)
+            ),
+        )

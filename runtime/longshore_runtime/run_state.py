@@ -1,0 +1,114 @@
+"""What a run has done so far: everything that a checkpoint must restore, besides weights and optimizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from longshore.api.status import RoundKind
+from longshore.policy.round import ResponseId
+from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
+from longshore_runtime.types import Completion, PromptRecord, Sample
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """Mean reward on held-out prompts, and on the quartile of them with the longest answers."""
+
+    overall: float
+    longest_quartile: float
+
+    @classmethod
+    def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
+        """Score of an evaluation."""
+        by_length = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place].answer), place))
+        longest = set(by_length[: max(1, len(prompts) // 4)])
+        rewards = {group.draw.index: _mean([one.reward for one in group.responses]) for group in groups}
+        return cls(
+            _mean(list(rewards.values())),
+            _mean([reward for place, reward in rewards.items() if place in longest]),
+        )
+
+
+@dataclass(frozen=True)
+class KindTotals:
+    """Rounds of one kind so far."""
+
+    rounds: int = 0
+    rollout_s: float = 0.0
+    samples: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Immutable; every step makes the next one."""
+
+    step: int = 0
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """Exported state of the round policy: data cursor and long-prompt queue."""
+    kept: Mapping[ResponseId, Completion] = field(default_factory=dict)
+    """Tokens of partial responses."""
+    trained: int = 0
+    zero_variance: int = 0
+    rejected: int = 0
+    kinds: Mapping[RoundKind, KindTotals] = field(default_factory=dict)
+    held_out_before: HeldOutScore | None = None
+    held_out_latest: HeldOutScore | None = None
+
+    def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
+        """Before the first round."""
+        return replace(self, policy=policy)
+
+    def after_step(self, result: RoundResult, samples: Sequence[Sample], policy: Mapping[str, Any]) -> "RunState":
+        """One round was trained."""
+        kind = result.end.kind
+        old = self.kinds.get(kind, KindTotals())
+        totals = KindTotals(
+            rounds=old.rounds + 1,
+            rollout_s=old.rollout_s + result.rollout_s,
+            samples=old.samples + len(samples),
+            preemptions=old.preemptions + result.num_preemptions,
+        )
+        return replace(
+            self,
+            step=self.step + 1,
+            policy=policy,
+            kept=result.kept,
+            trained=self.trained + len(result.groups),
+            zero_variance=self.zero_variance + sum(map(has_zero_variance, result.groups)),
+            rejected=self.rejected + len(result.rejected),
+            kinds={**self.kinds, kind: totals},
+        )
+
+    def after_evaluation(self, score: HeldOutScore) -> "RunState":
+        """Held-out prompts were scored."""
+        return replace(self, held_out_before=self.held_out_before or score, held_out_latest=score)
+
+    def export(self) -> dict[str, Any]:
+        """As JSON values; partial responses are stored apart."""
+        return asdict(replace(self, kept={}))
+
+    @classmethod
+    def load(cls, exported: Mapping[str, Any], kept: Mapping[ResponseId, Completion]) -> "RunState":
+        """Undo `export`."""
+        before, latest = exported["held_out_before"], exported["held_out_latest"]
+        return cls(
+            step=exported["step"],
+            policy=exported["policy"],
+            kept=kept,
+            trained=exported["trained"],
+            zero_variance=exported["zero_variance"],
+            rejected=exported["rejected"],
+            kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
+            held_out_before=HeldOutScore(**before) if before else None,
+            held_out_latest=HeldOutScore(**latest) if latest else None,
+        )
+
+
+def has_zero_variance(group: ScoredGroup) -> bool:
+    """All rewards are equal: its advantages are exactly 0, and it still counts in the denominator."""
+    return len({one.reward for one in group.responses}) == 1
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,1 @@
+"""What the outside sees of a run: metrics, the ledger of draws, and RLJob.status.runtime."""

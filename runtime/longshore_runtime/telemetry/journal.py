@@ -1,0 +1,31 @@
+"""Append-only JSON lines that follow a job over restarts: on resume, lines past the checkpoint are cut off."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+class Journal:
+    """One line per step. `position` goes into checkpoints; `rewind` returns to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far."""
+        return self._path.stat().st_size
+
+    def rewind(self, position: int) -> None:
+        """Forget what was written after `position`."""
+        with self._path.open("r+b") as file:
+            file.truncate(position)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one line."""
+        with self._path.open("ab") as file:
+            file.write(orjson.dumps(dict(row), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))

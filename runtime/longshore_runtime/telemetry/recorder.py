@@ -1,0 +1,200 @@
+"""Tells the outside what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from longshore.api.status import (
+    DrawCounts,
+    HeldOutReward,
+    KindCount,
+    ResponseTokens,
+    RoundKind,
+    RoundStatus,
+    RuntimeStatus,
+    WarmStart,
+)
+from longshore_runtime.checkpoint import Checkpoint
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.round_runner import Progress
+from longshore_runtime.run_state import KindTotals, RunState
+from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.status_reporter import StatusSink
+from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
+from longshore_runtime.types import Sample, TrainResult
+
+log = structlog.get_logger()
+
+_MILESTONES: Final = tuple(percent / 100 for percent in range(20, 55, 5))
+"""Fractions of a round at which telemetry is sent: where the scale-down decision lies (RollPacker, 4.4)."""
+
+
+class Recorder:
+    """The only writer of metrics, ledger and runtime status."""
+
+    def __init__(self, metrics: Metrics, ledger: Journal, sink: StatusSink, first: RuntimeStatus) -> None:
+        self._metrics = metrics
+        self._ledger = ledger
+        self._sink = sink
+        self._status = first
+        self._reported_fraction = 0.0
+
+    def activity(self, activity: str) -> None:
+        """What the coordinator does now."""
+        self._update(activity=activity)
+
+    def warm_start(self, warm_start: WarmStart) -> None:
+        """The built-in model was warm-started."""
+        self._update(warm_start=warm_start)
+
+    def begin(self) -> None:
+        """A run starts from nothing: what an attempt left that never reached a checkpoint is forgotten."""
+        self._metrics.rewind(0, 0)
+        self._ledger.rewind(0)
+
+    def resume(self, state: RunState, exported: Mapping[str, Any]) -> None:
+        """A run continues from a checkpoint."""
+        self._metrics.rewind(state.step, exported["metrics"])
+        self._ledger.rewind(exported["ledger"])
+        self._update(**_state_fields(state, state.policy), checkpoint_step=state.step)
+
+    def export(self) -> dict[str, int]:
+        """Positions that belong to a checkpoint."""
+        return {"metrics": self._metrics.journal.position, "ledger": self._ledger.position}
+
+    def round_progress(self, state: RunState, progress: Progress) -> None:
+        """Report a round's start, and its progress at milestones only."""
+        fraction = progress.fraction_finished
+        if progress.num_finished == 0:
+            self._reported_fraction = 0.0
+        elif not any(self._reported_fraction < milestone <= fraction for milestone in _MILESTONES):
+            return
+        self._reported_fraction = fraction
+        self._update(
+            activity="Rollout",
+            round=RoundStatus(number=state.step + 1, kind=progress.kind, fraction_finished=round(fraction, 3)),
+        )
+
+    def step(
+        self,
+        state: RunState,
+        result: RoundResult,
+        samples: Sequence[Sample],
+        trained: TrainResult,
+        times: StepTimes,
+        queue_length: int,
+    ) -> None:
+        """A step is done."""
+        values = step_metrics(result, samples, trained, times, queue_length)
+        self._metrics.write(state.step, values)
+        self._ledger.append(_ledger_row(state.step, result))
+        length = lengths(samples)
+        self._update(
+            **_state_fields(state, {}),
+            draws=_draw_counts(state, queue_length),
+            round=RoundStatus(number=state.step, kind=result.end.kind, fraction_finished=1.0),
+            reward=round(values["critic/rewards/mean"], 4),
+            response_tokens=ResponseTokens(mean=round(length.mean, 1), p75=length.p75, max=length.max),
+            tokens_per_s=round(trained.sums.num_tokens / times.step_s, 1),
+            bubble_share=round(1.0 - min(1.0, result.busy_share), 3),
+        )
+        log.info(
+            "step",
+            step=state.step,
+            round=result.end.kind.value,
+            reward=round(values["critic/rewards/mean"], 3),
+            response_mean=round(length.mean, 1),
+            response_max=length.max,
+            gen_s=round(times.gen_s, 2),
+            train_s=round(times.train_s, 2),
+            step_s=round(times.step_s, 2),
+            queue=queue_length,
+            grad_norm=round(trained.update.grad_norm, 3),
+            mismatch=f"{values['rollout_corr/log_prob_mismatch_max']:.1e}",
+        )
+
+    def evaluation(self, state: RunState, testing_s: float) -> None:
+        """Held-out prompts were scored."""
+        score = state.held_out_latest
+        assert score is not None
+        values = {
+            "timing_s/testing": testing_s,
+            "val/reward/mean": score.overall,
+            "val/reward/longest_quartile": score.longest_quartile,
+        }
+        self._metrics.write(state.step, values)
+        log.info("held-out reward", step=state.step, **{name: round(value, 3) for name, value in values.items()})
+        self._update(held_out=_held_out(state))
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint is complete."""
+        log.info("checkpoint", step=checkpoint.step)
+        self._update(checkpoint_step=checkpoint.step)
+
+    def finished(self, final_model: str) -> None:
+        """The run is complete."""
+        log.info("finished", model=final_model)
+        self._update(activity="Done", final_model=final_model)
+
+    def _update(self, **changes: Any) -> None:
+        updated = self._status.model_copy(update=changes)
+        if updated != self._status:
+            self._status = updated
+            self._sink.report(updated)
+
+
+def _state_fields(state: RunState, policy: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "step": state.step,
+        "short": _kind_count(state.kinds.get(RoundKind.SHORT, KindTotals())),
+        "long": _kind_count(state.kinds.get(RoundKind.LONG, KindTotals())),
+        "full": _kind_count(state.kinds.get(RoundKind.FULL, KindTotals())),
+        "held_out": _held_out(state),
+    }
+    if policy:
+        fields["draws"] = _draw_counts(state, len(policy["leftovers"]))
+    return fields
+
+
+def _draw_counts(state: RunState, queue_length: int) -> DrawCounts:
+    return DrawCounts(
+        trained=state.trained, zero_variance=state.zero_variance, rejected=state.rejected, deferred=queue_length
+    )
+
+
+def _kind_count(totals: KindTotals) -> KindCount:
+    return KindCount(
+        rounds=totals.rounds,
+        rollout_s=round(totals.rollout_s, 3),
+        samples=totals.samples,
+        preemptions=totals.preemptions,
+    )
+
+
+def _held_out(state: RunState) -> HeldOutReward:
+    before, latest = state.held_out_before, state.held_out_latest
+    return HeldOutReward(
+        before=before and round(before.overall, 4),
+        latest=latest and round(latest.overall, 4),
+        long_before=before and round(before.longest_quartile, 4),
+        long_latest=latest and round(latest.longest_quartile, 4),
+    )
+
+
+def _ledger_row(step: int, result: RoundResult) -> dict[str, Any]:
+    """Which draws the step consumed, which it deferred, which it replaced: enough to audit that none was lost."""
+    return {
+        "step": step,
+        "kind": result.end.kind.value,
+        "trained": {str(group.draw): [one.response.index for one in group.responses] for group in result.groups},
+        "zero_variance": [
+            str(group.draw) for group in result.groups if len({one.reward for one in group.responses}) == 1
+        ],
+        "deferred": [str(draw) for draw in result.end.deferred],
+        "rejected": {str(draw): why for draw, why in result.rejected.items()},
+        "policy_versions": sorted(
+            {run.policy_version for group in result.groups for one in group.responses for run in one.completion.runs}
+        ),
+    }

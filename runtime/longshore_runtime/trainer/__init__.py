@@ -1,0 +1,1 @@
+"""Training: data-parallel replicas behind one handle."""

@@ -1,0 +1,93 @@
+"""A trainer replica as a Ray actor."""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from longshore.api import contract
+from longshore.api.training import TrainerBackend
+from longshore_runtime.storage import JobStorage
+from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+
+
+class TrainerStartError(Exception):
+    """The trainer could not start: one sentence."""
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class TrainerActor:
+    """Holds one replica. Paths are relative to the storage, which every pod mounts where it likes."""
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._storage: JobStorage | None = None
+
+    def rendezvous(self) -> tuple[str, int]:
+        """Address and a free port of this pod, where the replicas meet."""
+        host = os.environ[contract.ENV_POD_IP]
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
+
+    def start(
+        self,
+        backend: TrainerBackend,
+        options: TrainerOptions,
+        model: str,
+        output: str,
+        rendezvous: tuple[str, int],
+        world_size: int,
+        *,
+        rank: int,
+    ) -> None:
+        """Join the world and load the initial weights; raises TrainerStartError."""
+        self._storage = JobStorage.from_env(output)
+        directory = self._storage.resolve(model)
+        if backend is TrainerBackend.FAKE:
+            from longshore_runtime.backends.fake_trainer import FakeTrainer
+
+            self._trainer = FakeTrainer(directory, options)
+            return
+        from longshore_runtime.backends.torch_trainer import TorchTrainer, World
+
+        host, port = rendezvous
+        try:
+            self._trainer = TorchTrainer(directory, options, World(rank, world_size, host, port))
+        except (OSError, ValueError) as error:
+            raise TrainerStartError(f"model: {model!r} cannot be loaded for training ({error})") from error
+
+    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
+        return self._running.accumulate(samples)
+
+    def update(self, num_tokens: int) -> UpdateReport:
+        return self._running.update(num_tokens)
+
+    def weights(self) -> Weights:
+        return self._running.weights()
+
+    def save(self, directory: str) -> None:
+        self._running.save(self._path(directory))
+
+    def load(self, directory: str) -> None:
+        self._running.load(self._path(directory))
+
+    def discard(self) -> None:
+        self._running.discard()
+
+    def sleep(self) -> None:
+        self._running.sleep()
+
+    def wake(self) -> None:
+        self._running.wake()
+
+    @property
+    def _running(self) -> Any:
+        assert self._trainer is not None, "start comes first"
+        return self._trainer
+
+    def _path(self, relative: str) -> Any:
+        assert self._storage is not None, "start comes first"
+        return self._storage.resolve(relative)

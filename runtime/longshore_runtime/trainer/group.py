@@ -1,0 +1,116 @@
+"""All trainer replicas behind one handle. Samples go out in shares; sums come back; one update follows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from longshore.api.training import TrainerBackend
+from longshore_runtime.cluster.placement import placement
+from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.trainer.actor import TrainerActor, TrainerStartError
+from longshore_runtime.trainer.samples import shares
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, TrainResult
+
+
+@dataclass(frozen=True)
+class ReplicaPlace:
+    """Where a replica runs: a worker pod, and the GPU in it (None on the CPU)."""
+
+    worker: int
+    gpu: int | None
+
+
+class TrainerGroup:
+    """The data-parallel world of a job; every method raises TrainerLost when a replica is gone."""
+
+    def __init__(
+        self, places: Sequence[ReplicaPlace], backend: TrainerBackend, options: TrainerOptions, model: str, output: str
+    ) -> None:
+        """Start one replica per place from a Hugging Face directory, `model`, relative to the storage."""
+        self._actors = [
+            TrainerActor.options(**placement(place.worker, gpus=[] if place.gpu is None else [place.gpu])).remote()
+            for place in places
+        ]
+        rendezvous = self._get([self._actors[0].rendezvous.remote()])[0]
+        world_size = len(self._actors)
+        try:
+            self._call("start", backend, options, model, output, rendezvous, world_size, ranked=True)
+        except TrainerStartError as error:
+            raise UserError(str(error)) from error
+
+    def train(self, samples: Sequence[Sample]) -> TrainResult:
+        """Gradient of the token-mean loss over all samples, and one optimizer step."""
+        parts = shares(samples, len(self._actors))
+        pairs = zip(self._actors, parts, strict=True)
+        sums = add_sums(self._get([actor.accumulate.remote(part) for actor, part in pairs]))
+        num_tokens = sum(len(sample.response_tokens) for sample in samples)
+        assert sums.num_tokens == num_tokens, "the replicas processed other tokens than they were given"
+        update = self._call("update", num_tokens)[0]
+        return TrainResult(sums, update)
+
+    def weights(self) -> Any:
+        """Reference to the current weights in Ray's object store; they do not pass through this process."""
+        return self._actors[0].weights.remote()
+
+    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+        """Write the trainer's part of a checkpoint to a directory in the storage."""
+        self._get([self._actors[0].save.remote(directory)], timeout_s)
+
+    def load(self, directory: str) -> None:
+        """Restore every replica."""
+        self._call("load", directory)
+
+    def discard(self) -> None:
+        """Drop accumulated gradients."""
+        self._call("discard")
+
+    def sleep(self) -> None:
+        """Give the GPUs to the engines."""
+        self._call("sleep")
+
+    def wake(self) -> None:
+        """Take the GPUs back."""
+        self._call("wake")
+
+    def stop(self) -> None:
+        """End all replicas."""
+        for actor in self._actors:
+            ray.kill(actor)
+
+    def _call(self, method: str, *arguments: Any, ranked: bool = False) -> list[Any]:
+        return self._get(
+            [
+                getattr(actor, method).remote(*arguments, **({"rank": rank} if ranked else {}))
+                for rank, actor in enumerate(self._actors)
+            ]
+        )
+
+    def _get(self, references: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+        try:
+            results: list[Any] = ray.get(list(references), timeout=timeout_s)
+        except ray.exceptions.RayActorError as error:
+            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TrainerLost("a trainer replica does not answer") from error
+        except ray.exceptions.RayTaskError as error:
+            raise _cause(error) from error
+        return results
+
+
+def add_sums(parts: Sequence[GradientSums]) -> GradientSums:
+    """Sum over replicas (the maximum of maxima)."""
+    fields = [field for field in GradientSums.__dataclass_fields__ if field != "mismatch_max"]
+    totals: dict[str, Any] = {field: sum(getattr(part, field) for part in parts) for field in fields}
+    return GradientSums(**totals, mismatch_max=max((part.mismatch_max for part in parts), default=0.0))
+
+
+def _cause(error: Exception) -> Exception:
+    """What was raised in the actor. A peer's loss shows as a communication error in the survivors."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, TrainerStartError):
+        return cause
+    if isinstance(cause, RuntimeError) and "onnection" in str(cause):
+        return TrainerLost(f"a trainer replica lost its peers ({cause})")
+    return error

@@ -1,0 +1,226 @@
+"""Values that cross the seams of the runtime: requests and completions, samples, and the two backend protocols."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from longshore.policy.draws import Draw
+
+Weights = Mapping[str, npt.NDArray[np.float32]]
+"""Hugging Face parameter name -> values."""
+
+
+class FinishReason(StrEnum):
+    """Why a response ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Consecutive response tokens sampled by one policy version.
+
+    `log_probs` are of the real sampling distribution (temperature applied), one per token.
+    """
+
+    policy_version: int
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to sample; `partial` holds tokens kept from earlier, to be continued."""
+
+    request_id: str
+    prompt_tokens: tuple[int, ...]
+    max_tokens: int
+    """Limit of the whole response, partial tokens included."""
+    temperature: float
+    seed: int
+    partial: tuple[TokenRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A response that ended or was aborted, with everything sampled so far (partial runs included)."""
+
+    request_id: str
+    runs: tuple[TokenRun, ...]
+    finish_reason: FinishReason
+    engine_step: int
+    """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All response tokens."""
+        return tuple(token for run in self.runs for token in run.tokens)
+
+    @property
+    def log_probs(self) -> tuple[float, ...]:
+        """One log-probability per response token."""
+        return tuple(value for run in self.runs for value in run.log_probs)
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """State of one engine; counters grow from its start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage: float = 0.0
+    """Share of KV-cache blocks in use, 0 to 1."""
+    num_preemptions: int = 0
+    num_steps: int = 0
+    num_tokens: int = 0
+    """Tokens sampled."""
+    busy_s: float = 0.0
+    """Time spent in steps."""
+    policy_version: int = -1
+
+
+class Engine(Protocol):
+    """An in-process inference engine, touched by one thread only.
+
+    `step` runs one batch iteration. Weights may change only while nothing runs.
+    """
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Take requests into the running batch (or its waiting queue)."""
+
+    def abort(self, request_ids: Sequence[str]) -> list[Completion]:
+        """Stop requests; tokens so far come back with reason ABORT; unknown ids are ignored."""
+
+    def step(self) -> list[Completion]:
+        """Advance every running request by one token; returns the responses that ended."""
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def load_weights(self, weights: Weights, policy_version: int) -> str:
+        """Put new weights in place and drop every cached prefix; returns `checksum(weights)` of what was loaded."""
+
+    def stats(self) -> EngineStats:
+        """State and counters."""
+
+    def sleep(self) -> None:
+        """Free the accelerator's memory for the trainer, where the hardware can."""
+
+    def wake(self) -> None:
+        """Undo `sleep`; the prefix cache is empty afterwards."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One accepted response with its advantage: what the trainer sees."""
+
+    draw: Draw
+    index: int
+    """Number of the response within its group."""
+    prompt_tokens: tuple[int, ...]
+    response_tokens: tuple[int, ...]
+    rollout_log_probs: tuple[float, ...]
+    """Of the real sampling distribution, one per response token: the old log-probabilities of the ratio."""
+    advantage: float
+    reward: float
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """What one replica accumulated since the last update: sums over response tokens, to be added over replicas."""
+
+    num_tokens: int = 0
+    loss: float = 0.0
+    policy_loss: float = 0.0
+    kl: float = 0.0
+    ppo_kl: float = 0.0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    """Number of tokens whose ratio was clipped."""
+    mismatch: float = 0.0
+    """Sum of |train - rollout| log-probability."""
+    mismatch_max: float = 0.0
+    """Largest of them (maximum over replicas, not a sum)."""
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """Outcome of one optimizer step, equal on every replica."""
+
+    grad_norm: float
+    learning_rate: float
+    policy_version: int
+    """Optimizer steps done."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """One optimizer step over all replicas."""
+
+    sums: GradientSums
+    update: UpdateReport
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """The slice of a job's spec that a trainer needs."""
+
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    max_grad_norm: float
+    clip_low: float
+    clip_high: float
+    kl_coefficient: float
+    temperature: float
+    max_tokens_per_micro_batch: int
+    seed: int
+
+
+class Trainer(Protocol):
+    """One data-parallel replica. Replicas hold equal weights; gradients are unreduced fp32 sums until `update`."""
+
+    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
+        """Add the gradients of the *sum* of token losses of these samples (no normalisation)."""
+
+    def update(self, num_tokens: int) -> UpdateReport:
+        """All replicas together: add up, divide by `num_tokens` (loss-mask tokens of the whole step), clip, step.
+
+        A replica that accumulated nothing takes part with zeros.
+        """
+
+    def weights(self) -> Weights:
+        """Current weights by Hugging Face name, on the host."""
+
+    def save(self, directory: Path) -> None:
+        """Write weights (Hugging Face format), optimizer and random state; called on one replica."""
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote; called on every replica."""
+
+    def discard(self) -> None:
+        """Drop accumulated gradients."""
+
+    def sleep(self) -> None:
+        """Leave the accelerator's memory to the engine; state waits on the host. Nothing to do on the CPU."""
+
+    def wake(self) -> None:
+        """Undo `sleep`."""
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One row of the data: what is sampled from and scored against."""
+
+    index: int
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+    answer: str
+    fields: Mapping[str, object] = field(default_factory=dict)

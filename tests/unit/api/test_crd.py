@@ -1,0 +1,48 @@
+"""The generated CRD keeps what Kubernetes and people ask of it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from longshore.api.crd import rljob_crd
+from longshore_cli.generate import main
+
+SCHEMA = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+
+
+def test_generated_files_are_up_to_date() -> None:
+    assert main(["--check"]) == 0
+
+
+def test_the_crd_stays_far_below_what_client_side_apply_can_store() -> None:
+    assert len(json.dumps(rljob_crd())) < 100_000
+
+
+def test_every_node_is_structural() -> None:
+    forbidden = {"$ref", "anyOf", "oneOf", "allOf", "title", "const", "x-kubernetes-preserve-unknown-fields"}
+    for path, node in nodes(SCHEMA):
+        kinds = {"type", "x-kubernetes-int-or-string"} & node.keys()
+        assert len(kinds) == 1, path
+        assert not (forbidden - {"x-kubernetes-preserve-unknown-fields"}) & node.keys(), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+
+
+def test_every_field_of_the_spec_has_a_description() -> None:
+    undocumented = [path for path, node in nodes(SCHEMA["properties"]["spec"]) if not node.get("description")]
+    assert [path for path in undocumented if not path.endswith("[]")] == []
+
+
+def test_optional_objects_default_so_that_nested_defaults_apply() -> None:
+    spec = SCHEMA["properties"]["spec"]
+    assert spec["properties"]["rollout"]["default"] == {}
+    assert spec["properties"]["rollout"]["properties"]["tailBatching"]["default"] == {}
+    assert "default" not in spec["properties"]["storage"]["properties"]["create"]
+    assert all("default" not in node for _, node in nodes(SCHEMA["properties"]["status"]))

@@ -86,7 +86,8 @@ class RunState:
 
     def export(self) -> dict[str, Any]:
         """As JSON values; partial responses are stored apart."""
-        return asdict(replace(self, kept={}))
+        exported = asdict(replace(self, kept={}, kinds={}))
+        return exported | {"kinds": {kind.value: asdict(totals) for kind, totals in self.kinds.items()}}
 
     @classmethod
     def load(cls, exported: Mapping[str, Any], kept: Mapping[ResponseId, Completion]) -> "RunState":

@@ -37,7 +37,8 @@ from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.round_runner import Progress, RoundRunner
 from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.telemetry.recorder import Recorder, StepTimes
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import samples_of
 from longshore_runtime.types import Completion, PromptRecord, Request, Sample, TrainResult
@@ -79,10 +80,12 @@ class TrainingLoop:
         self._options = options
         self._parts = parts
         self._state = RunState()
-        self._train_prompts = {place: record for place, record in enumerate(parts.prompts.train)}
+        self.num_steps = 0
+        """Steps that this loop has trained."""
+        self._train_prompts = dict(enumerate(parts.prompts.train))
 
     def run(self) -> None:
-        """Train to the end; raises Interrupted or TrainerLost with all finished steps safe in a checkpoint or redone."""
+        """Train to the end; raises Interrupted or TrainerLost, after which a new loop continues from a checkpoint."""
         self._restore()
         if self._state.step == 0 and self._state.held_out_before is None:
             self._evaluate()
@@ -93,10 +96,10 @@ class TrainingLoop:
             self._step(draining=True)
         self._finish()
 
-    def save(self) -> None:
-        """Save the last finished step, if its trainer state is still there: called when the pod must stop."""
-        self._parts.trainers.discard()
-        self._checkpoint()
+    def save(self, *, timeout_s: float) -> None:
+        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
+        if self._state.policy:
+            self._checkpoint(timeout_s=timeout_s)
 
     def _step(self, *, draining: bool) -> None:
         started_s = self._parts.clock.now_s()
@@ -108,6 +111,7 @@ class TrainingLoop:
         self._publish(trained.update.policy_version)
         published_s = self._parts.clock.now_s()
         self._state = self._state.after_step(result, samples, self._parts.policy.export_state())
+        self.num_steps += 1
         times = StepTimes(
             step_s=published_s - started_s,
             gen_s=result.rollout_s,
@@ -149,10 +153,10 @@ class TrainingLoop:
 
     def _publish(self, policy_version: int) -> None:
         self._parts.recorder.activity("Publish")
-        weights = self._parts.trainers.weights()
+        weights = self._parts.trainers.weights(policy_version)
         self._parts.trainers.sleep()
         self._parts.engines.wake()
-        self._parts.engines.publish(weights, policy_version)
+        self._parts.engines.publish(weights)
 
     def _evaluate(self) -> None:
         """Score the held-out prompts; the seeds are those of every evaluation, so that scores compare."""
@@ -214,6 +218,7 @@ class TrainingLoop:
         if checkpoint is None:
             self._state = self._state.with_policy(self._parts.policy.export_state())
             self._parts.recorder.begin()
+            self._publish(self._state.step)
             return
         log.info("resuming", step=checkpoint.step)
         state = checkpoint.state()
@@ -223,13 +228,13 @@ class TrainingLoop:
         self._parts.recorder.resume(self._state, state["recorder"])
         self._publish(self._state.step)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, timeout_s: float | None = None) -> None:
         state = {"run": self._state.export(), "recorder": self._parts.recorder.export()}
         checkpoint = self._parts.checkpoints.publish(
             self._state.step,
             state,
             self._state.kept,
-            lambda directory: self._parts.trainers.save(self._parts.storage.relative(directory)),
+            lambda directory: self._parts.trainers.save(self._parts.storage.relative(directory), timeout_s=timeout_s),
         )
         self._parts.recorder.checkpoint(checkpoint)
 

@@ -1,10 +1,11 @@
 """Which pods a job gets: GPU workers, the coordinator, and the storage that all of them mount."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from longshore.api import names
 from longshore.api.base import ApiModel, Freeform, Quantity, cel
 
 LabelMap = Annotated[dict[str, str], Field(max_length=64)]
@@ -61,7 +62,13 @@ class Workers(PodOptions):
     gpus_per_pod: int = Field(default=1, ge=0, le=16)
     """GPUs of each pod; 0: pods without GPUs, one CPU engine each."""
     gpu_resource_name: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
-    """Extended resource that stands for a GPU, as nvidia.com/gpu or amd.com/gpu."""
+    """Extended resource that stands for a GPU, as nvidia.com/gpu or amd.com/gpu. Resources of the domain
+    longshore.dev are pretended GPUs: they are scheduled like others, and the pods compute on the CPU."""
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether worker pods have real GPUs."""
+        return self.gpus_per_pod > 0 and not self.gpu_resource_name.startswith(f"{names.GROUP}/")
 
 
 class ClaimTemplate(ApiModel):
@@ -90,6 +97,3 @@ class Storage(ApiModel):
     """Create a claim for this job."""
     output: str = Field(default="", max_length=1024, pattern=r"^([^/].*)?$")
     """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME`."""
-
-
-PodTemplate = dict[str, Any]

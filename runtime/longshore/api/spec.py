@@ -45,9 +45,9 @@ _SPEC_RULES = cel(
         ".reward.kind",
     ),
     (
-        "(self.reward.kind == 'Python') == has(self.reward.function)",
-        "function belongs to kind Python: set both or neither",
-        ".reward.function",
+        "(self.reward.kind == 'Python') == has(self.reward.importPath)",
+        "importPath belongs to kind Python: set both or neither",
+        ".reward.importPath",
     ),
     (
         "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
@@ -121,8 +121,8 @@ class RLJobSpec(ApiModel):
             raise ValueError("storage: set exactly one of claimName and create")
         if self.reward.kind is RewardKind.TASK and self.data.builtin is None:
             raise ValueError("reward.kind: Task scores the built-in task only")
-        if (self.reward.kind is RewardKind.PYTHON) != (self.reward.function is not None):
-            raise ValueError("reward.function: belongs to kind Python, set both or neither")
+        if (self.reward.kind is RewardKind.PYTHON) != (self.reward.import_path is not None):
+            raise ValueError("reward.importPath: belongs to kind Python, set both or neither")
         if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
             raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
         return self

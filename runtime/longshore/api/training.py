@@ -26,8 +26,8 @@ class Reward(ApiModel):
     """Scores a response with a number. It never becomes zero because the verifier broke."""
 
     kind: RewardKind = RewardKind.TASK
-    """Task: the built-in task's own; Maths: answers compared as mathematics; Python: `function`."""
-    function: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
+    """Task: the built-in task's own; Maths: answers compared as mathematics; Python: `importPath`."""
+    import_path: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
     """For kind Python: `package.module:function`, called with (prompt, response, answer)."""
     timeout_s: float = Field(default=2.0, gt=0, le=3_600, alias="timeoutSeconds")
     """Scoring of one response is cut off after so many seconds and counts as wrong."""

@@ -18,6 +18,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str, /) -> list[int]:
         """Token ids of a text."""
 
+    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
+        """Text of token ids."""
+
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
         """One text for a conversation."""
 

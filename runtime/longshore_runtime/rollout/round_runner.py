@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from longshore.api.status import RoundKind
 from longshore.api.training import OnRewardError
 from longshore.policy.draws import Draw
@@ -24,6 +26,8 @@ from longshore_runtime.rollout.events import (
 )
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
+log = structlog.get_logger()
+
 
 class Engines(Protocol):
     """The engines of a job; events go to the queue that they were given."""
@@ -39,6 +43,9 @@ class Engines(Protocol):
 
     def stats(self) -> Mapping[int, EngineStats]:
         """State of every engine that is alive."""
+
+    def replace(self, engine: int) -> None:
+        """Start a lost engine anew; EngineJoined follows; does not wait."""
 
 
 class Scorer(Protocol):
@@ -121,7 +128,8 @@ class RoundRunner:
                 self._responses_ended(completions)
             case GroupScored():
                 self._group_scored(event)
-            case EngineLost(engine=engine):
+            case EngineLost(engine=engine, reason=reason):
+                log.warning("engine lost", engine=engine, reason=reason)
                 self._engine_lost(engine)
             case EngineJoined(engine=engine):
                 self._router.joined(engine)
@@ -136,6 +144,7 @@ class RoundRunner:
         for response in self._aborting.intersection(orphans):
             self._running.pop(str(response), None)
         self._place([response for response in orphans if str(response) in self._running])
+        self._engines.replace(engine)
 
     def _responses_ended(self, completions: Iterable[Completion]) -> None:
         finished: list[ResponseFinished] = []

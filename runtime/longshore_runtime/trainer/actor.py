@@ -11,14 +11,14 @@ from longshore.api import contract
 from longshore.api.training import TrainerBackend
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.weights import checksum
 
 
 class TrainerStartError(Exception):
     """The trainer could not start: one sentence."""
 
 
-@ray.remote(num_cpus=0, max_restarts=0)
-class TrainerActor:
+class _TrainerActor:
     """Holds one replica. Paths are relative to the storage, which every pod mounts where it likes."""
 
     def __init__(self) -> None:
@@ -65,8 +65,10 @@ class TrainerActor:
     def update(self, num_tokens: int) -> UpdateReport:
         return self._running.update(num_tokens)
 
-    def weights(self) -> Weights:
-        return self._running.weights()
+    def weights(self) -> tuple[Weights, str]:
+        """Current weights and their checksum, as two objects."""
+        weights = self._running.weights()
+        return weights, checksum(weights)
 
     def save(self, directory: str) -> None:
         self._running.save(self._path(directory))
@@ -91,3 +93,6 @@ class TrainerActor:
     def _path(self, relative: str) -> Any:
         assert self._storage is not None, "start comes first"
         return self._storage.resolve(relative)
+
+
+TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0)(_TrainerActor)

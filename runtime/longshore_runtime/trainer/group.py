@@ -1,7 +1,6 @@
 """All trainer replicas behind one handle. Samples go out in shares; sums come back; one update follows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -9,30 +8,21 @@ import ray
 from longshore.api.training import TrainerBackend
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_pool import PublishedWeights
 from longshore_runtime.trainer.actor import TrainerActor, TrainerStartError
 from longshore_runtime.trainer.samples import shares
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, TrainResult
-
-
-@dataclass(frozen=True)
-class ReplicaPlace:
-    """Where a replica runs: a worker pod, and the GPU in it (None on the CPU)."""
-
-    worker: int
-    gpu: int | None
 
 
 class TrainerGroup:
     """The data-parallel world of a job; every method raises TrainerLost when a replica is gone."""
 
     def __init__(
-        self, places: Sequence[ReplicaPlace], backend: TrainerBackend, options: TrainerOptions, model: str, output: str
+        self, places: Sequence[Place], backend: TrainerBackend, options: TrainerOptions, model: str, output: str
     ) -> None:
         """Start one replica per place from a Hugging Face directory, `model`, relative to the storage."""
-        self._actors = [
-            TrainerActor.options(**placement(place.worker, gpus=[] if place.gpu is None else [place.gpu])).remote()
-            for place in places
-        ]
+        self._actors = [TrainerActor.options(**placement(place.worker, gpus=place.gpus)).remote() for place in places]
         rendezvous = self._get([self._actors[0].rendezvous.remote()])[0]
         world_size = len(self._actors)
         try:
@@ -50,9 +40,10 @@ class TrainerGroup:
         update = self._call("update", num_tokens)[0]
         return TrainResult(sums, update)
 
-    def weights(self) -> Any:
-        """Reference to the current weights in Ray's object store; they do not pass through this process."""
-        return self._actors[0].weights.remote()
+    def weights(self, policy_version: int) -> PublishedWeights:
+        """The current weights, on their way to engines."""
+        weights, checksum = self._actors[0].weights.options(num_returns=2).remote()
+        return PublishedWeights(weights, self._get([checksum])[0], policy_version)
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from longshore.policy.advantages import group_advantages
-
-from longshore_runtime.data.dataset import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup
-from longshore_runtime.types import Sample
+from longshore_runtime.types import PromptRecord, Sample
 
 
 def samples_of(group: ScoredGroup, record: PromptRecord, advantage_epsilon: float) -> tuple[Sample, ...]:

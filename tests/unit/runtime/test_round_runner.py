@@ -65,6 +65,9 @@ class ScriptedEngines:
     def stats(self) -> dict[int, EngineStats]:
         return {engine: EngineStats(num_steps=self.steps) for engine in self.running}
 
+    def replace(self, engine: int) -> None:
+        assert engine not in self.running
+
     def get(self) -> Event:
         while not self.pending:
             self._step()

@@ -1,0 +1,67 @@
+{{- define "longshore.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s-operator" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "longshore.selectorLabels" -}}
+app.kubernetes.io/name: longshore-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "longshore.labels" -}}
+{{ include "longshore.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: longshore
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "longshore.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "longshore.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is required when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Rights over jobs and their children; in the watched namespace, or in all. */}}
+{{- define "longshore.operatorRules" -}}
+- apiGroups: [longshore.dev]
+  resources: [rljobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [longshore.dev]
+  resources: [rljobs/status]
+  verbs: [patch]
+# Owner references that block their owner's deletion need this where the cluster checks it.
+- apiGroups: [longshore.dev]
+  resources: [rljobs/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, create, delete]
+- apiGroups: [""]
+  resources: [configmaps, services, serviceaccounts]
+  verbs: [create, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, create, patch]
+# The Ray token of a job is created and never read: no right to see or change any Secret.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+# Coordinators get a part of the rights above, so neither "escalate" nor "bind" is needed.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [create, patch]
+{{- if .Values.jobNetworkPolicies.enabled }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
+{{- end }}
+{{- end -}}

@@ -1,0 +1,5 @@
+"""`python -m longshore_cli`."""
+
+from longshore_cli.main import app
+
+app()

@@ -1,0 +1,127 @@
+"""Submit jobs, and find what belongs to them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from longshore.api import names
+from longshore.api.names import Component
+from longshore_cli import chart, stream
+from longshore_cli.client import Json, Kube
+from longshore_cli.errors import CliError
+from longshore_cli.transfer.copy import Claim
+
+DELETE_TIMEOUT_S: Final = 180.0
+
+
+def read_manifest(path: Path) -> list[Json]:
+    """The objects of a YAML file.
+
+    Raises:
+        CliError: there is no such file, or it holds no objects.
+    """
+    if not path.is_file():
+        raise CliError(f"There is no file {path}.")
+    try:
+        documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+    except yaml.YAMLError as error:
+        raise CliError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    for document in documents:
+        is_object = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
+        if not is_object or not {"apiVersion", "kind"} <= document.keys() or "name" not in document["metadata"]:
+            raise CliError(f"{path} holds something that is no Kubernetes object.",
+                           "Each document needs apiVersion, kind and metadata.name.")  # fmt: skip
+    if not documents:
+        raise CliError(f"{path} is empty.")
+    return documents
+
+
+def jobs_in(documents: list[Json]) -> list[str]:
+    """Names of the RLJobs among the objects."""
+    return [document["metadata"]["name"] for document in documents if document["kind"] == names.KIND]
+
+
+def submit(kube: Kube, documents: list[Json]) -> Iterator[str]:
+    """Apply the objects in their order; yields `kind/name` of each."""
+    for document in documents:
+        applied = kube.apply(document)
+        yield f"{applied['kind'].lower()}/{applied['metadata']['name']}"
+
+
+def pod_name(job: str, component: Component, index: int) -> str:
+    """The pod of a component."""
+    match component:
+        case Component.COORDINATOR:
+            return names.coordinator_pod(job)
+        case Component.WORKER:
+            return names.worker_pod(job, index)
+        case Component.REWARD:
+            return names.reward_pod(job, index)
+
+
+def delete(kube: Kube, name: str) -> None:
+    """Delete an RLJob and wait until it and its pods are gone; a claim that it does not own stays.
+
+    Raises:
+        CliError: it did not go in time.
+    """
+    kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
+    _wait_gone(kube, kube.job_path(), name, f"The RLJob {name!r}")
+    for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
+        pod_name = pod["metadata"]["name"]
+        _wait_gone(kube, f"/api/v1/namespaces/{kube.namespace}/pods", pod_name, f"The pod {pod_name!r}")
+
+
+def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
+    """The storage claim of a job, with an image that its pods run too.
+
+    Raises:
+        CliError: there is no such job, or no image to be found.
+    """
+    job = kube.job(name)
+    storage = job["spec"]["storage"]
+    claim = storage.get("claimName") or names.storage_claim(name)
+    image = image or job["spec"].get("image") or _pod_image(kube, name)
+    return Claim(claim, image or _installed_image(kube), job)
+
+
+def claim_named(kube: Kube, claim: str, image: str | None) -> Claim:
+    """A storage claim that belongs to no job yet.
+
+    Raises:
+        CliError: there is no such claim, or no image to be found.
+    """
+    if kube.find(f"/api/v1/namespaces/{kube.namespace}/persistentvolumeclaims/{claim}") is None:
+        raise CliError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
+    return Claim(claim, image or _installed_image(kube))
+
+
+def output_path(job: Json) -> str:
+    """Where a job writes, relative to its storage."""
+    return str(job["spec"]["storage"].get("output") or names.default_output(job["metadata"]["name"]))
+
+
+def _pod_image(kube: Kube, name: str) -> str | None:
+    for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
+        return str(pod["spec"]["containers"][0]["image"])
+    return None
+
+
+def _installed_image(kube: Kube) -> str:
+    image = chart.installed_runtime_image(kube)
+    if image is None:
+        raise CliError(
+            "The helper pod needs an image with Python, and neither a pod of the job nor the operator shows one.",
+            "Name one with --image, as the runtime image that the chart was installed with.",
+        )
+    return image
+
+
+def _wait_gone(kube: Kube, collection: str, name: str, what: str) -> None:
+    if kube.find(f"{collection}/{name}") is None:
+        return
+    changes = stream.watch(kube, collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)
+    if not any(kind == "DELETED" for kind, _ in changes):
+        raise CliError(f"{what} did not go within {DELETE_TIMEOUT_S:.0f} s.")

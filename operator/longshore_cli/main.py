@@ -1,0 +1,301 @@
+"""The commands: each one connects, calls one module, and prints what came of it."""
+
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from typer.core import TyperGroup
+
+from longshore.api.names import Component
+from longshore.api.status import Phase
+from longshore_cli import chart, cluster, fetch, jobs, options
+from longshore_cli import format as fmt
+from longshore_cli import quickstart as quickstart_steps
+from longshore_cli.chart import ChartOptions
+from longshore_cli.client import Json
+from longshore_cli.cluster import ClusterKind
+from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXPECTED, CliError, explain
+from longshore_cli.target import Target, kubeconfig_path
+from longshore_cli.transfer import copy
+from longshore_cli.watch import follow as watching
+from longshore_cli.watch import text
+
+
+class _Commands(TyperGroup):
+    """Expected errors end with one sentence and the fix instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _errors().print("Interrupted; what runs in the cluster runs on.")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except (CliError, *EXPECTED) as error:
+            _print_error(error if isinstance(error, CliError) else explain(error))
+            raise typer.Exit(EXIT_FAILED) from None
+
+
+app = typer.Typer(
+    name="longshore",
+    cls=_Commands,
+    help="Reinforcement learning of language models on Kubernetes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def up(
+    kind: options.Cluster = ClusterKind.EMBEDDED,
+    operator_image: options.OperatorImage = None,
+    runtime_image: options.RuntimeImage = None,
+    values: options.Values = None,
+    chart_dir: options.Chart = None,
+    nodes: options.Nodes = None,
+    gpus_per_node: options.GpusPerNode = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Start a cluster on this machine (or take the current one) and install Longshore in it."""
+    console = _console()
+    target = Target(kubeconfig, context)
+    if kind is ClusterKind.EMBEDDED:
+        target = Target(cluster.start_embedded(nodes, gpus_per_node))
+        console.print("The embedded cluster runs. It serves development and tests only.")
+    kube = target.connect()
+    installed = _chart_options(chart_dir, values, operator_image, runtime_image)
+    done = chart.install(chart.Cluster(kubeconfig_path(target), context), installed)
+    console.print(f"The chart is {done}; waiting for the operator …")
+    cluster.wait_for_operator(kube, installed.namespace)
+    console.print("The operator is available. Try:")
+    if kind is ClusterKind.EMBEDDED:
+        console.print(f"  export KUBECONFIG={target.kubeconfig}", soft_wrap=True)
+    console.print("  kubectl get rljobs --all-namespaces")
+    console.print("  longshore submit manifests/quickstart.yaml --wait")
+
+
+@app.command()
+def down(
+    kind: options.Cluster = ClusterKind.EMBEDDED,
+    delete_data: Annotated[
+        bool, typer.Option("--delete-data", help="Also delete the embedded cluster's data.")
+    ] = False,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Stop the cluster on this machine with everything in it, or remove Longshore from the current one."""
+    console = _console()
+    if kind is ClusterKind.EMBEDDED:
+        was_running = cluster.stop_embedded(delete_data=delete_data)
+        console.print("The embedded cluster is stopped." if was_running else "No embedded cluster was running here.")
+        return
+    where = chart.Cluster(kubeconfig_path(Target(kubeconfig, context)), context)
+    removed = chart.uninstall(where, chart.NAMESPACE)
+    console.print("Longshore is removed; its CRD and RLJobs stay." if removed else "Longshore was not installed.")
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="YAML file with an RLJob, and what it needs.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Watch the job until it is finished.")] = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Apply the objects of a file."""
+    kube = Target(kubeconfig, context, namespace).connect()
+    documents = jobs.read_manifest(file)
+    for applied in jobs.submit(kube, documents):
+        _console().print(f"{applied} applied")
+    if wait:
+        for name in jobs.jobs_in(documents):
+            _watch(Target(kubeconfig, context, namespace), name)
+
+
+@app.command()
+def watch(
+    job: options.Job,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Show a job live until it is finished; the exit code is 0 when it succeeded."""
+    _watch(Target(kubeconfig, context, namespace), job)
+
+
+@app.command()
+def logs(
+    job: options.Job,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
+    component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
+    index: Annotated[int, typer.Option(help="Which worker or reward pod.")] = 0,
+    tail: Annotated[int | None, typer.Option(help="Only so many last lines.")] = None,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="The container before the last restart.")] = False,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Print the log of a pod of a job."""
+    kube = Target(kubeconfig, context, namespace).connect()
+    pod = jobs.pod_name(job, component, index)
+    if kube.find(f"/api/v1/namespaces/{kube.namespace}/pods/{pod}") is None:
+        raise CliError(f"The job has no pod {pod} now.", f"See `longshore watch {job}` for why.")
+    for line in kube.log_lines(pod, follow=follow, tail_lines=tail, previous=previous):
+        typer.echo(line)
+
+
+@app.command(name="fetch")
+def fetch_model(
+    job: options.Job,
+    destination: Annotated[
+        Path | None, typer.Argument(help="Where to; unset: a directory named after the job.")
+    ] = None,
+    checkpoint: Annotated[
+        int | None, typer.Option(help="The checkpoint of this step instead of the final model.")
+    ] = None,
+    path: Annotated[str | None, typer.Option(help="Any path in the storage of the job instead.")] = None,
+    force: options.Force = False,
+    image: options.Image = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Copy the final model of a job to this machine, checked by SHA-256."""
+    kube = Target(kubeconfig, context, namespace).connect()
+    wanted = fetch.source_path(kube.job(job), checkpoint, path)
+    destination = destination or Path(job)
+    claim = jobs.claim_of(kube, job, image)
+    with _transfer_progress() as progress:
+        task = progress.add_task(f"{job}:{wanted}", total=None)
+        num_files = copy.fetch(
+            kube, claim, wanted, destination, force=force,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
+    _console().print(f"{fmt.count(num_files, 'file')} in {destination}, checksums verified.", soft_wrap=True)
+
+
+@app.command()
+def put(
+    job_or_claim: Annotated[str, typer.Argument(help="An RLJob, or else a PersistentVolumeClaim.")],
+    source: Annotated[Path, typer.Argument(help="File or directory of this machine.")],
+    destination: Annotated[str, typer.Argument(help="Path in the storage, as models/qwen.")],
+    force: options.Force = False,
+    image: options.Image = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Copy a file or directory into the storage of a job, checked by SHA-256."""
+    kube = Target(kubeconfig, context, namespace).connect()
+    is_job = kube.find_job(job_or_claim) is not None
+    claim = jobs.claim_of(kube, job_or_claim, image) if is_job else jobs.claim_named(kube, job_or_claim, image)
+    with _transfer_progress() as progress:
+        task = progress.add_task(f"{claim.name}:{destination}", total=None)
+        copy.put(
+            kube, claim, source, destination, force=force,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
+    _console().print(f"{source} is {destination} in the claim {claim.name}, checksums verified.", soft_wrap=True)
+
+
+@app.command()
+def suspend(
+    job: options.Job,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Stop the pods of a job; its state is kept."""
+    Target(kubeconfig, context, namespace).connect().patch_job(job, {"spec": {"suspend": True}})
+    _console().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
+
+
+@app.command()
+def resume(
+    job: options.Job,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Go on with a suspended job from its newest checkpoint."""
+    Target(kubeconfig, context, namespace).connect().patch_job(job, {"spec": {"suspend": False}})
+    _console().print(f"rljob/{job} is being resumed.")
+
+
+@app.command()
+def quickstart(
+    kind: options.Cluster = ClusterKind.EMBEDDED,
+    manifest: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The job; unset: manifests/quickstart.yaml.")
+    ] = None,
+    operator_image: options.OperatorImage = None,
+    runtime_image: options.RuntimeImage = None,
+    values: options.Values = None,
+    chart_dir: options.Chart = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """From nothing to a trained model: cluster, chart, RLJob, live view, figures."""
+    plan = quickstart_steps.Quickstart(
+        kind,
+        Target(kubeconfig, context, namespace),
+        _chart_options(chart_dir, values, operator_image, runtime_image),
+        manifest or quickstart_steps.default_manifest(),
+    )
+    quickstart_steps.run(plan, _console())
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"longshore {package_version('longshore')}")
+
+
+def _watch(target: Target, job: str) -> None:
+    console = _console()
+    view = watching.follow(target.connect(), job, console).view
+    succeeded = view.phase is Phase.SUCCEEDED
+    console.print(text.ending_text(view), style="bold green" if succeeded else "bold red", markup=False, soft_wrap=True)
+    if not succeeded:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _chart_options(chart_dir: Path | None, values: Path | None, operator_image: str | None,
+                   runtime_image: str | None) -> ChartOptions:  # fmt: skip
+    given = _read_values(values) if values else {}
+    return ChartOptions(chart_dir or chart.default_chart(), values=chart.values(given, operator_image, runtime_image))
+
+
+def _read_values(path: Path) -> Json:
+    if not path.is_file():
+        raise CliError(f"There is no file {path}.")
+    found = yaml.safe_load(path.read_text()) or {}
+    if not isinstance(found, dict):
+        raise CliError(f"{path} holds no mapping of chart values.")
+    return found
+
+
+def _transfer_progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=_errors(), disable=not _errors().is_terminal)
+
+
+def _print_error(error: CliError) -> None:
+    _errors().print("error:", style="bold red", end=" ")
+    _errors().print(error.message, markup=False, soft_wrap=True)
+    if error.fix:
+        _errors().print(error.fix, style="dim", markup=False, soft_wrap=True)
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False)

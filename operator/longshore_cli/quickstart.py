@@ -1,0 +1,164 @@
+"""From nothing to a trained model, step by step, with the same commands that a person would type."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kubernetes.client.exceptions import ApiException
+from rich.console import Console
+from rich.rule import Rule
+
+from longshore.api import names
+from longshore.api.status import Phase
+from longshore_cli import chart, cluster, jobs, summary
+from longshore_cli import format as fmt
+from longshore_cli.chart import ChartOptions
+from longshore_cli.client import Kube
+from longshore_cli.cluster import ClusterKind
+from longshore_cli.errors import CliError
+from longshore_cli.target import Target, kubeconfig_path
+from longshore_cli.watch.follow import follow
+from longshore_cli.watch.history import History
+from longshore_cli.watch.model import job_view, verdict
+
+NUM_STEPS: Final = 5
+LOG_TAIL_LINES: Final = 25
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """What to run, and where."""
+
+    kind: ClusterKind
+    target: Target
+    options: ChartOptions
+    manifest: Path
+
+
+def default_manifest() -> Path:
+    """The manifest of the source tree that this program runs from."""
+    return Path(__file__).parents[2] / "manifests" / "quickstart.yaml"
+
+
+def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    """All five steps; the cluster stays up.
+
+    Raises:
+        CliError: a step failed; with its sentence.
+    """
+    started_s = clock()
+    job = _only_job(plan.manifest)
+    target = plan.target
+    with _step(console, 1, "Start a cluster", clock):
+        if plan.kind is ClusterKind.EMBEDDED:
+            target = Target(cluster.start_embedded(), None, plan.target.namespace)
+            console.print("An embedded cluster runs on this machine: real API, pretend GPUs, pods as processes.")
+        kube = target.connect()
+        console.print(f"Its API server: {kube.api.configuration.host}", highlight=False)
+    with _step(console, 2, "Install Longshore with Helm", clock):
+        where = chart.Cluster(kubeconfig_path(target), target.context)
+        console.print(f"Chart {plan.options.chart.name}: {chart.install(where, plan.options)}", highlight=False)
+        cluster.wait_for_operator(kube, plan.options.namespace)
+        console.print("The operator is available.")
+    with _step(console, 3, "Apply an RLJob", clock):
+        _make_room(kube, job, console)
+        _apply(kube, target, plan.manifest, console)
+    with _step(console, 4, "Watch it learn", clock):
+        console.print(f"The same at any time: longshore watch {job}", style="dim")
+        seen = follow(kube, job, console, clock)
+    _require_success(kube, job, seen)
+    with _step(console, 5, "What it has shown", clock):
+        console.print(summary.table(seen))
+        console.print(_next_commands(plan, target, kube, job), highlight=False)
+    held_out = seen.view.runtime.held_out
+    learned = fmt.change(held_out.before, held_out.latest)
+    console.print(
+        f"quickstart: Succeeded in {fmt.duration(clock() - started_s)}, held-out reward {learned}", style="bold green"
+    )
+
+
+def failure_report(kube: Kube, job: str) -> str:
+    """The tail of the coordinator's log, indented."""
+    try:
+        lines = list(kube.log_lines(names.coordinator_pod(job), tail_lines=LOG_TAIL_LINES))
+    except ApiException:
+        return ""
+    return "\n".join(f"  {line}" for line in lines)
+
+
+@contextmanager
+def _step(console: Console, number: int, title: str, clock: Callable[[], float]) -> Iterator[None]:
+    console.print(Rule(f"[bold]{number}/{NUM_STEPS}  {title}[/bold]", align="left"))
+    started_s = clock()
+    yield
+    console.print(f"({fmt.duration(clock() - started_s)})", style="dim", highlight=False)
+
+
+def _only_job(manifest: Path) -> str:
+    found = jobs.jobs_in(jobs.read_manifest(manifest))
+    if len(found) != 1:
+        raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}, but the quickstart runs exactly one.")
+    return found[0]
+
+
+def _make_room(kube: Kube, job: str, console: Console) -> None:
+    existing = kube.find_job(job)
+    if existing is None:
+        return
+    view = job_view(existing)
+    if view.is_finished:
+        jobs.delete(kube, job)
+        console.print(f"The RLJob {job!r} of an earlier run, which {view.phase.lower()}, was deleted first.")
+    else:
+        console.print(f"An RLJob {job!r} is {view.phase.lower()} already; the quickstart goes on with it.")
+
+
+def _apply(kube: Kube, target: Target, manifest: Path, console: Console) -> None:
+    if shutil.which("kubectl") is None:
+        console.print("There is no kubectl on the PATH, so Longshore's own client applies the file.")
+        for applied in jobs.submit(kube, jobs.read_manifest(manifest)):
+            console.print(f"{applied} applied", highlight=False)
+        return
+    command = ["kubectl", "apply", "-n", kube.namespace, "-f", str(manifest)]
+    console.print(f"$ {shlex.join(command)}", style="bold", highlight=False, soft_wrap=True)
+    path = kubeconfig_path(target)
+    environment = os.environ | ({"KUBECONFIG": path} if path else {})
+    if target.context:
+        command += ["--context", target.context]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CliError(f"kubectl could not apply {manifest}: {' '.join(done.stderr.split())}")
+    console.print(done.stdout.rstrip(), highlight=False)
+
+
+def _require_success(kube: Kube, job: str, seen: History) -> None:
+    if seen.view.phase is Phase.SUCCEEDED:
+        return
+    log = failure_report(kube, job)
+    raise CliError(
+        f"The RLJob {job!r} failed: {verdict(seen.view)}" + (f"\n{log}" if log else ""),
+        f"More with `longshore logs {job}` and `kubectl describe rljob {job}`.",
+    )
+
+
+def _next_commands(plan: Quickstart, target: Target, kube: Kube, job: str) -> str:
+    path = kubeconfig_path(target)
+    is_embedded = plan.kind is ClusterKind.EMBEDDED
+    in_namespace = "" if kube.namespace == "default" else f" -n {kube.namespace}"
+    lines = [
+        "",
+        *(["The cluster is still up:", f"  export KUBECONFIG={path}"] if is_embedded else ["Look around:"]),
+        f"  kubectl get rljobs,pods{in_namespace} -L longshore.dev/role",
+        f"  kubectl describe rljob {job}{in_namespace}",
+        f"  longshore fetch {job} trained-model    # copy the final model here",
+        "  make down                              # stop everything" if is_embedded else "",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""What a finished job has shown, in figures: pure functions from what was seen to a table."""
+
+from datetime import datetime
+
+from rich.table import Table
+from rich.text import Text
+
+from longshore.api.status import KindCount, RuntimeStatus
+from longshore_cli import format as fmt
+from longshore_cli.watch import words
+from longshore_cli.watch.history import History
+
+Row = tuple[str, str]
+
+
+def rows(history: History) -> list[Row]:
+    """(what, figure) in the order in which people ask."""
+    runtime = history.view.runtime
+    found = [
+        ("held-out reward", fmt.change(runtime.held_out.before, runtime.held_out.latest)),
+        ("  longest quarter of the prompts", fmt.change(runtime.held_out.long_before, runtime.held_out.long_latest)),
+        ("training reward, last step", fmt.reward(runtime.reward)),
+        ("short rounds", _rounds(runtime.short)),
+        ("long rounds", _rounds(runtime.long)),
+        ("full rounds", _rounds(runtime.full)),
+        ("bubble, last rollout", fmt.share(runtime.bubble_share)),
+        ("draws", _draws(runtime)),
+        ("warm start", _warm_start(runtime)),
+        ("time", _times(history)),
+        ("final model", runtime.final_model or ""),
+    ]
+    return [(what, figure) for what, figure in found if figure and figure != fmt.reward(None)]
+
+
+def table(history: History) -> Table:
+    """The rows as a table."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="bold")
+    drawn.add_column()
+    for what, figure in rows(history):
+        drawn.add_row(what, Text(figure))
+    return drawn
+
+
+def total_s(history: History) -> float | None:
+    """Seconds from the start of the job to its end, by the cluster's clock."""
+    status = history.view.status
+    if status.start_time is None or status.completion_time is None:
+        return None
+    return (datetime.fromisoformat(status.completion_time) - datetime.fromisoformat(status.start_time)).total_seconds()
+
+
+def _rounds(counted: KindCount) -> str:
+    if not counted.rounds:
+        return ""
+    parts = [fmt.count(counted.rounds, "round"), f"{fmt.duration(counted.rollout_s / counted.rounds)} of rollout each"]
+    if counted.samples:
+        parts.append(f"{1000 * counted.rollout_s / counted.samples:.1f} ms a trained response")
+    if counted.preemptions:
+        parts.append(fmt.count(counted.preemptions, "preemption"))
+    return ", ".join(parts)
+
+
+def _draws(runtime: RuntimeStatus) -> str:
+    draws = runtime.draws
+    parts = [f"{draws.trained:,} trained", f"{draws.zero_variance:,} of them without spread"]
+    if draws.rejected:
+        parts.append(f"{draws.rejected:,} replaced")
+    parts.append(f"{draws.deferred:,} left in the queue")
+    return ", ".join(parts)
+
+
+def _warm_start(runtime: RuntimeStatus) -> str:
+    warm_start = runtime.warm_start
+    if warm_start is None:
+        return ""
+    took = fmt.duration(warm_start.seconds)
+    return f"taken from the cache (it had taken {took})" if warm_start.cached else took
+
+
+def _times(history: History) -> str:
+    in_all_s = total_s(history)
+    parts = [f"{fmt.duration(in_all_s)} in all"] if in_all_s is not None else []
+    split = [
+        f"{words.in_words(activity)} {fmt.duration(seconds)}"
+        for activity, seconds in sorted(history.activity_s.items(), key=lambda item: -item[1])
+        if seconds >= 0.05
+    ]
+    return ": ".join(filter(None, [*parts, ", ".join(split)]))

@@ -1,0 +1,212 @@
+"""A file or directory as a checked tar stream. Both ends run this: the helper pod gets its source as it is.
+
+So: the standard library only, and no dollar sign before a bracket (Kubernetes would take it for a variable).
+The first member tells how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
+What arrives is staged beside its destination and renamed into place, so that it is there whole or not at all.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+INDEX = ".longshore-index.json"
+SUMS = ".longshore-sha256.json"
+CHUNK_BYTES = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes so far, bytes in all)."""
+
+
+class ArchiveError(Exception):
+    """The copy cannot be made, in one sentence."""
+
+
+def quiet(done_bytes: int, total_bytes: int) -> None:
+    """Progress that nobody watches."""
+
+
+def pack(root: Path, out: IO[bytes], progress: Progress = quiet) -> None:
+    """Write the file or directory `root` to `out`.
+
+    Raises:
+        ArchiveError: there is no such path, or it holds no file.
+    """
+    files = _files(root)
+    total_bytes = sum(path.stat().st_size for _, path in files)
+    sums: dict[str, str] = {}
+    meter = _Meter(total_bytes, progress)
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        _add_json(tar, INDEX, {"bytes": total_bytes, "isFile": root.is_file()})
+        for name, path in files:
+            with path.open("rb") as source:
+                hashed = _HashedReader(source, meter)
+                member = tarfile.TarInfo(name)
+                member.size = os.fstat(source.fileno()).st_size
+                tar.addfile(member, hashed)
+            sums[name] = hashed.digest.hexdigest()
+        _add_json(tar, SUMS, sums)
+
+
+def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progress: Progress = quiet) -> int:
+    """Read what `pack` wrote into `destination`, and return the number of files.
+
+    Raises:
+        ArchiveError: the destination exists and `force` is not set, a member would leave the destination,
+            the stream was cut off, or a checksum differs. Nothing is left behind then.
+    """
+    _refuse_existing(destination, force)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".longshore-", dir=destination.parent))
+    try:
+        staging.chmod(0o755)
+        with tarfile.open(fileobj=source, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:
+            is_file, sums = _unpack_members(tar, staging, progress)
+        _publish(next(staging.iterdir()) if is_file else staging, destination)
+    except tarfile.TarError as error:
+        raise ArchiveError("the copy was cut off before its end") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return len(sums)
+
+
+def inside(root: Path, relative: str) -> Path:
+    """The path `relative` in `root`.
+
+    Raises:
+        ArchiveError: it leads out of `root`.
+    """
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise ArchiveError(f"the path {relative!r} leads out of the storage")
+    return path
+
+
+def _files(root: Path) -> list[tuple[str, Path]]:
+    if root.is_file():
+        return [(root.name, root)]
+    if not root.is_dir():
+        raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
+    found = sorted(path for path in root.rglob("*") if path.is_file())
+    if not found:
+        raise ArchiveError(f"{root} holds no file")
+    return [(path.relative_to(root).as_posix(), path) for path in found]
+
+
+def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> tuple[bool, dict[str, str]]:
+    index: dict[str, int] = {}
+    seen: dict[str, str] = {}
+    meter = _Meter(0, progress)
+    for member in tar:
+        content = tar.extractfile(member)
+        if content is None:
+            raise ArchiveError(f"{member.name!r} is no plain file")
+        if member.name == INDEX:
+            index = json.load(content)
+            meter = _Meter(index["bytes"], progress)
+        elif member.name == SUMS:
+            _compare(json.load(content), seen)
+            return bool(index["isFile"]), seen
+        else:
+            seen[member.name] = _extract(content, _target(staging, member.name), meter)
+    raise ArchiveError("the copy was cut off before its end")
+
+
+def _extract(content: IO[bytes], target: Path, meter: "_Meter") -> str:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with target.open("xb") as out:
+        while chunk := content.read(CHUNK_BYTES):
+            out.write(chunk)
+            digest.update(chunk)
+            meter.add(len(chunk))
+    return digest.hexdigest()
+
+
+def _target(staging: Path, name: str) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ArchiveError(f"{name!r} would leave the destination")
+    return staging / path
+
+
+def _compare(expected: dict[str, str], seen: dict[str, str]) -> None:
+    for name in sorted(expected.keys() | seen.keys()):
+        if expected.get(name) != seen.get(name):
+            raise ArchiveError(f"the checksum of {name!r} differs: copy it again")
+
+
+def _publish(staged: Path, destination: Path) -> None:
+    """Rename into place; what was there goes only now."""
+    if destination.is_dir() and not destination.is_symlink():
+        shutil.rmtree(destination)
+    elif destination.is_dir() or destination.exists() or staged.is_dir():
+        destination.unlink(missing_ok=True)
+    staged.replace(destination)
+
+
+def _refuse_existing(destination: Path, force: bool) -> None:
+    if not force and (destination.exists() or destination.is_symlink()):
+        raise ArchiveError(f"{destination} exists already: choose another place, or overwrite it with --force")
+
+
+def _add_json(tar: tarfile.TarFile, name: str, value: object) -> None:
+    data = json.dumps(value).encode()
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+class _Meter:
+    """Counts bytes and tells about them."""
+
+    def __init__(self, total_bytes: int, progress: Progress) -> None:
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._progress = progress
+
+    def add(self, num_bytes: int) -> None:
+        self._done_bytes += num_bytes
+        self._progress(self._done_bytes, self._total_bytes)
+
+
+class _HashedReader(io.RawIOBase):
+    """Hashes and counts what is read through it."""
+
+    def __init__(self, source: IO[bytes], meter: _Meter) -> None:
+        self.digest = hashlib.sha256()
+        self._source = source
+        self._meter = meter
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self.digest.update(data)
+        self._meter.add(len(data))
+        return data
+
+
+def main(arguments: list[str]) -> int:
+    """`send ROOT PATH` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the input."""
+    action, root, relative, *options = arguments
+    try:
+        path = inside(Path(root), relative)
+        if action == "send":
+            pack(path, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            unpack(sys.stdin.buffer, path, force="force" in options)
+    except (ArchiveError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

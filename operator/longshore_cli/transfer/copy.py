@@ -1,0 +1,93 @@
+"""Copy between this machine and a claim: make the helper pod, stream, verify, delete the pod."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, cast
+
+from longshore_cli import stream
+from longshore_cli.client import Json, Kube
+from longshore_cli.errors import CliError
+from longshore_cli.transfer import archive, pod
+from longshore_cli.transfer.archive import ArchiveError, Progress, quiet
+from longshore_cli.transfer.channel import Channel, Reader, Writer
+
+POD_TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A storage claim, and what is needed to enter it."""
+
+    name: str
+    image: str
+    job: Json | None = None
+
+
+def fetch(kube: Kube, claim: Claim, path: str, destination: Path, *, force: bool, progress: Progress = quiet) -> int:
+    """Copy `path` of the claim to this machine and return the number of files.
+
+    Raises:
+        CliError: one sentence on what is in the way; nothing is left behind then.
+    """
+    if not force and destination.exists():
+        raise CliError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
+    with _channel(kube, claim, pod.archive_command("send", path), read_only=True) as channel:
+        try:
+            source = cast(IO[bytes], Reader(channel))
+            num_files = archive.unpack(source, destination, force=force, progress=progress)
+        except ArchiveError as error:
+            # When the sender failed, its own sentence says more than the stream that broke off.
+            channel.finish()
+            raise CliError(f"The copy failed: {error}") from error
+        channel.finish()
+        return num_files
+
+
+def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
+    """Copy a file or directory of this machine to `path` in the claim.
+
+    Raises:
+        CliError: one sentence on what is in the way; nothing is left behind then.
+    """
+    if not source.exists():
+        raise CliError(f"There is no {source} on this machine.")
+    options = ["force"] if force else []
+    with _channel(kube, claim, pod.archive_command("receive", path, *options), read_only=False) as channel:
+        try:
+            archive.pack(source, cast(IO[bytes], Writer(channel)), progress)
+        except ArchiveError as error:
+            raise CliError(f"The copy failed: {error}") from error
+        channel.finish()
+
+
+@contextmanager
+def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -> Iterator[Channel]:
+    manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
+    pods = f"/api/v1/namespaces/{kube.namespace}/pods"
+    name = kube.request("POST", pods, manifest)["metadata"]["name"]
+    try:
+        _wait_running(kube, pods, name)
+        channel = Channel(kube, name, pod.CONTAINER, command)
+        try:
+            yield channel
+        finally:
+            channel.close()
+    finally:
+        kube.request("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})
+
+
+def _wait_running(kube: Kube, pods: str, name: str) -> None:
+    reason = "the cluster did not say why"
+    for _, item in stream.watch(kube, pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
+        reason = pod.trouble(item) or reason
+        match item["status"].get("phase"):
+            case "Running":
+                return
+            case "Failed" | "Succeeded":
+                break
+    raise CliError(
+        f"The helper pod {name} does not run: {reason}.",
+        "It needs the claim, and an image with Python (choose one with --image).",
+    )

@@ -1,0 +1,1 @@
+"""`longshore watch`: status objects folded into a history, drawn by pure functions."""

@@ -1,0 +1,212 @@
+"""The live picture of a job, drawn from its history by pure functions."""
+
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from longshore.api.status import ConditionStatus, KindCount, Phase, PodCounts, RoundKind
+from longshore_cli import format as fmt
+from longshore_cli.watch import words
+from longshore_cli.watch.history import History, Line, Notice, StepDone
+from longshore_cli.watch.model import EventView, JobView, problems
+
+PHASE_STYLES: Final = {
+    Phase.PENDING: "yellow",
+    Phase.STARTING: "yellow",
+    Phase.RUNNING: "cyan",
+    Phase.RESTARTING: "magenta",
+    Phase.SUSPENDED: "blue",
+    Phase.SUCCEEDED: "green",
+    Phase.FAILED: "red",
+}
+KIND_STYLES: Final = {RoundKind.SHORT: "green", RoundKind.LONG: "magenta", RoundKind.FULL: "cyan"}
+_BAR_WIDTH: Final = 20
+_TREND_WIDTH: Final = 40
+
+
+def dashboard(history: History, events: tuple[EventView, ...], now_s: float) -> RenderableType:
+    """Everything about a job in one panel."""
+    view = history.view
+    body = Group(_figures(history, now_s), *_condition_lines(view), *_event_lines(events))
+    style = PHASE_STYLES[view.phase]
+    title = Text.assemble(
+        f"RLJob {view.namespace}/{view.name}", "  ", (str(view.phase), f"bold {style}"), (f"  {view.strategy}", "dim"),
+        f"  attempt {view.status.attempt}" if view.status.attempt > 1 else "",
+    )  # fmt: skip
+    return Panel(body, title=title, title_align="left", border_style=style, padding=(0, 1))
+
+
+def line(item: Line) -> RenderableType:
+    """A line for the scrollback."""
+    match item:
+        case Notice(text):
+            return Text(f"· {text}", style="dim")
+        case StepDone():
+            return _step_line(item)
+
+
+def _figures(history: History, now_s: float) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    view, runtime = history.view, history.view.runtime
+    table.add_row("Step", _step_row(history, now_s))
+    table.add_row("Round", _round_row(view))
+    if history.rewards:
+        trend = fmt.sparkline([value for _, value in history.rewards], _TREND_WIDTH)
+        table.add_row("Reward", Text.assemble(f"{fmt.reward(runtime.reward)}  ", (trend, "cyan")))
+    if runtime.held_out.before is not None or runtime.held_out.latest is not None:
+        table.add_row("Held out", _held_out_row(view))
+    if runtime.step:
+        table.add_row("Responses", _responses_row(view))
+        table.add_row("Rounds", _rounds_row(view))
+        table.add_row("Draws", _draws_row(view))
+    table.add_row("GPUs", _gpus_row(view))
+    table.add_row("Pods", _pods_row(view))
+    return table
+
+
+def _step_row(history: History, now_s: float) -> RenderableType:
+    view = history.view
+    left_s = history.left_s(now_s)
+    pace = []
+    if history.step_s is not None:
+        pace.append(f"{fmt.duration(history.step_s)} a step")
+    if left_s is not None and not view.is_finished:
+        pace.append(f"{fmt.duration(left_s)} left")
+    done = view.runtime.step
+    return _bar_row(f"{done}/{view.steps}", done / max(1, view.steps), " · ".join(pace))
+
+
+def _round_row(view: JobView) -> RenderableType:
+    current = view.runtime.round
+    activity = words.in_words(words.activity(view))
+    if current is None or view.is_finished:
+        return Text(activity, style="dim")
+    label = Text(f"{current.number} {current.kind}", style=KIND_STYLES[current.kind])
+    return _bar_row(label, current.fraction_finished, f"finished · {activity}")
+
+
+def _bar_row(label: str | Text, fraction: float, text: str) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=9)
+    row.add_column(width=_BAR_WIDTH)
+    row.add_column(width=5, justify="right")
+    row.add_column(style="dim")
+    row.add_row(label, _bar(fraction), f"{100 * fraction:.0f} %", text)
+    return row
+
+
+def _bar(fraction: float) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=fraction, width=_BAR_WIDTH, complete_style="cyan", finished_style="green")
+
+
+def _held_out_row(view: JobView) -> Text:
+    reward = view.runtime.held_out
+    row = Text(fmt.change(reward.before, reward.latest))
+    if reward.long_before is not None or reward.long_latest is not None:
+        row.append("   longest quarter ", style="dim")
+        row.append(fmt.change(reward.long_before, reward.long_latest))
+    return row
+
+
+def _responses_row(view: JobView) -> Text:
+    lengths = view.runtime.response_tokens
+    return Text.assemble(
+        ("tokens mean ", "dim"), f"{lengths.mean:.0f}", (" · p75 ", "dim"), f"{lengths.p75:.0f}",
+        (" · max ", "dim"), f"{lengths.max:,}", ("   trained ", "dim"), f"{view.runtime.tokens_per_s:,.0f} tokens/s",
+    )  # fmt: skip
+
+
+def _rounds_row(view: JobView) -> Text:
+    runtime = view.runtime
+    row = Text()
+    for kind, style, counted in (("short", "green", runtime.short), ("long", "magenta", runtime.long),
+                                 ("full", "cyan", runtime.full)):  # fmt: skip
+        if counted.rounds:
+            row.append(f"{counted.rounds} {kind}", style=style)
+            row.append(f" ({_per_sample(counted)})   ", style="dim")
+    return row
+
+
+def _draws_row(view: JobView) -> Text:
+    draws = view.runtime.draws
+    row = Text.assemble(
+        ("long-prompt queue ", "dim"), str(draws.deferred), (" · trained ", "dim"), f"{draws.trained:,}"
+    )
+    row.append(" · without spread ", style="dim")
+    row.append(f"{draws.zero_variance:,}")
+    if draws.rejected:
+        row.append(" · replaced ", style="dim")
+        row.append(f"{draws.rejected:,}", style="yellow")
+    return row
+
+
+def _per_sample(counted: KindCount) -> str:
+    mean = fmt.duration(counted.rollout_s / counted.rounds)
+    return f"{mean}, {1000 * counted.rollout_s / counted.samples:.0f} ms/sample" if counted.samples else mean
+
+
+def _gpus_row(view: JobView) -> Text:
+    gpus = view.status.gpus
+    row = Text.assemble(("rollout ", "dim"), str(gpus.rollout), (" · trainer ", "dim"), str(gpus.trainer))
+    if view.runtime.step:
+        row.append("   bubble ", style="dim")
+        row.append(fmt.share(view.runtime.bubble_share))
+    return row
+
+
+def _pods_row(view: JobView) -> Text:
+    status = view.status
+    row = Text()
+    for component, counts in (
+        ("coordinator", status.coordinator),
+        ("workers", status.workers),
+        ("rewards", status.rewards),
+    ):
+        row.append(f"{component} ", style="dim")
+        row.append(f"{counts.ready}/{counts.desired}   ", style=_pods_style(counts))
+    return row
+
+
+def _pods_style(counts: PodCounts) -> str:
+    return "" if counts.ready == counts.desired else "yellow"
+
+
+def _condition_lines(view: JobView) -> list[Text]:
+    return [
+        Text.assemble(
+            (f"! {condition.type}{' is false' if condition.status is ConditionStatus.FALSE else ''}: ", "bold yellow"),
+            f"{condition.reason}", f": {condition.message}" if condition.message else "",
+        )
+        for condition in problems(view)
+    ]  # fmt: skip
+
+
+def _event_lines(events: tuple[EventView, ...]) -> list[Text]:
+    return [
+        Text(f"{event.time[11:19]} {event.reason}: {event.message}",
+             style="yellow" if event.type == "Warning" else "dim", no_wrap=True, overflow="ellipsis")
+        for event in events
+    ]  # fmt: skip
+
+
+def _step_line(done: StepDone) -> RenderableType:
+    lengths = done.response_tokens
+    wall_s = done.rollout_s if done.wall_s is None else done.wall_s
+    text = Text.assemble(
+        f"step {done.step:>{len(str(done.steps))}}/{done.steps}  ",
+        (f"{done.kind or '':5}", KIND_STYLES[done.kind] if done.kind else ""),
+        f"  reward {fmt.reward(done.reward)}",
+        (f"  tokens {lengths.mean:.0f}/{lengths.max}".ljust(16), "dim"),
+        f"{done.tokens_per_s:6,.0f} tok/s {fmt.duration(wall_s):>6}",
+        (f"  queue {done.deferred:<3d} bubble {100 * done.bubble_share:.0f} %", "dim"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    # A bare Text would be joined with others by the console, which forgets that it must not wrap.
+    return Group(text)

@@ -1,0 +1,88 @@
+"""Follow a job until it is finished."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from kubernetes.client.exceptions import ApiException
+from rich.console import Console
+
+from longshore_cli import stream
+from longshore_cli.client import Json, Kube
+from longshore_cli.errors import EXPECTED, CliError
+from longshore_cli.watch import history
+from longshore_cli.watch.history import History
+from longshore_cli.watch.model import JobView, event_view, job_view
+from longshore_cli.watch.screen import screen_for
+
+Item = tuple[str, str, Json]
+"""Which watch, what happened, to which object."""
+
+
+def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> History:
+    """Show the job until it is finished; what was seen is returned.
+
+    Raises:
+        CliError: there is no such job, or it was deleted meanwhile.
+    """
+    view = job_view(kube.job(name))
+    seen = history.begin(view, clock())
+    with screen_for(console, seen, clock) as screen:
+        if view.is_finished:
+            return seen
+        for source, kind, item in _merged(_watches(kube, view)):
+            if source == "event":
+                if kind != "DELETED":
+                    screen.event(event_view(item))
+                continue
+            if kind == "DELETED":
+                raise CliError(f"The RLJob {name!r} was deleted.")
+            seen, lines = history.advance(seen, job_view(item), clock())
+            screen.job(seen, lines)
+            if seen.view.is_finished:
+                break
+    return seen
+
+
+def _watches(kube: Kube, view: JobView) -> Mapping[str, Iterator[stream.Change]]:
+    events_path = f"/api/v1/namespaces/{kube.namespace}/events"
+    return {
+        "job": stream.watch(kube, kube.job_path(), f"metadata.name={view.name}"),
+        "event": _if_allowed(stream.watch(kube, events_path, f"involvedObject.uid={view.uid}")),
+    }
+
+
+def _if_allowed(changes: Iterator[stream.Change]) -> Iterator[stream.Change]:
+    """Events are worth seeing, but whoever may not read them may still watch the job."""
+    try:
+        yield from changes
+    except ApiException as error:
+        if error.status != 403:
+            raise
+
+
+def _merged(watches: Mapping[str, Iterator[stream.Change]]) -> Iterator[Item]:
+    """Changes of several watches in the order of arrival; an error of one ends all."""
+    arrived: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
+    is_over = threading.Event()
+
+    def pump(source: str, changes: Iterator[stream.Change]) -> None:
+        try:
+            for kind, item in changes:
+                if is_over.is_set():
+                    return
+                arrived.put((source, kind, item))
+        except (CliError, *EXPECTED) as error:
+            arrived.put(error)
+
+    for source, changes in watches.items():
+        threading.Thread(target=pump, args=(source, changes), name=f"watch-{source}", daemon=True).start()
+    try:
+        while True:
+            item = arrived.get()
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    finally:
+        is_over.set()

@@ -1,0 +1,146 @@
+"""What watching a job has taught so far: a pure fold over its status, with the steps that ended on the way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from longshore.api.status import ResponseTokens, RoundKind, RuntimeStatus
+from longshore_cli.watch import words
+from longshore_cli.watch.model import JobView
+
+PACE_STEPS: Final = 8
+"""The pace is that of the last so many steps."""
+_ROUND_ACTIVITIES: Final = frozenset({"Rollout", "Train", "Publish"})
+"""What every round does; other activities are worth a line."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step that ended while we watched; more than one where reports were missed in between."""
+
+    step: int
+    steps: int
+    num_steps: int
+    kind: RoundKind | None
+    reward: float | None
+    response_tokens: ResponseTokens
+    tokens_per_s: float
+    rollout_s: float
+    bubble_share: float
+    deferred: int
+    wall_s: float | None
+    """Since the step before; None for the first one seen."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """The job changed its phase, attempt or activity."""
+
+    text: str
+
+
+Line = StepDone | Notice
+
+
+@dataclass(frozen=True)
+class History:
+    """Memory of a watch; every time is that of the watching clock."""
+
+    view: JobView
+    seen_s: float
+    kinds: Mapping[int, RoundKind] = field(default_factory=dict)
+    """Round kinds by round number: a finished step is reported together with the next round."""
+    rewards: tuple[tuple[int, float], ...] = ()
+    marks: tuple[tuple[int, float], ...] = ()
+    """(steps done, when this was first seen)."""
+    activity_s: Mapping[str, float] = field(default_factory=dict)
+    """How long each activity was seen."""
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step at the present pace; None before two steps were seen."""
+        recent = self.marks[-PACE_STEPS - 1 :]
+        if len(recent) < 2:
+            return None
+        return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds until the last step ends, if the pace stays."""
+        step_s = self.step_s
+        if step_s is None:
+            return None
+        since_last_s = now_s - self.marks[-1][1]
+        return max(0.0, step_s * (self.view.steps - self.view.runtime.step) - min(since_last_s, step_s))
+
+
+def begin(view: JobView, now_s: float) -> History:
+    """The first look at a job."""
+    return _remember(History(view, now_s), view, now_s)
+
+
+def advance(history: History, view: JobView, now_s: float) -> tuple[History, tuple[Line, ...]]:
+    """Take a newer status in; the lines tell what happened since the last one."""
+    before, after = history.view.runtime, view.runtime
+    doing = words.activity(history.view)
+    spent = {**history.activity_s, doing: history.activity_s.get(doing, 0.0) + now_s - history.seen_s}
+    lines = _notices(history.view, view)
+    if after.step < before.step:
+        lines += (Notice(f"continues from step {after.step}"),)
+        history = _forget_after(history, after.step)
+    elif after.step > before.step:
+        lines += (_step_done(history, view, now_s),)
+    return _remember(replace(history, activity_s=spent), view, now_s), lines
+
+
+def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
+    if after.phase is not before.phase:
+        return (Notice(f"{after.phase}"),)
+    if after.status.attempt != before.status.attempt:
+        return (Notice(f"attempt {after.status.attempt}"),)
+    doing = words.activity(after)
+    if doing != words.activity(before) and doing not in _ROUND_ACTIVITIES:
+        return (Notice(words.in_words(doing)),)
+    return ()
+
+
+def _step_done(history: History, view: JobView, now_s: float) -> StepDone:
+    before, after = history.view.runtime, view.runtime
+    num_steps = after.step - before.step
+    seen_before_s = history.marks[-1][1] if history.marks and before.step else None
+    return StepDone(
+        step=after.step,
+        steps=view.steps,
+        num_steps=num_steps,
+        kind=_kinds(history, view).get(after.step),
+        reward=after.reward,
+        response_tokens=after.response_tokens,
+        tokens_per_s=after.tokens_per_s,
+        rollout_s=(_rollout_s(after) - _rollout_s(before)) / num_steps,
+        bubble_share=after.bubble_share,
+        deferred=after.draws.deferred,
+        wall_s=None if seen_before_s is None else (now_s - seen_before_s) / num_steps,
+    )
+
+
+def _remember(history: History, view: JobView, now_s: float) -> History:
+    runtime = view.runtime
+    rewards, marks = history.rewards, history.marks
+    if runtime.reward is not None and (not rewards or rewards[-1][0] < runtime.step):
+        rewards += ((runtime.step, runtime.reward),)
+    if runtime.attempt and (not marks or marks[-1][0] < runtime.step):
+        marks += ((runtime.step, now_s),)
+    return replace(history, view=view, seen_s=now_s, kinds=_kinds(history, view), rewards=rewards, marks=marks)
+
+
+def _kinds(history: History, view: JobView) -> Mapping[int, RoundKind]:
+    current = view.runtime.round
+    return history.kinds if current is None else {**history.kinds, current.number: current.kind}
+
+
+def _forget_after(history: History, step: int) -> History:
+    """A restart went back to a checkpoint: what came after it will come again."""
+    return replace(history, rewards=tuple(item for item in history.rewards if item[0] <= step), marks=())
+
+
+def _rollout_s(runtime: RuntimeStatus) -> float:
+    return runtime.short.rollout_s + runtime.long.rollout_s + runtime.full.rollout_s

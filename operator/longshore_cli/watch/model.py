@@ -1,0 +1,108 @@
+"""One RLJob as the watch shows it: its status, read with tolerance for fields of newer versions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from longshore.api.status import (
+    FINISHED_PHASES,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Phase,
+    RLJobStatus,
+    RuntimeStatus,
+)
+from longshore_cli.client import Json
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What a person is shown of a job."""
+
+    namespace: str
+    name: str
+    uid: str
+    strategy: str
+    steps: int
+    status: RLJobStatus
+
+    @property
+    def runtime(self) -> RuntimeStatus:
+        """What the coordinator reports; zeros before its first report."""
+        return self.status.runtime or RuntimeStatus()
+
+    @property
+    def phase(self) -> Phase:
+        """Pending until the operator has looked at the job."""
+        return self.status.phase or Phase.PENDING
+
+    @property
+    def is_finished(self) -> bool:
+        """Succeeded or Failed."""
+        return self.phase in FINISHED_PHASES
+
+
+@dataclass(frozen=True)
+class EventView:
+    """A Kubernetes event about the job."""
+
+    uid: str
+    time: str
+    type: str
+    reason: str
+    message: str
+
+
+def job_view(job: Json) -> JobView:
+    """Read an RLJob as the API server gives it; fields that this version does not know are passed over."""
+    spec = job.get("spec") or {}
+    status = RLJobStatus.model_validate(job.get("status") or {}, extra="ignore")
+    return JobView(
+        namespace=job["metadata"].get("namespace", "default"),
+        name=job["metadata"]["name"],
+        uid=job["metadata"].get("uid", ""),
+        strategy=(spec.get("rollout") or {}).get("strategy", ""),
+        steps=(status.runtime and status.runtime.steps) or (spec.get("algorithm") or {}).get("steps", 0),
+        status=status,
+    )
+
+
+def event_view(event: Json) -> EventView:
+    """Read a core/v1 event."""
+    time = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return EventView(
+        uid=event["metadata"].get("uid", ""),
+        time=str(time or ""),
+        type=event.get("type") or "Normal",
+        reason=event.get("reason") or "",
+        message=" ".join((event.get("message") or "").split()),
+    )
+
+
+def newest_events(events: Iterable[EventView], limit: int) -> tuple[EventView, ...]:
+    """The newest `limit` events, oldest first."""
+    return tuple(sorted(events, key=lambda event: (event.time, event.uid)))[-limit:]
+
+
+def problems(view: JobView) -> tuple[Condition, ...]:
+    """Conditions that are not well. A job that ended is not blamed for pods that are gone."""
+    return tuple(condition for condition in view.status.conditions if _is_problem(condition, view.is_finished))
+
+
+def verdict(view: JobView) -> str:
+    """The sentence of the condition that says how the job ended."""
+    wanted = ConditionType.COMPLETE if view.phase is Phase.SUCCEEDED else ConditionType.FAILED
+    for condition in view.status.conditions:
+        if condition.type == wanted and condition.status is ConditionStatus.TRUE:
+            return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
+    return "no reason given"
+
+
+def _is_problem(condition: Condition, is_finished: bool) -> bool:
+    match condition.type:
+        case ConditionType.SCHEDULED | ConditionType.READY:
+            return condition.status is ConditionStatus.FALSE and not is_finished
+        case ConditionType.COMPLETE:
+            return False
+        case _:
+            return condition.status is ConditionStatus.TRUE

@@ -1,0 +1,45 @@
+"""The watch as plain lines, for logs and pipes: one per finished step, without control characters."""
+
+from longshore.api.status import Phase
+from longshore_cli import format as fmt
+from longshore_cli.watch.history import Line, Notice, StepDone
+from longshore_cli.watch.model import EventView, JobView, verdict
+
+
+def line_text(line: Line) -> str:
+    """A finished step or a notice as one line."""
+    match line:
+        case Notice(text):
+            return text
+        case StepDone():
+            return _step_text(line)
+
+
+def event_text(event: EventView) -> str:
+    """A Kubernetes event as one line."""
+    return f"event {event.type} {event.reason}: {event.message}"
+
+
+def ending_text(view: JobView) -> str:
+    """How the job ended."""
+    if view.phase is Phase.SUCCEEDED:
+        runtime = view.runtime
+        learned = fmt.change(runtime.held_out.before, runtime.held_out.latest)
+        return f"Succeeded after {fmt.count(runtime.step, 'step')}; held-out reward {learned}"
+    return f"Failed: {verdict(view)}"
+
+
+def _step_text(done: StepDone) -> str:
+    lengths = done.response_tokens
+    parts = [
+        f"step {done.step}/{done.steps}",
+        f"{done.kind}" if done.kind else "",
+        f"reward {fmt.reward(done.reward)}",
+        f"tokens mean {lengths.mean:.0f} p75 {lengths.p75:.0f} max {lengths.max}",
+        f"{done.tokens_per_s:,.0f} tokens/s",
+        f"rollout {fmt.duration(done.rollout_s)}" if done.rollout_s > 0 else "",
+        f"step {fmt.duration(done.wall_s)}" if done.wall_s is not None else "",
+        f"bubble {fmt.share(done.bubble_share)}",
+        f"queue {done.deferred}",
+    ]
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,33 @@
+"""What a job does now, in words."""
+
+from typing import Final
+
+from longshore.api.status import Phase
+from longshore_cli.watch.model import JobView
+
+_WORDS: Final = {
+    "Pending": "waiting for pods",
+    "Starting": "start of the pods",
+    "WaitForWorkers": "waiting for workers",
+    "PrepareModel": "model and warm start",
+    "StartEngines": "start of the engines",
+    "Evaluate": "evaluation",
+    "Rollout": "rollout",
+    "Train": "training",
+    "Publish": "weights to the engines",
+    "Restarting": "restart",
+    "Suspended": "suspension",
+}
+_WITHOUT_COORDINATOR: Final = frozenset({Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})
+
+
+def activity(view: JobView) -> str:
+    """The coordinator's word for what it does; the phase while no coordinator runs."""
+    if view.phase in _WITHOUT_COORDINATOR or view.is_finished:
+        return str(view.phase)
+    return view.runtime.activity or str(view.phase)
+
+
+def in_words(activity_name: str) -> str:
+    """For people; names that this version does not know stay as they are."""
+    return _WORDS.get(activity_name, activity_name)

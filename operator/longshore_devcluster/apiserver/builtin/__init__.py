@@ -1,0 +1,1 @@
+"""The built-in resources: their table, defaults, validation and printer columns."""

@@ -1,0 +1,1 @@
+"""Custom resources: their definitions, schemas, validation rules and printer columns."""

@@ -1,0 +1,53 @@
+"""One served version of a custom resource: pruning, defaults and validation of its objects."""
+
+from dataclasses import dataclass
+
+from longshore_devcluster.apiserver.crd.cel import RuleSet
+from longshore_devcluster.apiserver.crd.jsonpath import find, steps
+from longshore_devcluster.apiserver.crd.openapi_checks import schema_errors, type_name
+from longshore_devcluster.apiserver.crd.structural import fill_defaults, prune
+from longshore_devcluster.apiserver.errors import FieldError, compact, field_invalid_text
+from longshore_devcluster.apiserver.schema.node import Object, Schema
+
+_BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueNotSupported", "FieldValueDuplicate",
+             "FieldValueTooLong", "FieldValueTooMany")  # fmt: skip
+_SKIPPED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to "
+    "complete validation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CustomVersion:
+    """The behaviour of one version; ``scale`` holds the paths of the scale subresource, where there is one."""
+
+    schema: Schema
+    rules: RuleSet
+    has_status: bool
+    scale: Object | None = None
+
+    def prune(self, obj: Object) -> list[str]:
+        """Removes unknown fields, in place; returns their paths."""
+        return prune(obj, self.schema)
+
+    def fill_defaults(self, obj: Object) -> None:
+        fill_defaults(obj, self.schema)
+
+    def validate(self, new: Object, old: Object | None) -> list[FieldError]:
+        """Schema errors; where the object's shape is sound, also those of its rules."""
+        errors = [*schema_errors(new, self.schema), *self._scale_errors(new)]
+        if any(error.reason in _BLOCKING for error in errors):
+            return [*errors, field_invalid_text("<nil>", "null", _SKIPPED)]
+        return [*errors, *self.rules.errors(new, old)]
+
+    def _scale_errors(self, obj: Object) -> list[FieldError]:
+        """The replicas that the scale subresource reads must be a number."""
+        if self.scale is None:
+            return []
+        path = self.scale["specReplicasPath"]
+        value = next(find(steps(path), obj), 0)
+        if isinstance(value, int):
+            return []
+        shown = value if isinstance(value, str) else compact(value)
+        why = f"{path} accessor error: {shown} is of the type {type_name(value)}, expected int64"
+        return [field_invalid_text(path, "0", why)]

@@ -1,0 +1,1 @@
+"""The controllers that every API server needs: garbage collection, namespaces, aggregation of roles."""

@@ -1,0 +1,1 @@
+"""OpenAPI documents, generated from the type table and the custom resources."""

@@ -1,0 +1,127 @@
+"""Logs and exec of pods: passed on to the kubelet."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from aiohttp import web
+
+from longshore_devcluster.apiserver.errors import ApiError, bad_request, internal
+from longshore_devcluster.apiserver.objects import Objects
+from longshore_devcluster.apiserver.request import is_true
+from longshore_devcluster.apiserver.rest import Call
+from longshore_devcluster.apiserver.schema.node import Object
+
+_EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+
+
+class PodStreams(Protocol):
+    """What the kubelet offers."""
+
+    def logs(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        tail_lines: int | None,
+        since_seconds: int | None,
+        limit_bytes: int | None,
+        timestamps: bool,
+        previous: bool,
+    ) -> AsyncIterator[bytes]:
+        """The lines of a container. Raises KeyError where there are none."""
+
+    async def exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: list[str],
+        ws: web.WebSocketResponse,
+        *,
+        stdin: bool,
+        tty: bool,
+    ) -> None:
+        """Runs a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
+
+
+def _container(pod: Object, asked: str) -> str:
+    """The container meant. Raises 400 as the real server does."""
+    name = pod["metadata"]["name"]
+    names = [c["name"] for c in pod["spec"]["containers"]]
+    inits = [c["name"] for c in pod["spec"].get("initContainers") or ()]
+    if asked:
+        if asked not in (*names, *inits):
+            raise bad_request(f"container {asked} is not valid for pod {name}")
+        return asked
+    annotated = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
+    if annotated in names:
+        return str(annotated)
+    if len(names) > 1:
+        choice = f"choose one of: [{' '.join(names)}]"
+        more = f" or one of the init containers: [{' '.join(inits)}]" if inits else ""
+        raise bad_request(f"a container name must be specified for pod {name}, {choice}{more}")
+    return str(names[0])
+
+
+def _number(query: dict[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if text and not text.isdigit():
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    return int(text) if text else None
+
+
+async def logs(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
+    pod = objects.read(call.resource, call.info.namespace, call.info.name)
+    container = _container(pod, call.query.get("container", ""))
+    if not pod["spec"].get("nodeName"):
+        return web.Response(status=204)
+    if streams is None:
+        raise internal("no preferred addresses found; known addresses: []")
+    lines = streams.logs(
+        call.info.namespace,
+        call.info.name,
+        container,
+        follow=is_true(call.query.get("follow", "")),
+        tail_lines=_number(call.query, "tailLines"),
+        since_seconds=_number(call.query, "sinceSeconds"),
+        limit_bytes=_number(call.query, "limitBytes"),
+        timestamps=is_true(call.query.get("timestamps", "")),
+        previous=is_true(call.query.get("previous", "")),
+    )
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    try:
+        first = await anext(lines, None)
+    except KeyError as error:
+        why = str(error.args[0]) if error.args else "is waiting to start"
+        message = f'container "{container}" in pod "{call.info.name}" is not available: {why}'
+        raise bad_request(message) from error
+    await response.prepare(call.http)
+    try:
+        if first is not None:
+            await response.write(first)
+            async for line in lines:
+                await response.write(line)
+    except ConnectionResetError:
+        pass  # the reader has gone
+    return response
+
+
+async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
+    """``kubectl exec`` over a websocket; SPDY is not spoken."""
+    pod = objects.read(call.resource, call.info.namespace, call.info.name)
+    if not pod["spec"].get("nodeName"):
+        raise bad_request(f"pod {call.info.name} does not have a host assigned")
+    container = _container(pod, call.query.get("container", ""))
+    if streams is None:
+        raise internal("no preferred addresses found; known addresses: []")
+    if call.http.headers.get("Upgrade", "").lower() != "websocket":
+        raise ApiError(400, "BadRequest", "unable to upgrade: only websockets are supported for exec")
+    socket = web.WebSocketResponse(protocols=_EXEC_PROTOCOLS)
+    await socket.prepare(call.http)
+    command = call.http.query.getall("command", [])
+    stdin, tty = is_true(call.query.get("stdin", "")), is_true(call.query.get("tty", ""))
+    await streams.exec(call.info.namespace, call.info.name, container, command, socket, stdin=stdin, tty=tty)
+    return socket

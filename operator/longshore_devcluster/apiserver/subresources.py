@@ -1,0 +1,161 @@
+"""Subresources with a behaviour of their own: binding, eviction, tokens, finalize."""
+
+from aiohttp import web
+
+from longshore_devcluster.apiserver import decode
+from longshore_devcluster.apiserver.access.users import ISSUER, ServiceAccountTokens
+from longshore_devcluster.apiserver.clock import rfc3339
+from longshore_devcluster.apiserver.errors import (
+    ApiError,
+    ObjectRef,
+    bad_request,
+    conflict,
+    field_invalid,
+    invalid,
+    method_not_allowed,
+    not_found,
+)
+from longshore_devcluster.apiserver.objects import Objects
+from longshore_devcluster.apiserver.render import respond, wants_indent
+from longshore_devcluster.apiserver.request import delete_options, write_options
+from longshore_devcluster.apiserver.rest import Call, success
+from longshore_devcluster.apiserver.schema.node import Object
+from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.store import Key
+
+_BUDGETS = "poddisruptionbudgets.policy"
+_MIN_TOKEN_S, _DEFAULT_TOKEN_S = 600, 3600
+
+
+class Subresources:
+    """Answers ``pods/x/binding``, ``pods/x/eviction``, ``serviceaccounts/x/token``, ``namespaces/x/finalize``."""
+
+    def __init__(self, objects: Objects, accounts: ServiceAccountTokens) -> None:
+        self._objects, self._accounts = objects, accounts
+        self._handlers = {
+            "binding": self._bind,
+            "eviction": self._evict,
+            "token": self._token,
+            "finalize": self._finalize,
+        }
+
+    def handles(self, subresource: str) -> bool:
+        return subresource in self._handlers
+
+    async def handle(self, call: Call) -> web.Response:
+        wanted = "update" if call.info.subresource == "finalize" else "create"
+        if call.info.verb != wanted:
+            raise method_not_allowed()
+        body = await call.body()
+        sent = decode.parse_body(body, call.content_type, call.info.subresource) if body.strip() else {}
+        if not isinstance(sent, dict):
+            raise bad_request("the body must be an object")
+        status, answer = self._handlers[call.info.subresource](call, sent)
+        return respond(answer, status=status, indent=wants_indent(call.query, call.agent))
+
+    def _bind(self, call: Call, binding: Object) -> tuple[int, Object]:
+        name, node = call.info.name, (binding.get("target") or {}).get("name", "")
+        if not node:
+            cause = field_invalid("target.name", node, "must name a node")
+            raise invalid(ObjectRef("", "Binding", name), [cause])
+        now = rfc3339(self._objects.now())
+
+        def bind(pod: Object) -> Object:
+            current = pod["spec"].get("nodeName")
+            if current or pod["metadata"].get("deletionTimestamp"):
+                why = f'pod {name} is already assigned to node "{current}"'
+                if not current:
+                    why = f"pod {name} is being deleted, cannot be assigned to a host"
+                raise conflict(ObjectRef("", "pods/binding", name), why)
+            pod["spec"]["nodeName"] = node
+            metadata = binding.get("metadata") or {}
+            for field in ("annotations", "labels"):
+                if metadata.get(field):
+                    pod["metadata"][field] = {**(pod["metadata"].get(field) or {}), **metadata[field]}
+            scheduled = {
+                "type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now,
+            }  # fmt: skip
+            others = [c for c in pod["status"].get("conditions") or () if c["type"] != "PodScheduled"]
+            pod["status"]["conditions"] = [*others, scheduled]
+            return pod
+
+        options = write_options("CreateOptions", call.query, call.agent)
+        self._objects.update(call.resource, call.info.namespace, name, bind, options, "binding")
+        return 201, {**success(), "code": 201}
+
+    def _evict(self, call: Call, eviction: Object) -> tuple[int, Object]:
+        namespace, name = call.info.namespace, call.info.name
+        pod = self._objects.read(call.resource, namespace, name)
+        options = delete_options(eviction.get("deleteOptions") or {}, call.query)
+        if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed", "Pending"):
+            self._check_budgets(namespace, pod)
+        self._objects.delete(call.resource, namespace, name, options)
+        return 201, {**success(), "code": 201}
+
+    def _check_budgets(self, namespace: str, pod: Object) -> None:
+        """Raises 429 where a disruption budget that covers the pod has nothing left."""
+        for record in self._objects.store.items(_BUDGETS, namespace):
+            budget = record.obj
+            selector = from_object(budget.get("spec", {}).get("selector"))
+            if selector is None or not matches_labels(selector, pod):
+                continue
+            status = budget.get("status") or {}
+            if status.get("disruptionsAllowed", 0) <= 0:
+                needed, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+                cause = {
+                    "reason": "DisruptionBudget",
+                    "message": f"The disruption budget {record.key.name} needs {needed} healthy pods and has "
+                    f"{healthy} currently",
+                }
+                message = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise ApiError(429, "TooManyRequests", message, {"causes": [cause]})
+
+    def _token(self, call: Call, request: Object) -> tuple[int, Object]:
+        account = self._objects.read(call.resource, call.info.namespace, call.info.name)
+        spec = request.get("spec") or {}
+        expiration_s = spec.get("expirationSeconds") or _DEFAULT_TOKEN_S
+        if expiration_s < _MIN_TOKEN_S:
+            rule = "may not specify a duration less than 10 minutes"
+            cause = field_invalid("spec.expirationSeconds", expiration_s, rule)
+            raise invalid(ObjectRef("authentication.k8s.io", "TokenRequest"), [cause])
+        bound = self._bound_pod(call, spec.get("boundObjectRef"))
+        audiences = spec.get("audiences") or [ISSUER]
+        token, ends = self._accounts.issue(account, audiences, expiration_s, bound)
+        metadata = {
+            "name": call.info.name,
+            "namespace": call.info.namespace,
+            "creationTimestamp": rfc3339(self._objects.now()),
+        }
+        answer: Object = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": metadata,
+            "spec": {"boundObjectRef": None, **spec, "audiences": audiences, "expirationSeconds": expiration_s},
+            "status": {"token": token, "expirationTimestamp": rfc3339(ends)},
+        }
+        return 201, answer
+
+    def _bound_pod(self, call: Call, ref: Object | None) -> Object | None:
+        if not ref:
+            return None
+        if ref.get("kind") != "Pod":
+            raise bad_request(f"cannot bind token to object of type {ref.get('kind')}; only pods are supported")
+        record = self._objects.store.get(Key("pods", call.info.namespace, ref.get("name", "")))
+        if record is None:
+            raise not_found(ObjectRef("", "pods", ref.get("name", "")))
+        uid = record.obj["metadata"]["uid"]
+        if ref.get("uid") and ref["uid"] != uid:
+            why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record ({uid})"
+            raise conflict(ObjectRef("", "pods", ref["name"]), why)
+        return {"name": ref["name"], "uid": uid}
+
+    def _finalize(self, call: Call, sent: Object) -> tuple[int, Object]:
+        if call.resource.storage != "namespaces":
+            raise method_not_allowed()
+
+        def change(namespace: Object) -> Object:
+            namespace["spec"] = {"finalizers": (sent.get("spec") or {}).get("finalizers") or []}
+            return namespace
+
+        options = write_options("UpdateOptions", call.query, call.agent)
+        return 200, self._objects.update(call.resource, "", call.info.name, change, options, "finalize")

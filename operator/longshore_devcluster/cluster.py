@@ -1,0 +1,221 @@
+"""The embedded cluster as a whole: API server, scheduler, kubelet and controllers in one process.
+
+It serves development and tests only: pods are plain processes of this machine, with the rights of whoever started
+the cluster and without isolation from it or from each other. Everything listens on loopback addresses only.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from aiohttp import web
+
+from longshore_devcluster.apiserver import ApiServer
+from longshore_devcluster.apiserver.errors import bad_request
+from longshore_devcluster.client import Client, ClusterAccess
+from longshore_devcluster.client.tasks import TaskGroup
+from longshore_devcluster.controllers import ControllerManager
+from longshore_devcluster.kubelet import (
+    ExecOptions,
+    Kubelet,
+    KubeletConfig,
+    LogOptions,
+    PodStreams,
+    StreamError,
+    remove_run_dir,
+)
+from longshore_devcluster.scheduler import Scheduler
+
+_RUN_DIR_FILE = "run-dir"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The shape of the cluster.
+
+    Capacities are bookkeeping for the scheduler, not limits: `cpus_per_node` cores, `memory_per_node` a quantity,
+    `gpus_per_node` of the resource `gpu_resource`. `path_prefix` comes first in the PATH of every container, so
+    that `python` is the interpreter that runs the cluster. `restart_backoff_s` is the base of the restart delay.
+    """
+
+    port: int = 0
+    num_nodes: int = 1
+    gpus_per_node: int = 4
+    gpu_resource: str = "longshore.dev/pretend-gpu"
+    cpus_per_node: int = 64
+    memory_per_node: str = "256Gi"
+    pods_per_node: int = 110
+    node_prefix: str = "dev-"
+    path_prefix: str = field(default_factory=lambda: str(Path(sys.executable).parent))
+    restart_backoff_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Errors: ValueError naming the field and what it takes."""
+        for name in ("num_nodes", "cpus_per_node", "pods_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.gpus_per_node < 0:
+            raise ValueError(f"gpus_per_node is {self.gpus_per_node}: give 0 or more")
+        if "/" not in self.gpu_resource:
+            raise ValueError(f"gpu_resource is {self.gpu_resource!r}: give a name with a domain, like nvidia.com/gpu")
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}: give 0 (any free port) to 65535")
+        if self.restart_backoff_s <= 0:
+            raise ValueError(f"restart_backoff_s is {self.restart_backoff_s}: give more than 0")
+
+    def nodes(self) -> list[tuple[str, dict[str, str]]]:
+        """(name, capacity) of each node."""
+        capacity = {
+            "cpu": str(self.cpus_per_node),
+            "memory": self.memory_per_node,
+            "ephemeral-storage": "1Ti",
+            "pods": str(self.pods_per_node),
+        }
+        if self.gpus_per_node:
+            capacity[self.gpu_resource] = str(self.gpus_per_node)
+        return [(f"{self.node_prefix}{index}", capacity) for index in range(self.num_nodes)]
+
+
+class DevCluster:
+    """An embedded cluster in this process. State is kept in `data_dir` and survives a restart."""
+
+    def __init__(
+        self, data_dir: Path, *, config: ClusterConfig | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self.config = config or ClusterConfig()
+        self.data_dir = data_dir.absolute()
+        self._now = now
+        self._server = ApiServer(self.data_dir, host="127.0.0.1", port=self.config.port)
+        self._tasks = TaskGroup()
+        self._clients: list[Client] = []
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.data_dir / "kubeconfig"
+
+    @property
+    def url(self) -> str:
+        """The URL of the API server."""
+        return self._server.url
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start everything; returns when the API answers and every node is Ready.
+
+        Errors: OSError when the port is taken.
+        """
+        prepare_data_dir(self.data_dir)
+        await self._server.start()
+        kubelet = Kubelet(self._client("system:node", "kubelet"), self._kubelet_config(), self._now)
+        self._server.set_pod_streams(ServedStreams(PodStreams(kubelet), self._now))
+        manager = self._client("system:kube-controller-manager", "kube-controller-manager")
+        controllers = ControllerManager(manager, self.data_dir / "volumes", self._now)
+        scheduler = Scheduler(self._client("system:kube-scheduler", "kube-scheduler"), self._now)
+        self._tasks.start(kubelet.run(), "kubelet")
+        self._tasks.start(controllers.run(), "controllers")
+        self._tasks.start(scheduler.run(), "scheduler")
+        await kubelet.registrar.registered.wait()
+
+    async def stop(self) -> None:
+        """End every pod's processes and then the components; the objects stay in the data directory."""
+        await self._tasks.cancel()
+        for client in self._clients:
+            await client.close()
+        await self._server.stop()
+
+    def _client(self, identity: str, user_agent: str) -> Client:
+        access = ClusterAccess.from_kubeconfig(self.kubeconfig)
+        client = Client(access.with_token(self._server.component_token(identity)), user_agent)
+        self._clients.append(client)
+        return client
+
+    def _kubelet_config(self) -> KubeletConfig:
+        return KubeletConfig(
+            nodes=self.config.nodes(),
+            run_dir=Path((self.data_dir / _RUN_DIR_FILE).read_text()),
+            log_dir=self.data_dir / "logs",
+            path_prefix=self.config.path_prefix,
+            restart_backoff_s=self.config.restart_backoff_s,
+        )
+
+
+class ServedStreams:
+    """The kubelet's streams as the API server asks for them."""
+
+    def __init__(self, streams: PodStreams, now: Callable[[], float]) -> None:
+        self._streams = streams
+        self._now = now
+
+    async def logs(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        tail_lines: int | None,
+        since_seconds: int | None,
+        limit_bytes: int | None,
+        timestamps: bool,
+        previous: bool,
+    ) -> AsyncIterator[bytes]:
+        """The log of a container in blocks. Errors: the API server's 400 when there is none."""
+        since_s = None if since_seconds is None else self._now() - since_seconds
+        options = LogOptions(follow, tail_lines, since_s, limit_bytes, timestamps)
+        try:
+            blocks = self._streams.open_log(namespace, pod, container, options, previous=previous)
+        except StreamError as error:
+            raise bad_request(str(error)) from error
+        async for block in blocks:
+            yield block
+
+    async def exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: list[str],
+        ws: web.WebSocketResponse,
+        *,
+        stdin: bool,
+        tty: bool,
+    ) -> None:
+        """Run a command in a container, connected to an accepted websocket."""
+        await self._streams.run_exec(namespace, pod, container, command, ExecOptions(stdin, tty), ws)
+
+
+def prepare_data_dir(data_dir: Path) -> None:
+    """Create the data directory and note the run directory, which keeps volumes across restarts."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    note = data_dir / _RUN_DIR_FILE
+    run_dir = Path(note.read_text()) if note.exists() else None
+    if run_dir is None or not run_dir.is_dir() or run_dir.stat().st_uid != os.getuid():
+        note.write_text(tempfile.mkdtemp(prefix="ls", dir="/tmp"))
+
+
+def remove_run_dirs(data_dir: Path) -> None:
+    """Remove what the cluster keeps outside its data directory. Errors: OSError."""
+    note = data_dir / _RUN_DIR_FILE
+    if note.exists():
+        remove_run_dir(Path(note.read_text()))
+        note.unlink()
+
+
+async def run_cluster(data_dir: Path, config: ClusterConfig, on_ready: Callable[[DevCluster], None]) -> None:
+    """Run a cluster until cancelled; `on_ready` is called once it serves."""
+    async with DevCluster(data_dir, config=config) as cluster:
+        on_ready(cluster)
+        await asyncio.Event().wait()

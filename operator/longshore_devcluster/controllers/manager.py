@@ -1,0 +1,67 @@
+"""Runs the controllers: each makes a pass over its objects whenever something that matters to it has changed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from longshore_devcluster.client import Client, Informer
+from longshore_devcluster.client.resources import (
+    CLAIMS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    ENDPOINTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    VOLUMES,
+)
+from longshore_devcluster.client.tasks import TaskGroup, run_until_cancelled
+from longshore_devcluster.controllers.services import EndpointsController
+from longshore_devcluster.controllers.storage import StorageController
+from longshore_devcluster.controllers.workloads import DeploymentController, ReplicaSetController, alarm
+
+
+class ControllerManager:
+    """All controllers behind one client. `volume_root` holds the directories of provisioned volumes."""
+
+    def __init__(self, client: Client, volume_root: Path, now: Callable[[], float]) -> None:
+        resources = (PODS, DEPLOYMENTS, REPLICA_SETS, CLAIMS, VOLUMES, SERVICES, ENDPOINTS, ENDPOINT_SLICES)
+        self._informers = {resource.plural: Informer(client, resource) for resource in resources}
+        self._client = client
+        self._volume_root = volume_root
+        self._now = now
+
+    async def run(self) -> None:
+        """Control until cancelled."""
+        async with TaskGroup(*(informer.run() for informer in self._informers.values())) as group:
+            for informer in self._informers.values():
+                await informer.synced.wait()
+            loops = self._loops()
+            for name, (changed, work) in loops.items():
+                group.start(run_until_cancelled(changed, work, name), name=name)
+            await asyncio.Event().wait()
+
+    def _loops(self) -> dict[str, tuple[asyncio.Event, Callable[[], Awaitable[None]]]]:
+        client, now, of = self._client, self._now, self._informers
+        rollout, replicas = self._trigger("deployments", "replicasets"), self._trigger("replicasets", "pods")
+        deployments = DeploymentController(client, of["deployments"], of["replicasets"], now, alarm(rollout, now))
+        replica_sets = ReplicaSetController(client, of["replicasets"], of["pods"], now, alarm(replicas, now))
+        storage = StorageController(
+            client, of["persistentvolumeclaims"], of["persistentvolumes"], of["pods"], self._volume_root, now
+        )
+        endpoints = EndpointsController(client, of["services"], of["pods"], of["endpoints"], of["endpointslices"])
+        return {
+            "deployment controller": (rollout, deployments.reconcile),
+            "replica set controller": (replicas, replica_sets.reconcile),
+            "storage controller": (
+                self._trigger("persistentvolumeclaims", "persistentvolumes", "pods"),
+                storage.reconcile,
+            ),
+            "endpoints controller": (self._trigger("services", "pods", "endpoints"), endpoints.reconcile),
+        }
+
+    def _trigger(self, *plurals: str) -> asyncio.Event:
+        changed = asyncio.Event()
+        for plural in plurals:
+            self._informers[plural].listen(lambda old, new: changed.set())
+        return changed

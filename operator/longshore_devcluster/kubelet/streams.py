@@ -1,0 +1,92 @@
+"""`kubectl logs`, `exec` and `cp`: what the API server passes on to the kubelet."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from longshore_devcluster.kubelet.containers import StartError
+from longshore_devcluster.kubelet.environment import ConfigError
+from longshore_devcluster.kubelet.exec_channels import refuse_exec, serve_exec
+from longshore_devcluster.kubelet.kubelet import Kubelet
+from longshore_devcluster.kubelet.logs import LogOptions, read_log
+from longshore_devcluster.kubelet.runner import ContainerRunner
+from longshore_devcluster.kubelet.status import Waiting
+from longshore_devcluster.kubelet.terminal import open_pipes, open_terminal
+from longshore_devcluster.kubelet.worker import PodWorker
+
+
+class StreamError(Exception):
+    """The stream cannot be given; the message is the answer to the client."""
+
+
+@dataclass(frozen=True)
+class ExecOptions:
+    """Whether the client of an exec sends standard input, and whether it wants a terminal."""
+
+    stdin: bool = False
+    tty: bool = False
+
+
+class PodStreams:
+    """The logs of, and further processes in, the containers of a kubelet."""
+
+    def __init__(self, kubelet: Kubelet) -> None:
+        self._kubelet = kubelet
+
+    def open_log(
+        self, namespace: str, pod: str, container: str, options: LogOptions, *, previous: bool
+    ) -> AsyncIterator[bytes]:
+        """The log of the present or last instance of a container, or of the one before it. Errors: StreamError."""
+        worker, runner = self._find(namespace, pod, container)
+        record = runner.record
+        number = runner.latest
+        # Between two instances the last one is the previous one too, as its successor has not begun.
+        if previous and not (isinstance(record.state, Waiting) and record.last is not None):
+            number -= 1
+        path = worker.context.layout.log(container, number)
+        if number < 0:
+            raise StreamError(f'previous terminated container "{container}" in pod "{pod}" not found')
+        if isinstance(record.state, Waiting) and record.last is None:
+            raise StreamError(f'container "{container}" in pod "{pod}" is waiting to start: {record.state.reason}')
+        watch = None if previous or runner.instance is None else runner.instance.log_watch
+        return read_log(path, options, watch)
+
+    async def run_exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: list[str],
+        options: ExecOptions,
+        ws: web.WebSocketResponse,
+    ) -> None:
+        """Run a command in a container, connected to a websocket that has been accepted."""
+        try:
+            _, runner = self._find(namespace, pod, container)
+        except StreamError as error:
+            await refuse_exec(ws, str(error))
+            return
+        instance = runner.instance
+        if instance is None:
+            await refuse_exec(ws, f'container "{container}" in pod "{pod}" is not running')
+            return
+        ends = open_terminal() if options.tty else open_pipes(with_stdin=options.stdin)
+        try:
+            process = await instance.run_exec(command, ends.child, terminal=options.tty)
+        except (ConfigError, StartError) as error:
+            ends.close_child()
+            ends.close()
+            await refuse_exec(ws, str(error))
+            return
+        ends.close_child()
+        await serve_exec(ws, process, ends)
+
+    def _find(self, namespace: str, pod: str, container: str) -> tuple[PodWorker, ContainerRunner]:
+        worker = self._kubelet.worker(namespace, pod)
+        if worker is None:
+            raise StreamError(f'pod "{pod}" does not run on any node of this cluster')
+        runner = worker.runners.get(container)
+        if runner is None:
+            raise StreamError(f"container {container} is not valid for pod {pod}")
+        return worker, runner

@@ -1,0 +1,5 @@
+"""`python -m longshore_operator`."""
+
+from longshore_operator.main import main
+
+main()

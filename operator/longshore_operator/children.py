@@ -1,0 +1,156 @@
+"""Builders of everything that a job owns besides pods: plain data, from the spec alone."""
+
+import base64
+from typing import Any
+
+from longshore.api import contract, names
+from longshore.api.names import Component
+from longshore.api.pods import ClaimTemplate
+from longshore.api.rljob import RLJob
+from longshore_operator.fingerprint import fingerprint
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
+
+_DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+
+
+def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
+    """Every child that is kept as its manifest says."""
+    identity = Identity.of(job)
+    manifests = [
+        _config_map(job, identity),
+        _headless_service(identity),
+        *_coordinator_rights(identity),
+        *(_network_policies(identity, config) if config.network_policies else ()),
+    ]
+    if job.spec.storage.create is not None:
+        manifests.append(_claim(job.spec.storage.create, identity))
+    return tuple(_apply(manifest) for manifest in manifests)
+
+
+def ray_token_secret(job: RLJob, token: str) -> CreateOnce:
+    """The Secret that lets the pods of a job, and nobody else, into its Ray cluster."""
+    identity = Identity.of(job)
+    return CreateOnce(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": identity.metadata(names.ray_token_secret(identity.name)),
+            "type": "Opaque",
+            "immutable": True,
+            "data": {contract.RAY_TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+        }
+    )
+
+
+def _apply(manifest: dict[str, Any]) -> Apply:
+    digest = fingerprint(manifest)
+    annotated = manifest | {"metadata": manifest["metadata"] | {"annotations": {ANNOTATION_FINGERPRINT: digest}}}
+    return Apply(annotated, digest)
+
+
+def _config_map(job: RLJob, identity: Identity) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": identity.metadata(names.config_map(identity.name)),
+        "data": {contract.CONFIG_KEY: job.spec.model_dump_json(by_alias=True, indent=2)},
+    }
+
+
+def _headless_service(identity: Identity) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": identity.metadata(names.headless_service(identity.name)),
+        "spec": {
+            "clusterIP": "None",
+            # Ray nodes must find one another before they can be ready.
+            "publishNotReadyAddresses": True,
+            "selector": {names.LABEL_JOB: identity.name},
+            "ports": [{"name": "health", "port": contract.HEALTH_PORT, "targetPort": contract.HEALTH_PORT}],
+        },
+    }
+
+
+def _coordinator_rights(identity: Identity) -> list[dict[str, Any]]:
+    """The coordinator may watch its own RLJob and write its status: nothing else."""
+    name = names.service_account(identity.name)
+    metadata = identity.metadata(name, Component.COORDINATOR)
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": [
+                {
+                    "apiGroups": [names.GROUP],
+                    "resources": [names.PLURAL],
+                    "resourceNames": [identity.name],
+                    "verbs": ["get", "list", "watch"],
+                },
+                {
+                    "apiGroups": [names.GROUP],
+                    "resources": [f"{names.PLURAL}/status"],
+                    "resourceNames": [identity.name],
+                    "verbs": ["patch"],
+                },
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": identity.namespace}],
+        },
+    ]
+
+
+def _network_policies(identity: Identity, config: OperatorConfig) -> list[dict[str, Any]]:
+    """Pods of a job talk to one another and to DNS; the coordinator also to the API server."""
+    own_pods = [{"podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}}}]
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": identity.metadata(f"{identity.name}-pods"),
+            "spec": {
+                "podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": own_pods}],
+                "egress": [{"to": own_pods}, {"ports": _DNS_PORTS}],
+            },
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
+            "spec": {
+                "podSelector": {
+                    "matchLabels": {
+                        names.LABEL_JOB: identity.name,
+                        names.LABEL_COMPONENT: Component.COORDINATOR.value,
+                    }
+                },
+                "policyTypes": ["Egress"],
+                "egress": [{"ports": [{"protocol": "TCP", "port": port} for port in config.api_server_ports]}],
+            },
+        },
+    ]
+
+
+def _claim(template: ClaimTemplate, identity: Identity) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": [template.access_mode],
+        "resources": {"requests": {"storage": str(template.size)}},
+    }
+    if template.storage_class_name is not None:
+        spec["storageClassName"] = template.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": identity.metadata(names.storage_claim(identity.name)),
+        "spec": spec,
+    }

@@ -1,0 +1,18 @@
+"""Kubernetes timestamps: UTC, whole seconds."""
+
+from datetime import UTC, datetime, timedelta
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339, rounded down to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def timestamp_not_before(moment: datetime) -> str:
+    """RFC 3339, rounded up to the second: waiting until then never ends early."""
+    return timestamp(moment + timedelta(microseconds=999_999) if moment.microsecond else moment)
+
+
+def parse(text: str) -> datetime:
+    """A timestamp of the API server."""
+    return datetime.fromisoformat(text)

@@ -1,0 +1,97 @@
+"""From where a job stands to what to do about its pods: which to create, which to delete, when to look again."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from longshore.api import names
+from longshore.api.names import Component
+from longshore.api.rljob import RLJob
+from longshore.api.spec import CleanPodPolicy
+from longshore_operator import pods as build
+from longshore_operator.clock import parse
+from longshore_operator.identity import Identity
+from longshore_operator.lifecycle import Ending, Progress, ending
+from longshore_operator.observed import PodView
+from longshore_operator.plan import CreatePod, DeletePod, OperatorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PodActions:
+    """What to do about the pods."""
+
+    create: tuple[CreatePod, ...] = ()
+    delete: tuple[DeletePod, ...] = ()
+    wake_at: datetime | None = None
+    """When a back-off ends."""
+
+
+def converge(
+    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], tp_size: int, now: datetime
+) -> PodActions:
+    """Actions that bring the pods to what `progress` asks for.
+
+    A pod is created only when no pod of an earlier attempt exists any more, so two attempts never run at once.
+    """
+    if progress.finished:
+        keeps_ended = job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
+        return PodActions(delete=_delete(pod for pod in pods if not (keeps_ended and pod.terminal)))
+    if progress.suspended:
+        return PodActions(delete=_delete(pods))
+    old = tuple(pod for pod in pods if pod.attempt != progress.attempt)
+    if old:
+        return PodActions(delete=_delete(old))
+    return _converge_attempt(job, config, progress, pods, tp_size, now)
+
+
+def _converge_attempt(
+    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], tp_size: int, now: datetime
+) -> PodActions:
+    restart_at = parse(progress.restart_time) if progress.restart_time else None
+    waits = restart_at is not None and restart_at > now
+    coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
+    if coordinator is None:
+        if waits:
+            return PodActions(wake_at=restart_at)
+        return PodActions(create=(CreatePod(build.coordinator_pod(job, config, progress.attempt)),))
+    unwanted = tuple(pod for pod in pods if _is_unwanted(job, pod, may_replace=not waits))
+    if restart_at is not None:
+        return PodActions(delete=_delete(unwanted), wake_at=restart_at if waits else None)
+    create = _missing_peers(job, config, coordinator, tp_size, frozenset(pod.name for pod in pods))
+    return PodActions(create=create, delete=_delete(unwanted))
+
+
+def _is_unwanted(job: RLJob, pod: PodView, *, may_replace: bool) -> bool:
+    if pod.component is Component.COORDINATOR:
+        return False
+    replicas = job.spec.workers.replicas if pod.component is Component.WORKER else job.spec.reward.pods
+    if pod.index >= replicas:
+        return True
+    if not pod.terminal:
+        return False
+    return may_replace or ending(pod) is Ending.INTERRUPTED
+
+
+def _missing_peers(
+    job: RLJob, config: OperatorConfig, coordinator: PodView, tp_size: int, present: frozenset[str]
+) -> tuple[CreatePod, ...]:
+    """Worker and reward pods that the attempt lacks: they are made once there is an address to join."""
+    address, attempt = coordinator.ip, coordinator.attempt
+    if address is None:
+        return ()
+    name = Identity.of(job).name
+    workers = (
+        build.worker_pod(job, config, attempt, index, address, tp_size)
+        for index in range(job.spec.workers.replicas)
+        if names.worker_pod(name, index) not in present
+    )
+    rewards = (
+        build.reward_pod(job, config, attempt, index, address)
+        for index in range(job.spec.reward.pods)
+        if names.reward_pod(name, index) not in present
+    )
+    return tuple(CreatePod(manifest) for manifest in (*workers, *rewards))
+
+
+def _delete(pods: Iterable[PodView]) -> tuple[DeletePod, ...]:
+    return tuple(DeletePod(pod.name, pod.uid) for pod in pods if not pod.deleting)

@@ -1,0 +1,145 @@
+"""Carries out a plan: the status first, then children, then pods, then events."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import structlog
+
+from longshore.api import names
+from longshore.api.status import RLJobStatus
+from longshore_operator.clock import timestamp
+from longshore_operator.informer import Key
+from longshore_operator.kube import ApiError, Kube
+from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event
+
+_PARALLEL_REQUESTS = 16
+
+log = structlog.get_logger(__name__)
+
+
+class ApplyFailed(Exception):
+    """Part of a plan could not be applied; the message is the API server's."""
+
+
+def status_fields(status: RLJobStatus) -> dict[str, Any]:
+    """The part of a status that the operator owns, as it goes over the wire."""
+    return status.model_dump(mode="json", by_alias=True, exclude={"runtime"}, exclude_none=True)
+
+
+async def write_status(kube: Kube, key: Key, uid: str, status: RLJobStatus) -> dict[str, Any]:
+    """Write the operator's part of the status; the uid guards a namesake that was created meanwhile."""
+    return await kube.apply(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
+            "status": status_fields(status),
+        },
+        subresource="status",
+    )
+
+
+class Executor:
+    """Applies actions of one job.
+
+    `on_applied(kind, name, fingerprint)` and `on_deleting(name, uid)` learn what the API server accepted.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        on_applied: Callable[[tuple[str, str], str], None],
+        on_deleting: Callable[[str, str], None],
+    ) -> None:
+        self._kube = kube
+        self._on_applied = on_applied
+        self._on_deleting = on_deleting
+
+    async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
+        """Apply all actions; independent ones go on when one fails.
+
+        Raises:
+            ApplyFailed: with the first failure, after everything was tried.
+        """
+        actions = tuple(actions)
+        children = [action for action in actions if isinstance(action, Apply | CreateOnce)]
+        deletions = [action for action in actions if isinstance(action, DeletePod)]
+        creations = [action for action in actions if isinstance(action, CreatePod)]
+        failures = await _all(self._child(child) for child in children)
+        failures += await _all(self._delete_pod(key, pod) for pod in deletions)
+        if not failures:
+            failures += await _all(self._create_pod(pod) for pod in creations)
+        for action in actions:
+            if isinstance(action, Event):
+                await self._post(key, uid, action, now)
+            elif isinstance(action, DeleteJob):
+                await self._kube.delete(names.KIND, *key, action.uid)
+        if failures:
+            raise ApplyFailed(failures[0])
+
+    async def _child(self, child: Apply | CreateOnce) -> None:
+        if isinstance(child, Apply):
+            await self._kube.apply(child.manifest)
+            self._on_applied(child.key, child.fingerprint)
+        else:
+            await self._kube.create(child.manifest)
+            self._on_applied(child.key, "")
+
+    async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
+        await self._kube.delete("Pod", key[0], pod.name, pod.uid)
+        self._on_deleting(pod.name, pod.uid)
+
+    async def _create_pod(self, pod: CreatePod) -> None:
+        await self._kube.create(pod.manifest)
+
+    async def _post(self, key: Key, uid: str, event: Event, now: datetime) -> None:
+        """Events are for people: one that cannot be posted is logged and no more."""
+        try:
+            await self._kube.create(event_manifest(key, uid, event, now))
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            log.warning("event not posted", job=key, reason=event.reason, error=str(error))
+
+
+def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str, Any]:
+    """The event as an object; its name follows from what it is about, so that it exists once."""
+    digest = hashlib.sha256(f"{uid}/{event.reason}/{event.key}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{key[1]}.{digest}", "namespace": key[0]},
+        "involvedObject": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "namespace": key[0],
+            "name": key[1],
+            "uid": uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": names.OPERATOR_FIELD_MANAGER},
+        "reportingComponent": names.OPERATOR_FIELD_MANAGER,
+        "reportingInstance": "",
+        "firstTimestamp": timestamp(now),
+        "lastTimestamp": timestamp(now),
+        "count": 1,
+    }
+
+
+async def _all(work: Iterable[Awaitable[None]]) -> list[str]:
+    """Run concurrently, a few at a time; the messages of those that failed."""
+    slots = asyncio.Semaphore(_PARALLEL_REQUESTS)
+
+    async def one(item: Awaitable[None]) -> str | None:
+        async with slots:
+            try:
+                await item
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                return str(error) or repr(error)
+        return None
+
+    return [message for message in await asyncio.gather(*(one(item) for item in work)) if message]

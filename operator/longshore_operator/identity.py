@@ -1,0 +1,60 @@
+"""Who a job is, and what marks everything that belongs to it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from longshore.api import names
+from longshore.api.names import Component
+from longshore.api.rljob import RLJob
+
+ANNOTATION_FINGERPRINT = "longshore.dev/fingerprint"
+"""Fingerprint of a child's manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Name, namespace, uid and generation of an RLJob."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+
+    @classmethod
+    def of(cls, job: RLJob) -> "Identity":
+        """Identity from the metadata that the API server filled in."""
+        metadata = job.metadata
+        return cls(metadata["name"], metadata["namespace"], metadata["uid"], metadata.get("generation", 0))
+
+    def owner_reference(self) -> dict[str, Any]:
+        """Makes the garbage collector delete a child with the job, also while the operator is down."""
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+    def labels(self, component: Component | None = None) -> dict[str, str]:
+        """Labels of a child."""
+        labels = {
+            "app.kubernetes.io/name": "longshore",
+            "app.kubernetes.io/instance": self.name,
+            names.LABEL_MANAGED_BY: names.MANAGED_BY,
+            names.LABEL_JOB: self.name,
+        }
+        if component is not None:
+            labels["app.kubernetes.io/component"] = component.value
+            labels[names.LABEL_COMPONENT] = component.value
+        return labels
+
+    def metadata(self, name: str, component: Component | None = None) -> dict[str, Any]:
+        """Metadata of a child."""
+        return {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": self.labels(component),
+            "ownerReferences": [self.owner_reference()],
+        }

@@ -1,0 +1,116 @@
+"""The pods of all jobs, as slim views: listed in pages, followed by a resumable watch, never stored whole."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import structlog
+
+from longshore.api import names
+from longshore_operator.kube import ApiError, Gone, Kube
+from longshore_operator.observed import PodView, pod_view
+
+Key = tuple[str, str]
+"""(namespace, name) of an RLJob."""
+
+SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB}"
+_FIRST_RETRY_S = 0.5
+_MAX_RETRY_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class PodInformer:
+    """Keeps `PodView`s by job and calls `on_change(key)` when a job's pods change."""
+
+    def __init__(self, kube: Kube, namespace: str | None, on_change: Callable[[Key], None]) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._on_change = on_change
+        self._pods: dict[Key, dict[str, PodView]] = {}
+        self.synced = asyncio.Event()
+        self.last_contact_s = time.monotonic()
+        """Monotonic time of the last answer of the API server."""
+
+    def pods(self, key: Key) -> tuple[PodView, ...]:
+        """Pods of a job, in a stable order."""
+        return tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: (pod.component, pod.index)))
+
+    def mark_deleting(self, key: Key, name: str, uid: str) -> None:
+        """A delete was accepted: the view knows it before the watch tells."""
+        pod = self._pods.get(key, {}).get(name)
+        if pod is not None and pod.uid == uid:
+            self._pods[key][name] = replace(pod, deleting=True)
+
+    async def run(self) -> None:
+        """List and watch for ever; a broken stream is resumed where it broke."""
+        retry_s = _FIRST_RETRY_S
+        version: str | None = None
+        while True:
+            try:
+                if version is None:
+                    version = await self._relist()
+                    self.synced.set()
+                async for event in self._kube.watch("Pod", self._namespace, SELECTOR, version):
+                    version = self._take(event)
+                    retry_s = _FIRST_RETRY_S
+                self.last_contact_s = time.monotonic()
+            except Gone:
+                version = None
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.warning("following pods was interrupted", error=repr(error), retry_s=retry_s)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    async def _relist(self) -> str:
+        views: dict[Key, dict[str, PodView]] = {}
+        version = ""
+        async for page in self._kube.pages("Pod", self._namespace, SELECTOR):
+            for view in _views(page.get("items") or ()):
+                views.setdefault((view.namespace, view.job), {})[view.name] = view
+            version = str(page["metadata"]["resourceVersion"])
+        self.last_contact_s = time.monotonic()
+        changed = self._pods.keys() | views.keys()
+        self._pods = views
+        for key in changed:
+            self._on_change(key)
+        return version
+
+    def _take(self, event: dict[str, Any]) -> str:
+        """Apply one watch event; returns the version to resume from."""
+        self.last_contact_s = time.monotonic()
+        version = str(event["object"]["metadata"]["resourceVersion"])
+        if event["type"] == "BOOKMARK":
+            return version
+        for view in _views([event["object"]]):
+            key = (view.namespace, view.job)
+            siblings = self._pods.setdefault(key, {})
+            known = siblings.get(view.name)
+            if event["type"] == "DELETED":
+                if known is not None and known.uid == view.uid:
+                    del siblings[view.name]
+                if not siblings:
+                    del self._pods[key]
+            else:
+                # A delete that was accepted is never taken back by an older event on its way.
+                leaving = known is not None and known.uid == view.uid and known.deleting
+                view = replace(view, deleting=view.deleting or leaving)
+                siblings[view.name] = view
+            if known is None or event["type"] == "DELETED" or _matters(known, view):
+                self._on_change(key)
+        return version
+
+
+def _matters(before: PodView, after: PodView) -> bool:
+    return replace(before, resource_version=0) != replace(after, resource_version=0)
+
+
+def _views(pods: Iterable[dict[str, Any]]) -> Iterable[PodView]:
+    for pod in pods:
+        try:
+            yield pod_view(pod)
+        except (KeyError, ValueError) as error:
+            log.warning("a pod carries damaged labels", pod=pod["metadata"].get("name"), error=repr(error))

@@ -1,0 +1,282 @@
+"""How a job goes through its life: attempts, failures, back-off, suspension and the end.
+
+A pure state machine. What must be remembered lies in the RLJob's status, in one write per transition:
+
+* `attempt` names the current set of pods. It grows when the coordinator has ended or was lost.
+* `restartTime` is set while something waits to be started: the coordinator of the current attempt until it has been
+  seen, or, while the coordinator runs, failed worker or reward pods until all of them are gone. Pods that fail
+  meanwhile belong to the same failure, so a failure is counted once, also if the operator restarts half-way.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from longshore.api.contract import ExitCode
+from longshore.api.names import Component
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
+from longshore_operator.clock import parse, timestamp, timestamp_not_before
+from longshore_operator.observed import PodView
+from longshore_operator.plan import Event
+
+BACKOFF_BASE = timedelta(seconds=10)
+BACKOFF_LIMIT = timedelta(minutes=6)
+QUIET_RESTART_DELAY = timedelta(seconds=10)
+"""A worker that left of itself is replaced no sooner: its coordinator is probably ending too."""
+
+_INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""`status.reason` of pods that the cluster ended: never the job's fault."""
+
+
+class Ending(Enum):
+    """Why a pod no longer works for the job."""
+
+    SUCCEEDED = auto()
+    USER_ERROR = auto()
+    INTERRUPTED = auto()
+    CRASHED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the job stands, as far as the life cycle is concerned."""
+
+    attempt: int
+    failures: int
+    phase: Phase | None
+    """Only the phases that the life cycle decides: Suspended, Succeeded, Failed, Restarting; else None."""
+    start_time: str | None
+    restart_time: str | None
+    completion_time: str | None
+    reason: str = ""
+    """Reason and message of the last transition, for the condition that goes with it."""
+    message: str = ""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """The job has ended for good."""
+        return self.phase in FINISHED_PHASES
+
+    @property
+    def suspended(self) -> bool:
+        """The job shall have no pods for now."""
+        return self.phase is Phase.SUSPENDED
+
+
+def ending(pod: PodView) -> Ending | None:
+    """How a pod ended, or None while it lives."""
+    if pod.terminal and pod.exit_code == ExitCode.SUCCEEDED:
+        return Ending.SUCCEEDED
+    if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
+        return Ending.USER_ERROR
+    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS:
+        return Ending.INTERRUPTED
+    if pod.terminal:
+        return Ending.INTERRUPTED if pod.exit_code == ExitCode.INTERRUPTED else Ending.CRASHED
+    return None
+
+
+def backoff(failures: int) -> timedelta:
+    """Wait before the restart that follows so many failures: 10 s, doubling, at most 6 min."""
+    assert failures >= 1, failures
+    return min(BACKOFF_BASE * (1 << min(failures - 1, 16)), BACKOFF_LIMIT)
+
+
+def describe_end(pod: PodView) -> str:
+    """One sentence that says how a pod ended."""
+    if pod.disruption:
+        what = f"was disrupted ({pod.disruption})"
+    elif pod.reason in _INTERRUPTED_REASONS:
+        what = f"was ended by the cluster ({pod.reason})"
+    elif pod.exit_code is not None:
+        what = f"exited with code {pod.exit_code}"
+    elif pod.deleting:
+        what = "was deleted"
+    else:
+        what = f"failed ({pod.reason or 'no reason given'})"
+    return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
+
+
+def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spec_hash: str, now: datetime) -> Progress:
+    """The next stand of the job. Deterministic; the same input twice gives the same stand."""
+    current = Progress(
+        attempt=status.attempt,
+        failures=status.failures,
+        phase=status.phase if status.phase in FINISHED_PHASES else None,
+        start_time=status.start_time,
+        restart_time=status.restart_time,
+        completion_time=status.completion_time,
+    )
+    if current.finished:
+        return current
+    mine = tuple(pod for pod in pods if pod.attempt == status.attempt)
+    verdict = _verdict(current, mine, now)
+    if verdict is not None:
+        return verdict
+    if spec.suspend:
+        return _suspend(current, status)
+    if status.attempt == 0 or status.phase is Phase.SUSPENDED:
+        return _begin(current, status, now)
+    deadline = deadline_of(spec, current)
+    if deadline is not None and deadline <= now:
+        return finish(
+            current,
+            Phase.FAILED,
+            "DeadlineExceeded",
+            f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)",
+            now,
+        )
+    return _advance_attempt(spec, current, mine, spec_hash, now)
+
+
+def deadline_of(spec: RLJobSpec, progress: Progress) -> datetime | None:
+    """When the job's active deadline is reached, if it has one and is active."""
+    if spec.active_deadline_seconds is None or progress.start_time is None or progress.finished:
+        return None
+    return parse(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
+
+
+def finish(current: Progress, phase: Phase, reason: str, message: str, now: datetime) -> Progress:
+    """End the job for good."""
+    kind = "Normal" if phase is Phase.SUCCEEDED else "Warning"
+    return replace(
+        current,
+        phase=phase,
+        reason=reason,
+        message=message,
+        restart_time=None,
+        completion_time=timestamp(now),
+        events=(Event(kind, reason, message, key=f"finished-{current.attempt}"),),
+    )
+
+
+def _verdict(current: Progress, mine: tuple[PodView, ...], now: datetime) -> Progress | None:
+    """Ends that hold whatever else is asked: the coordinator succeeded, or a pod reported the user's mistake."""
+    for pod in mine:
+        if ending(pod) is Ending.SUCCEEDED and pod.component is Component.COORDINATOR:
+            message = pod.termination_message or "training finished"
+            return finish(current, Phase.SUCCEEDED, "Finished", message, now)
+    for pod in mine:
+        if ending(pod) is Ending.USER_ERROR:
+            message = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
+            return finish(current, Phase.FAILED, "UserError", message, now)
+    return None
+
+
+def _suspend(current: Progress, status: RLJobStatus) -> Progress:
+    suspended = replace(
+        current,
+        phase=Phase.SUSPENDED,
+        start_time=None,
+        restart_time=None,
+        reason="Suspended",
+        message="spec.suspend is true; the state is kept and resumed from the newest checkpoint",
+    )
+    if status.phase is Phase.SUSPENDED:
+        return suspended
+    return replace(
+        suspended,
+        events=(Event("Normal", "Suspended", "all pods are being stopped", f"suspended-{current.attempt}"),),
+    )
+
+
+def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
+    """First start, or resumption: the failure budget is whole again, since the spec may have been mended."""
+    resumed = status.phase is Phase.SUSPENDED
+    attempt = current.attempt + 1
+    reason, word = ("Resumed", "resumes") if resumed else ("Started", "starts")
+    return replace(
+        current,
+        attempt=attempt,
+        failures=0,
+        start_time=timestamp(now),
+        restart_time=timestamp(now),
+        reason=reason,
+        message=f"the job {word} with attempt {attempt}",
+        events=(Event("Normal", reason, f"the job {word} with attempt {attempt}", f"attempt-{attempt}"),),
+    )
+
+
+def _advance_attempt(
+    spec: RLJobSpec, current: Progress, mine: tuple[PodView, ...], spec_hash: str, now: datetime
+) -> Progress:
+    """An active job: follow the coordinator first, then the other pods."""
+    coordinator = next((pod for pod in mine if pod.component is Component.COORDINATOR), None)
+    peers = tuple(pod for pod in mine if pod.component is not Component.COORDINATOR)
+    if coordinator is None:
+        if current.restart_time is not None and not peers:
+            return current
+        return _restart(current, "CoordinatorLost", "the coordinator pod is gone", now)
+    end = ending(coordinator)
+    if end is Ending.INTERRUPTED:
+        return _restart(current, "CoordinatorInterrupted", describe_end(coordinator), now)
+    if end is Ending.CRASHED:
+        return _count_failure(spec, current, coordinator, now, new_attempt=True)
+    if coordinator.spec_hash != spec_hash:
+        return _restart(current, "SpecChanged", "the spec changed while the job was suspended", now)
+    return _advance_peers(spec, current, peers, now)
+
+
+def _advance_peers(spec: RLJobSpec, current: Progress, peers: tuple[PodView, ...], now: datetime) -> Progress:
+    """Failed workers and reward pods: counted when a failure begins, replaced when its back-off is over."""
+    if current.restart_time is not None:
+        if any(pod.terminal for pod in peers):
+            return replace(current, phase=Phase.RESTARTING)
+        return replace(current, restart_time=None)
+    ended = [(pod, ending(pod)) for pod in peers if pod.terminal and not pod.deleting]
+    for pod, end in ended:
+        if end is Ending.CRASHED:
+            return _count_failure(spec, current, pod, now, new_attempt=False)
+    for pod, end in ended:
+        if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not _by_the_cluster(pod)):
+            return replace(
+                current,
+                restart_time=timestamp_not_before(now + QUIET_RESTART_DELAY),
+                phase=Phase.RESTARTING,
+                reason="PodLeft",
+                message=describe_end(pod),
+            )
+    return current
+
+
+def _by_the_cluster(pod: PodView) -> bool:
+    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
+
+
+def _restart(current: Progress, reason: str, message: str, now: datetime) -> Progress:
+    """A new attempt that counts no failure."""
+    attempt = current.attempt + 1
+    return replace(
+        current,
+        attempt=attempt,
+        restart_time=timestamp(now),
+        phase=Phase.RESTARTING,
+        reason=reason,
+        message=message,
+        events=(Event("Warning", reason, f"{message}; attempt {attempt} starts", f"attempt-{attempt}"),),
+    )
+
+
+def _count_failure(spec: RLJobSpec, current: Progress, pod: PodView, now: datetime, *, new_attempt: bool) -> Progress:
+    failures = current.failures + 1
+    what = describe_end(pod)
+    if failures > spec.backoff_limit:
+        failed = replace(current, failures=failures)
+        message = f"{failures} failures are more than backoffLimit ({spec.backoff_limit}) allows; the last: {what}"
+        return finish(failed, Phase.FAILED, "BackoffLimitExceeded", message, now)
+    delay = backoff(failures)
+    attempt = current.attempt + 1 if new_attempt else current.attempt
+    subject = f"attempt {attempt}" if new_attempt else "its replacement"
+    reason = "CoordinatorFailed" if new_attempt else "PodFailed"
+    return replace(
+        current,
+        attempt=attempt,
+        failures=failures,
+        restart_time=timestamp_not_before(now + delay),
+        phase=Phase.RESTARTING,
+        reason=reason,
+        message=what,
+        events=(Event("Warning", reason, f"{what}; {subject} starts in {delay.seconds} s", f"failure-{pod.uid}"),),
+    )

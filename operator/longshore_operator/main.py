@@ -1,0 +1,185 @@
+"""`longshore-operator run`: leads, watches and reconciles until it is told to stop."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import kopf
+import structlog
+from aiohttp import web
+
+from longshore.api import names
+from longshore_operator import handlers, health, kubeconfig
+from longshore_operator.controller import Controller, utc_now
+from longshore_operator.kube import ApiError, Kube
+from longshore_operator.kubeconfig import Access, ConfigError
+from longshore_operator.leader import Election, LeadershipLost
+from longshore_operator.metrics import Metrics
+from longshore_operator.plan import OperatorConfig
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    config: OperatorConfig
+    namespace: str | None
+    """Namespace to watch; None: all."""
+    lease_namespace: str | None
+    leader_election: bool
+    health_address: str
+    health_port: int
+    max_concurrency: int
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line; exits with a usage message when it is wrong."""
+    parser = argparse.ArgumentParser(prog="longshore-operator", description="Operator for RLJobs.")
+    run = parser.add_subparsers(dest="command", required=True).add_parser("run", help="watch and reconcile RLJobs")
+    scope = run.add_mutually_exclusive_group(required=True)
+    scope.add_argument("--namespace", help="watch this namespace only")
+    scope.add_argument("--all-namespaces", action="store_true", help="watch every namespace")
+    run.add_argument("--runtime-image", required=True, help="image of the jobs' pods where spec.image is unset")
+    run.add_argument("--allow-privileged-templates", action="store_true", help="do not refuse risky pod templates")
+    run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
+    run.add_argument(
+        "--api-server-port",
+        type=int,
+        action="append",
+        help="port of the API server that coordinators may reach (repeatable; default 443 and 6443)",
+    )
+    run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
+    run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
+    run.add_argument("--health-address", default=os.environ.get("POD_IP", "127.0.0.1"), help="address to listen on")
+    run.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics")
+    run.add_argument("--max-concurrency", type=int, default=16, help="jobs reconciled at once")
+    given = parser.parse_args(arguments)
+    return Options(
+        config=OperatorConfig(
+            runtime_image=given.runtime_image,
+            allow_privileged_templates=given.allow_privileged_templates,
+            network_policies=not given.no_network_policies,
+            api_server_ports=tuple(given.api_server_port or (443, 6443)),
+        ),
+        namespace=None if given.all_namespaces else given.namespace,
+        lease_namespace=given.lease_namespace,
+        leader_election=not given.no_leader_election,
+        health_address=given.health_address,
+        health_port=given.health_port,
+        max_concurrency=given.max_concurrency,
+    )
+
+
+async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
+    """Run until `stop` is set.
+
+    Raises:
+        LeadershipLost: another process may lead by now.
+        Exception: whatever ended one of the parts; the process is meant to be started again.
+    """
+    metrics = Metrics()
+    leads = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        kube = await stack.enter_async_context(Kube(access))
+        controller = Controller(kube, options.config, metrics, options.namespace, options.max_concurrency)
+        runner = web.AppRunner(health.application(controller, metrics, leads.is_set), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, options.health_address, options.health_port).start()
+        election = Election(
+            kube,
+            options.lease_namespace or access.namespace,
+            names.OPERATOR_FIELD_MANAGER,
+            f"{socket.gethostname()}-{os.getpid()}",
+            utc_now,
+        )
+        if options.leader_election:
+            if not await _acquire(election, stop):
+                return
+            stack.push_async_callback(_release, election)
+        # Pushed after the release of the Lease, so that it runs before: nothing is decided once another may lead.
+        stack.push_async_callback(controller.close)
+        leads.set()
+        metrics.leader.set(1)
+        parts: list[Coroutine[Any, Any, object]] = [
+            stop.wait(),
+            controller.informer.run(),
+            _watch_jobs(options, access, controller, stop),
+        ]
+        await _until_first_ends([*parts, election.hold()] if options.leader_election else parts)
+
+
+async def _acquire(election: Election, stop: asyncio.Event) -> bool:
+    """Whether leadership was reached before the process was told to stop."""
+    await _until_first_ends([election.acquire(), stop.wait()])
+    return not stop.is_set()
+
+
+async def _release(election: Election) -> None:
+    try:
+        await election.release()
+    except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        log.warning("the Lease was not released", error=repr(error))
+
+
+async def _watch_jobs(options: Options, access: Access, controller: Controller, stop: asyncio.Event) -> None:
+    await kopf.operator(
+        registry=handlers.registry(access, controller.wake),
+        settings=handlers.settings(),
+        clusterwide=options.namespace is None,
+        namespaces=[] if options.namespace is None else [options.namespace],
+        standalone=True,
+        stop_flag=stop,
+    )
+
+
+async def _until_first_ends(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run the parts together; when one ends, stop the others and let its error through."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; the exit code is 0 after a requested stop and 1 otherwise."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # kopf tells of every event that it handed over.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    try:
+        asyncio.run(_main(options))
+    except (ConfigError, LeadershipLost, OSError) as error:
+        sys.exit(f"longshore-operator: {error}")
+
+
+async def _main(options: Options) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(options, kubeconfig.load(), stop)

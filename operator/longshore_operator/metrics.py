@@ -1,0 +1,47 @@
+"""Prometheus metrics of the operator."""
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from longshore.api.status import Phase
+
+
+class Metrics:
+    """The operator's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            "longshore_operator_reconcile_seconds",
+            "Duration of one reconciliation of one job, API calls included",
+            registry=self.registry,
+        )
+        self.reconcile_errors = Counter(
+            "longshore_operator_reconcile_errors", "Reconciliations that failed and are retried", registry=self.registry
+        )
+        self.queue_depth = Gauge(
+            "longshore_operator_queue_depth",
+            "Jobs that wait for a reconciliation or are in one",
+            registry=self.registry,
+        )
+        self.leader = Gauge("longshore_operator_leader", "1 while this process leads", registry=self.registry)
+        self._jobs = Gauge("longshore_operator_jobs", "RLJobs by phase", ["phase"], registry=self.registry)
+        self._phases: dict[tuple[str, str], Phase] = {}
+
+    def set_phase(self, key: tuple[str, str], phase: Phase | None) -> None:
+        """Remember the phase of a job."""
+        if phase is None or self._phases.get(key) is phase:
+            return
+        self._phases[key] = phase
+        self._publish()
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """A job was deleted."""
+        if self._phases.pop(key, None) is not None:
+            self._publish()
+
+    def _publish(self) -> None:
+        tally = Tally(self._phases.values())
+        for phase in Phase:
+            self._jobs.labels(phase=phase.value).set(tally[phase])

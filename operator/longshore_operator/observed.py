@@ -1,0 +1,144 @@
+"""What the operator knows about a job's children: slim, immutable views, never whole objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from longshore.api import contract, names
+from longshore.api.names import Component
+
+ANNOTATION_SPEC_HASH = "longshore.dev/spec-hash"
+"""Fingerprint of the settings that a pod was made for."""
+
+_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """What decisions need to know about one pod."""
+
+    name: str
+    namespace: str
+    uid: str
+    job: str
+    component: Component
+    index: int
+    attempt: int
+    phase: str = "Pending"
+    reason: str = ""
+    """`status.reason` of the pod: Evicted, NodeLost and the like."""
+    ip: str | None = None
+    ready: bool = False
+    deleting: bool = False
+    scheduled: bool = False
+    node: str | None = None
+    exit_code: int | None = None
+    termination_message: str = ""
+    unschedulable: str | None = None
+    """The scheduler's message while it finds no node."""
+    disruption: str | None = None
+    """Why the cluster ended the pod (condition DisruptionTarget)."""
+    waiting_reason: str | None = None
+    waiting_message: str = ""
+    spec_hash: str = ""
+    role: str | None = None
+    resource_version: int = 0
+
+    @property
+    def terminal(self) -> bool:
+        """The pod has ended; its object is still there."""
+        return self.phase in _TERMINAL_PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """The volume claim of a job."""
+
+    name: str
+    exists: bool
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything outside the RLJob itself that `reconcile` looks at."""
+
+    pods: tuple[PodView, ...] = ()
+    children: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(kind, name) to the fingerprint that was applied last; absent: not known to exist."""
+    ray_token: str = ""
+    """A fresh random token, used if the Secret has to be created."""
+    claim: ClaimView | None = None
+    """The job's volume claim, where it was looked at."""
+    apply_error: str | None = None
+    """Why the previous plan could not be applied in full."""
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """The slim view of a pod made by this operator.
+
+    Raises:
+        KeyError, ValueError: the pod does not carry the operator's labels.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels = metadata["labels"]
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    container = _main_container_state(status)
+    terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    disruption = conditions.get("DisruptionTarget", {})
+    return PodView(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        job=labels[names.LABEL_JOB],
+        component=Component(labels[names.LABEL_COMPONENT]),
+        index=int(labels.get(names.LABEL_INDEX, "0")),
+        attempt=int(labels[names.LABEL_ATTEMPT]),
+        phase=_phase(status, container),
+        reason=status.get("reason", ""),
+        ip=status.get("podIP") or None,
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        scheduled=bool(spec.get("nodeName")),
+        node=spec.get("nodeName"),
+        exit_code=terminated.get("exitCode"),
+        termination_message=(terminated.get("message") or status.get("message") or "").strip(),
+        unschedulable=_unschedulable(scheduled),
+        disruption=disruption.get("reason") if disruption.get("status") == "True" else None,
+        waiting_reason=waiting.get("reason"),
+        waiting_message=waiting.get("message", ""),
+        spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
+        role=labels.get(names.LABEL_ROLE),
+        resource_version=int(metadata.get("resourceVersion", "0")),
+    )
+
+
+def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:
+    """State of our container; a waiting or failed init container speaks for it while it has not started."""
+    states: dict[str, dict[str, Any]] = {
+        entry["name"]: entry.get("state", {}) for entry in status.get("containerStatuses") or ()
+    }
+    own = states.get(contract.CONTAINER, {})
+    if "running" in own or "terminated" in own:
+        return own
+    for entry in status.get("initContainerStatuses") or ():
+        state: dict[str, Any] = entry.get("state", {})
+        waits = state.get("waiting", {}).get("reason") not in (None, "PodInitializing")
+        if waits or (state.get("terminated", {}).get("exitCode") or 0) != 0:
+            return state
+    return own
+
+
+def _phase(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    """The pod's phase; when our container has ended, a sidecar that still runs does not keep the pod alive."""
+    phase: str = status.get("phase", "Pending")
+    if phase == "Running" and "terminated" in container:
+        return "Succeeded" if container["terminated"].get("exitCode") == 0 else "Failed"
+    return phase
+
+
+def _unschedulable(condition: Mapping[str, Any]) -> str | None:
+    if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
+        return str(condition.get("message", "no node fits"))
+    return None

@@ -1,0 +1,94 @@
+"""What a reconciliation decides: actions for the shell to carry out, and the status to write."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from longshore.api.status import RLJobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a child; `fingerprint` is remembered as applied."""
+
+    manifest: dict[str, Any]
+    fingerprint: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name) of the child."""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOnce:
+    """Create a child unless one of that name exists; it is never read nor changed (Secrets)."""
+
+    manifest: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name) of the child."""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a pod; one that already exists under the name is left alone."""
+
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Pod name."""
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete the pod with this uid, with its own grace period."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the RLJob itself, children in the background."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event on the RLJob; `key` makes it one event however often it is decided."""
+
+    type: str
+    reason: str
+    message: str
+    key: str
+
+
+Action = Apply | CreateOnce | CreatePod | DeletePod | DeleteJob | Event
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome of one reconciliation."""
+
+    actions: tuple[Action, ...] = ()
+    status: RLJobStatus | None = None
+    """Status to write (without `runtime`); None: leave it alone."""
+    requeue_at: datetime | None = None
+    """When to look again although nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """What the operator was installed with."""
+
+    runtime_image: str
+    allow_privileged_templates: bool = False
+    network_policies: bool = True
+    api_server_ports: tuple[int, ...] = field(default=(443, 6443))
+    """Ports through which coordinators reach the API server, for the network policy."""

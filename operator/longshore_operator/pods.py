@@ -1,0 +1,211 @@
+"""Builders of the coordinator, worker and reward pods: plain data, from the spec alone."""
+
+from typing import Any
+
+from longshore.api import contract, names
+from longshore.api.names import Component, Role
+from longshore.api.pods import PodOptions
+from longshore.api.rljob import RLJob
+from longshore_operator import template
+from longshore_operator.fingerprint import pod_settings_fingerprint
+from longshore_operator.identity import Identity
+from longshore_operator.observed import ANNOTATION_SPEC_HASH
+from longshore_operator.plan import OperatorConfig
+
+USER_ID = 1000
+"""User and group of the runtime image; volumes are made writable for the group."""
+COORDINATOR_GRACE_S = 120
+"""Time for a last checkpoint."""
+NODE_GRACE_S = 30
+NODE_LOSS_TOLERATION_S = 60
+"""A pod on an unreachable node is given up after so long (Kubernetes' default is 300 s)."""
+SCRATCH_MOUNT = "/mnt/longshore/scratch"
+
+_CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_POD_SECURITY: dict[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[str, Any]:
+    """The pod with the Ray head and the training loop; it alone speaks to the API server."""
+    name = names.coordinator_pod(Identity.of(job).name)
+    pod = _pod(job, config, attempt, Component.COORDINATOR, name, 0, job.spec.coordinator)
+    pod["spec"]["serviceAccountName"] = names.service_account(Identity.of(job).name)
+    pod["spec"]["automountServiceAccountToken"] = True
+    pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
+    pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
+    return _finished(pod, job.spec.coordinator)
+
+
+def worker_pod(
+    job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str, tp_size: int
+) -> dict[str, Any]:
+    """A GPU pod: it joins the Ray cluster of this attempt's coordinator and waits for actors."""
+    workers = job.spec.workers
+    name = names.worker_pod(Identity.of(job).name, index)
+    pod = _pod(job, config, attempt, Component.WORKER, name, index, workers)
+    pod["metadata"]["labels"] |= {names.LABEL_ROLE: Role.ROLLOUT.value, names.LABEL_TP_SIZE: str(tp_size)}
+    _join(pod, index, coordinator_ip)
+    if workers.gpus_per_pod:
+        resources = pod["spec"]["containers"][0]["resources"]
+        for kind in ("requests", "limits"):
+            resources.setdefault(kind, {})[workers.gpu_resource_name] = str(workers.gpus_per_pod)
+    return _finished(pod, workers)
+
+
+def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
+    """A pod that scores responses."""
+    name = names.reward_pod(Identity.of(job).name, index)
+    pod = _pod(job, config, attempt, Component.REWARD, name, index, PodOptions())
+    _join(pod, index, coordinator_ip)
+    return _finished(pod, PodOptions())
+
+
+def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:
+    pod["metadata"]["labels"][names.LABEL_INDEX] = str(index)
+    pod["spec"]["containers"][0]["env"] += [
+        {"name": contract.ENV_INDEX, "value": str(index)},
+        {"name": contract.ENV_COORDINATOR_ADDRESS, "value": coordinator_ip},
+    ]
+
+
+def _pod(
+    job: RLJob,
+    config: OperatorConfig,
+    attempt: int,
+    component: Component,
+    name: str,
+    index: int,
+    options: PodOptions,
+) -> dict[str, Any]:
+    identity = Identity.of(job)
+    metadata = identity.metadata(name, component)
+    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
+    metadata["annotations"] = {
+        ANNOTATION_SPEC_HASH: pod_settings_fingerprint(job.spec),
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "kubectl.kubernetes.io/default-container": contract.CONTAINER,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "hostname": name,
+            "subdomain": names.headless_service(identity.name),
+            "enableServiceLinks": False,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": NODE_GRACE_S,
+            "securityContext": dict(_POD_SECURITY),
+            "nodeSelector": dict(options.node_selector),
+            "tolerations": _tolerations(options),
+            "volumes": _volumes(job),
+            "containers": [_container(job, config, attempt, component, options)],
+        },
+    }
+
+
+def _container(
+    job: RLJob, config: OperatorConfig, attempt: int, component: Component, options: PodOptions
+) -> dict[str, Any]:
+    return {
+        "name": contract.CONTAINER,
+        "image": job.spec.image or config.runtime_image,
+        "command": ["python", "-m", "longshore_runtime", component.value],
+        "env": _environment(Identity.of(job), attempt, component),
+        "ports": [{"name": "health", "containerPort": contract.HEALTH_PORT}],
+        "resources": _resources(options),
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": contract.HEALTH_PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 2,
+        },
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "storage", "mountPath": contract.STORAGE_MOUNT},
+            {"name": "config", "mountPath": contract.CONFIG_MOUNT, "readOnly": True},
+            {"name": "ray-token", "mountPath": contract.RAY_TOKEN_MOUNT, "readOnly": True},
+            {"name": "scratch", "mountPath": SCRATCH_MOUNT},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def _environment(identity: Identity, attempt: int, component: Component) -> list[dict[str, Any]]:
+    values = {
+        contract.ENV_JOB_NAME: identity.name,
+        contract.ENV_JOB_NAMESPACE: identity.namespace,
+        contract.ENV_JOB_UID: identity.uid,
+        contract.ENV_ATTEMPT: str(attempt),
+        contract.ENV_COMPONENT: component.value,
+        contract.ENV_CONFIG: f"{contract.CONFIG_MOUNT}/{contract.CONFIG_KEY}",
+        contract.ENV_STORAGE: contract.STORAGE_MOUNT,
+        contract.ENV_TERMINATION_LOG: contract.TERMINATION_LOG,
+        contract.ENV_RAY_AUTH_MODE: "token",
+        contract.ENV_RAY_TOKEN_PATH: f"{contract.RAY_TOKEN_MOUNT}/{contract.RAY_TOKEN_KEY}",
+        "HOME": SCRATCH_MOUNT,
+        "TMPDIR": SCRATCH_MOUNT,
+    }
+    fields = {contract.ENV_POD_NAME: "metadata.name", contract.ENV_POD_IP: "status.podIP"}
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+    ]
+
+
+def _resources(options: PodOptions) -> dict[str, Any]:
+    """Requests as asked; extended resources also as limits, since the API server wants both equal."""
+    requests = options.requests()
+    if not requests:
+        return {}
+    extended = {name: quantity for name, quantity in requests.items() if "/" in name}
+    return {"requests": requests, "limits": extended} if extended else {"requests": requests}
+
+
+def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
+    asked = [toleration.model_dump(mode="json", exclude_none=True) for toleration in options.tolerations]
+    taken = {toleration.get("key") for toleration in asked}
+    node_loss = [
+        {
+            "key": f"node.kubernetes.io/{condition}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": NODE_LOSS_TOLERATION_S,
+        }
+        for condition in ("not-ready", "unreachable")
+    ]
+    return asked + [toleration for toleration in node_loss if toleration["key"] not in taken]
+
+
+def _volumes(job: RLJob) -> list[dict[str, Any]]:
+    name = Identity.of(job).name
+    claim = job.spec.storage.claim_name or names.storage_claim(name)
+    return [
+        {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},
+        {"name": "config", "configMap": {"name": names.config_map(name)}},
+        {"name": "ray-token", "secret": {"secretName": names.ray_token_secret(name), "defaultMode": 0o440}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+
+
+def _finished(pod: dict[str, Any], options: PodOptions) -> dict[str, Any]:
+    """The template merged in; containers that it adds get the restricted security context as well."""
+    merged: dict[str, Any] = template.merge(pod, options.template)
+    for kind in ("containers", "initContainers"):
+        for container in merged["spec"].get(kind, ()):
+            container["securityContext"] = template.merge(_CONTAINER_SECURITY, container.get("securityContext", {}))
+    return merged

@@ -1,0 +1,191 @@
+"""`reconcile`: the whole of the operator's decisions, without I/O and without a clock of its own."""
+
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from longshore.api.names import Component, Role
+from longshore.api.rljob import RLJob
+from longshore.api.status import (
+    Assignment,
+    Baseline,
+    ConditionStatus,
+    ConditionType,
+    GpuCounts,
+    Phase,
+    PodCounts,
+    RLJobStatus,
+)
+from longshore_operator import children, conditions, template
+from longshore_operator.clock import parse, timestamp
+from longshore_operator.conditions import Fact
+from longshore_operator.converge import PodActions, converge
+from longshore_operator.fingerprint import pod_settings_fingerprint
+from longshore_operator.identity import Identity
+from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
+from longshore_operator.observed import Observed, PodView
+from longshore_operator.plan import Action, CreateOnce, DeleteJob, Event, OperatorConfig, Plan
+
+
+def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Plan:
+    """Actions and status that bring `job` from what is `observed` to what its spec asks for.
+
+    Level-triggered: the same input twice gives the same plan, and once a plan is applied the next one is empty until
+    something changes or `requeue_at` comes. A job that is being deleted is left to the garbage collector.
+    """
+    if "deletionTimestamp" in job.metadata:
+        return Plan()
+    progress = _progress(job, observed, now, config)
+    assignment = _assignment(job, progress)
+    work = converge(job, config, progress, observed.pods, assignment.baseline.tp_size, now)
+    status = _status(job, observed, progress, assignment, now)
+    actions: list[Action] = []
+    if not progress.finished and not progress.suspended:
+        actions += _child_actions(job, observed, config)
+    actions += [*work.delete, *work.create, *progress.events, *_notices(job.status, status, observed, progress)]
+    expiry = _expiry(job, progress)
+    if expiry is not None and expiry <= now:
+        actions.append(DeleteJob(Identity.of(job).uid))
+    return Plan(tuple(actions), status, _requeue_at(job, progress, work, expiry, now))
+
+
+def reject(name: str, status: RLJobStatus, generation: int, error: ValidationError, now: datetime) -> Plan:
+    """A stored spec that this version cannot read: the job fails with the sentence that says why."""
+    if status.phase in (Phase.SUCCEEDED, Phase.FAILED):
+        return Plan()
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "spec"
+    message = f"{where}: {first['msg']}; create the job anew with a corrected spec"
+    fact = {
+        ConditionType.FAILED: Fact(ConditionStatus.TRUE, "InvalidSpec", message),
+        ConditionType.READY: Fact(ConditionStatus.FALSE, "Finished", "the job has ended"),
+    }
+    failed = status.model_copy(
+        update={
+            "phase": Phase.FAILED,
+            "observed_generation": generation,
+            "completion_time": timestamp(now),
+            "restart_time": None,
+            "conditions": conditions.with_history(fact, status.conditions, generation, now),
+        }
+    )
+    return Plan((Event("Warning", "InvalidSpec", message, key=f"invalid-{name}-{generation}"),), failed)
+
+
+def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Progress:
+    spec_hash = pod_settings_fingerprint(job.spec)
+    progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
+    if progress.finished or config.allow_privileged_templates:
+        return progress
+    for field in ("workers", "coordinator"):
+        refused = template.refusals(getattr(job.spec, field).template)
+        if refused:
+            message = f"spec.{field}.template.{refused[0]}; remove it"
+            return finish(progress, Phase.FAILED, "TemplateRefused", message, now)
+    return progress
+
+
+def _assignment(job: RLJob, progress: Progress) -> Assignment:
+    """What the GPU pods are asked to do; it changes between attempts only."""
+    current, wanted = job.status.assignment, job.spec.rollout.engine.tensor_parallel_size
+    if progress.attempt == 0 or progress.finished:
+        return current
+    if current.epoch and current.baseline.tp_size == wanted:
+        return current
+    reason = "the job starts" if current.epoch == 0 else "tensorParallelSize changed"
+    return Assignment(epoch=current.epoch + 1, baseline=Baseline(tp_size=wanted), reason=reason)
+
+
+def _child_actions(job: RLJob, observed: Observed, config: OperatorConfig) -> list[Action]:
+    """Children whose applied fingerprint is not the wanted one; the Secret is made once and never touched again."""
+    actions: list[Action] = [
+        apply for apply in children.children(job, config) if observed.children.get(apply.key) != apply.fingerprint
+    ]
+    secret: CreateOnce = children.ray_token_secret(job, observed.ray_token)
+    if secret.key not in observed.children:
+        actions.append(secret)
+    return actions
+
+
+def _status(job: RLJob, observed: Observed, progress: Progress, assignment: Assignment, now: datetime) -> RLJobStatus:
+    identity = Identity.of(job)
+    pods = tuple(pod for pod in observed.pods if pod.attempt == progress.attempt and not pod.deleting)
+    counts = {component: _count(job, progress, component, pods) for component in Component}
+    num_desired = sum(count.desired for count in counts.values())
+    facts = conditions.facts(progress, observed, pods, num_desired, job.status)
+    ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
+    return RLJobStatus(
+        phase=conditions.phase(progress, pods, ready, job.status),
+        observed_generation=identity.generation,
+        attempt=progress.attempt,
+        failures=progress.failures,
+        start_time=progress.start_time,
+        restart_time=progress.restart_time,
+        completion_time=progress.completion_time,
+        conditions=conditions.with_history(facts, job.status.conditions, identity.generation, now),
+        coordinator=counts[Component.COORDINATOR],
+        workers=counts[Component.WORKER],
+        rewards=counts[Component.REWARD],
+        gpus=_gpus(job, observed.pods),
+        assignment=assignment,
+        runtime=job.status.runtime,
+    )
+
+
+def _count(job: RLJob, progress: Progress, component: Component, pods: tuple[PodView, ...]) -> PodCounts:
+    replicas = {
+        Component.COORDINATOR: 1,
+        Component.WORKER: job.spec.workers.replicas,
+        Component.REWARD: job.spec.reward.pods,
+    }[component]
+    idle = progress.finished or progress.suspended
+    ready = sum(pod.ready for pod in pods if pod.component is component)
+    return PodCounts(desired=0 if idle else replicas, ready=ready)
+
+
+def _gpus(job: RLJob, pods: tuple[PodView, ...]) -> GpuCounts:
+    """GPUs of pods that hold a node and have not ended."""
+    holding = [pod.role for pod in pods if pod.component is Component.WORKER and pod.scheduled and not pod.terminal]
+    per_pod = job.spec.workers.gpus_per_pod
+    return GpuCounts(
+        rollout=holding.count(Role.ROLLOUT.value) * per_pod,
+        trainer=holding.count(Role.TRAINER.value) * per_pod,
+    )
+
+
+def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progress: Progress) -> list[Event]:
+    """Events for what the cluster did to the job, at the moment it shows in the status."""
+    events = []
+    for pod in observed.pods:
+        lost = pod.attempt == progress.attempt == before.attempt and (pod.deleting or pod.disruption)
+        was_counted = before.workers.ready + before.rewards.ready > after.workers.ready + after.rewards.ready
+        if lost and was_counted and not progress.finished and not progress.suspended:
+            message = f"{describe_end(pod)}; it is replaced when it is gone"
+            events.append(Event("Warning", "PodLost", message, key=f"lost-{pod.uid}"))
+    unschedulable = _condition_reason(after, ConditionType.SCHEDULED)
+    if unschedulable is not None and unschedulable != _condition_reason(before, ConditionType.SCHEDULED):
+        message = next(c.message for c in after.conditions if c.type == ConditionType.SCHEDULED.value)
+        events.append(Event("Warning", "Unschedulable", message, key=f"unschedulable-{progress.attempt}"))
+    return events
+
+
+def _condition_reason(status: RLJobStatus, kind: ConditionType) -> str | None:
+    for condition in status.conditions:
+        if condition.type == kind.value and condition.reason == "Unschedulable":
+            return condition.reason
+    return None
+
+
+def _expiry(job: RLJob, progress: Progress) -> datetime | None:
+    ttl_s = job.spec.ttl_seconds_after_finished
+    if not progress.finished or ttl_s is None:
+        return None
+    assert progress.completion_time is not None, "a finished job has a completion time"
+    return parse(progress.completion_time) + timedelta(seconds=ttl_s)
+
+
+def _requeue_at(
+    job: RLJob, progress: Progress, work: PodActions, expiry: datetime | None, now: datetime
+) -> datetime | None:
+    moments = (work.wake_at, deadline_of(job.spec, progress) if not progress.suspended else None, expiry)
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)

@@ -1,0 +1,26 @@
+"""`python -m longshore_runtime coordinator|worker|reward`: the main program of every pod of a job."""
+
+import sys
+
+from longshore_runtime.logs import configure_logging
+
+
+def main(arguments: list[str]) -> int:
+    """Run the component that the arguments name; returns the exit status of the contract."""
+    configure_logging()
+    match arguments:
+        case ["coordinator"]:
+            from longshore_runtime.coordinator import run_coordinator
+
+            return run_coordinator()
+        case ["worker" | "reward"]:
+            from longshore_runtime.cluster.worker import run_node
+            from longshore_runtime.settings import Settings
+
+            return run_node(Settings.from_env())
+    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|reward\n")
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""A Hugging Face causal language model as training sees it: log-probabilities of response tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from longshore_runtime.backends.losses import token_log_probs
+from longshore_runtime.types import Sample
+
+
+@dataclass(frozen=True)
+class ResponseTokens:
+    """Flat values, one per response token of a micro-batch, samples one after the other."""
+
+    log_probs: Tensor
+    entropies: Tensor
+
+
+class CausalLM:
+    """Weights in fp32; on CUDA the layers compute in bf16 (autocast)."""
+
+    def __init__(self, directory: Path, device: torch.device) -> None:
+        """Load a checkpoint; raises ValueError when the model's logits are more than a head over hidden states."""
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+        self.module: torch.nn.Module = model.to(device)
+        self.device = device
+        _turn_dropout_off(self.module)
+        self._require_plain_head()
+
+    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> ResponseTokens:
+        """Log-probabilities (at the sampling temperature) and entropies of the samples' response tokens."""
+        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        tokens = torch.zeros(len(samples), max(lengths), dtype=torch.long)
+        predicts = torch.zeros(tokens.shape, dtype=torch.bool)
+        for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
+            tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
+            predicts[row, len(sample.prompt_tokens) - 1 : length - 1] = True
+        tokens, predicts = tokens.to(self.device), predicts.to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            # Right padding needs no mask: causal attention never looks at it from a real token.
+            hidden = self._hidden(tokens)
+            log_probs, entropies = token_log_probs(
+                hidden[predicts], self._head, tokens.roll(-1, dims=1)[predicts], temperature
+            )
+        return ResponseTokens(log_probs, entropies)
+
+    @property
+    def _head(self) -> torch.nn.Module:
+        head: torch.nn.Module = self.module.get_output_embeddings()
+        return head
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.module.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        return hidden
+
+    @torch.no_grad()
+    def _require_plain_head(self) -> None:
+        """The head runs on response positions alone, past the model's own forward: both must agree."""
+        tokens = torch.arange(4, device=self.device).unsqueeze(0)
+        expected = self.module(input_ids=tokens, use_cache=False).logits
+        if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
+            raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
+
+
+def _turn_dropout_off(module: torch.nn.Module) -> None:
+    """The ratio to the sampling distribution must be 1 before the first step. (`eval` would stop checkpointing too.)"""
+    module.train()
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+        if hasattr(layer, "attention_dropout"):
+            layer.attention_dropout = 0.0

@@ -1,0 +1,31 @@
+"""Builds the engine that a job asks for."""
+
+import os
+from pathlib import Path
+
+from longshore.api.rollout import EngineBackend
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
+from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.types import Engine
+
+
+def create_engine(spec: EngineSpec, model: Path) -> Engine:
+    """Start an engine on a Hugging Face checkpoint; raises EngineStartError."""
+    if spec.options.backend is EngineBackend.FAKE:
+        return FakeEngine(_fake_options(spec, model))
+    if not (model / "config.json").exists():
+        raise EngineStartError(f"model: {model.name!r} is no Hugging Face checkpoint: it has no config.json")
+    environment = vllm_environment(accelerator=spec.accelerator, enforce_eager=spec.options.enforce_eager)
+    os.environ.update(environment)
+    from longshore_runtime.backends.vllm_engine import VllmEngine
+
+    return VllmEngine(model, spec)
+
+
+def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:
+    try:
+        options = {"max_num_seqs": spec.options.max_num_seqs, **spec.options.extra_args}
+        return FakeEngineOptions.for_model(model, **options)
+    except ValueError as error:
+        raise EngineStartError(str(error)) from error

@@ -1,0 +1,206 @@
+"""An engine without a model: everything it samples is a hash, so tests of what surrounds an engine replay exactly."""
+
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.clock import Clock, SystemClock
+from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, Weights
+from longshore_runtime.weights import checksum
+
+
+@dataclass(frozen=True)
+class FakeEngineOptions:
+    """Shape of the responses, and of the machine that seems to sample them."""
+
+    max_num_seqs: int = 256
+    median_tokens: float = 6.0
+    """Median length of a response; lengths are lognormal."""
+    sigma: float = 1.25
+    """Standard deviation of the logarithm of the length: the weight of the tail."""
+    vocab_size: int = 100
+    eos_id: int = 2
+    num_kv_blocks: int = 0
+    """Blocks of the KV cache; 0: as many as it takes. With fewer, the youngest request is preempted."""
+    kv_block_tokens: int = 16
+    step_s: float = 0.0
+    """Real time that a step takes."""
+
+    @classmethod
+    def for_model(cls, model: Path, **options: float) -> "FakeEngineOptions":
+        """Options with the vocabulary of a Hugging Face checkpoint, where it has one."""
+        unknown = set(options) - set(cls.__dataclass_fields__)
+        if unknown:
+            raise ValueError(f"rollout.engine.extraArgs: backend Fake has no option {sorted(unknown)[0]!r}")
+        config = model / "config.json"
+        if not config.exists():
+            return cls(**options)  # type: ignore[arg-type]
+        values = json.loads(config.read_text())
+        eos = values["eos_token_id"]
+        vocabulary = {"vocab_size": values["vocab_size"], "eos_id": eos[0] if isinstance(eos, list) else eos}
+        return cls(**{**vocabulary, **options})
+
+
+class FakeEngine:
+    """Implements `types.Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
+    else: not on the other requests, nor on where the response was cut and resumed.
+    """
+
+    def __init__(
+        self,
+        options: FakeEngineOptions,
+        clock: Clock | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._pause = pause
+        self._running: list[_FakeResponse] = []
+        self._waiting: list[_FakeResponse] = []
+        self._weights_checksum = ""
+        self._policy_version = -1
+        self._num_steps = self._num_tokens = self._num_preemptions = 0
+        self._busy_s = 0.0
+        self._asleep = False
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Take requests into the waiting queue."""
+        assert self._policy_version >= 0, "an engine serves only weights that were published to it"
+        assert not self._asleep, "a sleeping engine takes no requests"
+        self._waiting += [
+            _FakeResponse(request, self._policy_version, self._weights_checksum, self._options) for request in requests
+        ]
+
+    def abort(self, request_ids: Sequence[str]) -> list[Completion]:
+        """Stop requests and give back what they have."""
+        ids = set(request_ids)
+        stopped = [response for response in self._running + self._waiting if response.request.request_id in ids]
+        self._running = [response for response in self._running if response.request.request_id not in ids]
+        self._waiting = [response for response in self._waiting if response.request.request_id not in ids]
+        return [response.completion(FinishReason.ABORT, self._num_steps) for response in stopped]
+
+    def step(self) -> list[Completion]:
+        """One token for every running request."""
+        assert not self._asleep, "a sleeping engine does not step"
+        if not self.has_work():
+            return []
+        started_s = self._clock.now_s()
+        if self._options.step_s:
+            self._pause(self._options.step_s)
+        self._num_steps += 1
+        self._preempt()
+        self._admit()
+        ended: list[Completion] = []
+        for response in self._running:
+            reason = response.grow()
+            if reason is not None:
+                ended.append(response.completion(reason, self._num_steps))
+        self._num_tokens += len(self._running)
+        self._running = [response for response in self._running if not response.ended]
+        self._busy_s += self._clock.now_s() - started_s
+        return ended
+
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._running or self._waiting)
+
+    def load_weights(self, weights: Weights, policy_version: int) -> str:
+        """Remember which weights these are."""
+        assert not self.has_work(), "weights change only while nothing runs"
+        self._weights_checksum = checksum(weights)
+        self._policy_version = policy_version
+        return self._weights_checksum
+
+    def stats(self) -> EngineStats:
+        """State and counters."""
+        num_blocks = self._options.num_kv_blocks
+        return EngineStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            kv_usage=self._used_blocks / num_blocks if num_blocks else 0.0,
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            num_tokens=self._num_tokens,
+            busy_s=self._busy_s,
+            policy_version=self._policy_version,
+        )
+
+    def sleep(self) -> None:
+        """Refuse work until `wake`."""
+        assert not self.has_work(), "an engine sleeps only while nothing runs"
+        self._asleep = True
+
+    def wake(self) -> None:
+        """Take work again."""
+        self._asleep = False
+
+    @property
+    def _used_blocks(self) -> int:
+        return sum(response.num_blocks for response in self._running)
+
+    def _preempt(self) -> None:
+        """Put the youngest requests back, until the rest fits; one always runs, or nothing would ever end."""
+        while self._options.num_kv_blocks and len(self._running) > 1 and not self._fits(0):
+            self._waiting.insert(0, self._running.pop())
+            self._num_preemptions += 1
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._options.max_num_seqs:
+            if self._running and not self._fits(self._waiting[0].num_blocks):
+                return
+            self._running.append(self._waiting.pop(0))
+
+    def _fits(self, more_blocks: int) -> bool:
+        return not self._options.num_kv_blocks or self._used_blocks + more_blocks <= self._options.num_kv_blocks
+
+
+class _FakeResponse(GrowingResponse):
+    """A response whose tokens are hashes."""
+
+    def __init__(self, request: Request, policy_version: int, weights: str, options: FakeEngineOptions) -> None:
+        super().__init__(request, policy_version)
+        self._options = options
+        seed = request.seed if request.temperature > 0 else 0
+        self._key = hashlib.blake2b(f"{request.prompt_tokens} {seed} {weights}".encode(), digest_size=16).digest()
+        self._length = self._hashed_length()
+        self._position = len(self.kept_tokens)
+        self.ended = False
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks that the next step needs."""
+        num_tokens = len(self.request.prompt_tokens) + self._position + 1
+        return math.ceil(num_tokens / self._options.kv_block_tokens)
+
+    def grow(self) -> FinishReason | None:
+        """Append the token of the next position; tells why the response ended, if it did."""
+        token, log_prob = self._hashed_token(self._position)
+        self.tokens.append(token)
+        self.log_probs.append(log_prob)
+        self._position += 1
+        reason = None
+        if token == self._options.eos_id:
+            reason = FinishReason.STOP
+        elif self.remaining_tokens == 0:
+            reason = FinishReason.LENGTH
+        self.ended = reason is not None
+        return reason
+
+    def _hashed_length(self) -> int:
+        fraction = (int.from_bytes(self._key[:6], "big") + 0.5) / 2**48
+        deviation = statistics.NormalDist().inv_cdf(fraction)
+        return max(1, round(self._options.median_tokens * math.exp(self._options.sigma * deviation)))
+
+    def _hashed_token(self, position: int) -> tuple[int, float]:
+        digest = hashlib.blake2b(position.to_bytes(4, "big"), key=self._key, digest_size=8).digest()
+        log_prob = -3.0 * int.from_bytes(digest[4:], "big") / 2**32
+        if position + 1 >= self._length:
+            return self._options.eos_id, log_prob
+        token = int.from_bytes(digest[:4], "big") % (self._options.vocab_size - 1)
+        return (token + 1 if token >= self._options.eos_id else token), log_prob

@@ -1,0 +1,64 @@
+"""The built-in tiny model: a Qwen3 of under a million parameters with a character tokenizer, made on the spot."""
+
+import string
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+MAX_CONTEXT_TOKENS = 2048
+PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = range(4)
+
+_SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
+_CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
+_PAIRS_OF_DIGITS = tuple(f"{number:02}" for number in range(100))
+# The chat is the bare text: the tiny model is trained on prompts without roles.
+_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def tiny_config() -> Qwen3Config:
+    """Shape of the model; two layers suffice to count and compare, and keep an engine step short."""
+    return Qwen3Config(
+        vocab_size=256,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=256,
+        max_position_embeddings=MAX_CONTEXT_TOKENS,
+        tie_word_embeddings=False,
+        initializer_range=0.02,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per printable ASCII character and per two digits in a row; everything else is `<unk>`."""
+    vocabulary = {token: number for number, token in enumerate((*_SPECIAL_TOKENS, *_CHARACTERS, *_PAIRS_OF_DIGITS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\d\d|[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        model_max_length=MAX_CONTEXT_TOKENS,
+        chat_template=_CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_tiny_model(directory: Path, seed: int) -> None:
+    """Write the model with random weights and its tokenizer as a Hugging Face checkpoint; equal seeds, equal files."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(tiny_config())
+    model.generation_config = GenerationConfig(pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID)
+    model.save_pretrained(directory)
+    build_tokenizer().save_pretrained(directory)

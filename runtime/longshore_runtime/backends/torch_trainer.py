@@ -1,0 +1,224 @@
+"""Data-parallel trainer of any Hugging Face causal language model, in plain PyTorch."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.losses import grpo_token_losses
+from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.torch_world import World
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+
+__all__ = ["TorchTrainer", "World"]
+
+_ADAM_BETAS = (0.9, 0.95)
+"""0.95 is the usual second moment for language models: RL runs are short, and 0.999 would still be warming up."""
+_ADAM_EPSILON = 1e-8
+_STATE_FILE = "trainer.pt"
+_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
+
+
+@dataclass
+class _Gradients:
+    """All gradients as one fp32 vector, of which each parameter's `grad` is a view: one sum over replicas, one norm."""
+
+    parameters: list[torch.nn.Parameter]
+
+    def __post_init__(self) -> None:
+        self.place(self.parameters[0].device)
+
+    def place(self, device: torch.device) -> None:
+        """Begin with zeros on this device."""
+        self.flat = torch.zeros(sum(p.numel() for p in self.parameters), device=device)
+        offset = 0
+        for parameter in self.parameters:
+            parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
+            offset += parameter.numel()
+
+    def release(self) -> None:
+        """Give the memory back; what was accumulated is lost."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.flat = torch.zeros(0)
+
+
+class TorchTrainer:
+    """One replica (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA."""
+
+    def __init__(self, directory: Path, options: TrainerOptions, world: World | None = None) -> None:
+        """Load a Hugging Face directory and join `world`; raises OSError or ValueError for an unusable model."""
+        self._directory = directory
+        self._options = options
+        self._world = world or World()
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.manual_seed(options.seed)
+        self._model = CausalLM(directory, self._device)
+        self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
+        if self._device.type == "cuda":
+            self._model.module.gradient_checkpointing_enable()
+        self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
+        self._gradients = _Gradients(self._parameters)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters,
+            lr=options.learning_rate,
+            betas=_ADAM_BETAS,
+            eps=_ADAM_EPSILON,
+            weight_decay=options.weight_decay,
+        )
+        self._policy_version = 0
+        self._world.join(self._device)
+
+    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
+        """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
+        if self._reference is None:
+            # Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only.
+            silent = [sample for sample in samples if sample.advantage == 0.0]
+            with torch.no_grad():
+                sums = self._pass_over(silent)
+            return _add(sums, self._pass_over([sample for sample in samples if sample.advantage != 0.0]))
+        return self._pass_over(samples)
+
+    def update(self, num_tokens: int) -> UpdateReport:
+        """All replicas together: sum, divide by `num_tokens`, clip to the global norm, one AdamW step."""
+        assert num_tokens > 0, "an update needs the token count of the whole step"
+        options, gradients = self._options, self._gradients.flat
+        self._world.add_up(gradients)
+        gradients /= num_tokens
+        norm = torch.linalg.vector_norm(gradients).item()
+        gradients *= min(1.0, options.max_grad_norm / (norm + 1e-6))
+        learning_rate = options.learning_rate * min(1.0, (self._policy_version + 1) / max(1, options.warmup_steps))
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self.discard()
+        self._policy_version += 1
+        return UpdateReport(norm, learning_rate, self._policy_version)
+
+    def weights(self) -> Weights:
+        """Current weights by Hugging Face name (tied ones once), copied to the host."""
+        return {
+            name: parameter.detach().to("cpu", copy=True).numpy().astype(np.float32, copy=False)
+            for name, parameter in self._model.module.named_parameters()
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write weights and tokenizer (Hugging Face format), and optimizer, policy version and random state."""
+        directory.mkdir(parents=True, exist_ok=True)
+        module: Any = self._model.module
+        module.save_pretrained(directory)
+        for pattern in _TOKENIZER_FILES:
+            for file in self._directory.glob(pattern):
+                shutil.copyfile(file, directory / file.name)
+        state = {
+            "optimizer": self._optimizer.state_dict(),
+            "policy_version": self._policy_version,
+            "random": torch.get_rng_state(),
+        }
+        torch.save(state, directory / _STATE_FILE)
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote, bit by bit; accumulated gradients are dropped."""
+        stored: dict[str, Tensor] = {}
+        for file in sorted(directory.glob("*.safetensors")):
+            stored.update(load_file(file))
+        with torch.no_grad():
+            for name, parameter in self._model.module.named_parameters():
+                parameter.copy_(stored[name])
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._policy_version = state["policy_version"]
+        torch.set_rng_state(state["random"])
+        self.discard()
+
+    def discard(self) -> None:
+        """Drop accumulated gradients."""
+        self._gradients.flat.zero_()
+
+    def sleep(self) -> None:
+        """Move everything to the host; gradients must have been used or discarded. Nothing to do on the CPU."""
+        if self._device.type == "cuda":
+            self._gradients.release()
+            self._move(torch.device("cpu"))
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Undo `sleep`."""
+        if self._device.type == "cuda":
+            self._move(self._device)
+            self._gradients.place(self._device)
+
+    def _pass_over(self, samples: Sequence[Sample]) -> GradientSums:
+        """Forward, and backward where gradients are enabled, micro-batch by micro-batch."""
+        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        sums = GradientSums()
+        for indices in pack(lengths, self._options.max_tokens_per_micro_batch):
+            sums = _add(sums, self._micro_batch([samples[index] for index in indices]))
+        return sums
+
+    def _micro_batch(self, samples: Sequence[Sample]) -> GradientSums:
+        options = self._options
+        rollout = self._flat([value for sample in samples for value in sample.rollout_log_probs])
+        advantages = self._flat([sample.advantage for sample in samples for _ in sample.response_tokens])
+        tokens = self._model.response_tokens(samples, options.temperature)
+        losses = grpo_token_losses(
+            tokens.log_probs,
+            rollout,
+            advantages,
+            self._reference_log_probs(samples),
+            clip_low=options.clip_low,
+            clip_high=options.clip_high,
+            kl_coefficient=options.kl_coefficient,
+        )
+        loss = losses.total.sum()
+        if torch.is_grad_enabled():
+            loss.backward()
+        difference = tokens.log_probs.detach() - rollout
+        return GradientSums(
+            num_tokens=len(rollout),
+            loss=loss.item(),
+            policy_loss=losses.policy.sum().item(),
+            kl=losses.kl.sum().item(),
+            ppo_kl=-difference.sum().item(),
+            entropy=tokens.entropies.sum().item(),
+            clipped=losses.clipped.sum().item(),
+            mismatch=difference.abs().sum().item(),
+            mismatch_max=difference.abs().max().item(),
+        )
+
+    def _reference_log_probs(self, samples: Sequence[Sample]) -> Tensor | None:
+        if self._reference is None:
+            return None
+        with torch.no_grad():
+            return self._reference.response_tokens(samples, self._options.temperature).log_probs
+
+    def _frozen_reference(self) -> CausalLM:
+        reference = CausalLM(self._directory, self._device)
+        reference.module.requires_grad_(False)
+        return reference
+
+    def _flat(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self._device)
+
+    def _move(self, device: torch.device) -> None:
+        for model in (self._model, self._reference):
+            if model is not None:
+                model.module.to(device)
+        for state in self._optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.dim() > 0:
+                    state[name] = value.to(device)
+
+
+def _add(one: GradientSums, other: GradientSums) -> GradientSums:
+    """Sums of two disjoint sets of samples."""
+    mismatch_max = max(one.mismatch_max, other.mismatch_max)
+    sums = {name: value + getattr(other, name) for name, value in asdict(one).items()}
+    return replace(GradientSums(**sums), mismatch_max=mismatch_max)

@@ -1,0 +1,267 @@
+"""vLLM in the process of its caller.
+
+The log-probabilities are of the distribution that was sampled from, temperature applied. top-p and top-k stay off: they
+would cut the distribution that the trainer's ratios are computed for.
+
+Import this module only after the variables of `vllm_environment` are set; `engines.create_engine` does both.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
+from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.executor import Executor
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.clock import Clock, SystemClock
+from longshore_runtime.quantity import parse_bytes
+from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, Weights
+from longshore_runtime.weights import checksum, require_same_names
+
+DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
+CPU_BLOCK_TOKENS = 32
+"""vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses."""
+
+_OWN_ARGUMENTS = frozenset(
+    {
+        "model", "tokenizer", "dtype", "max_model_len", "max_num_seqs", "tensor_parallel_size", "seed", "enforce_eager",
+        "logprobs_mode", "disable_log_stats", "enable_sleep_mode", "kv_cache_memory_bytes", "gpu_memory_utilization",
+    }
+)  # fmt: skip
+
+
+class VllmEngine:
+    """Implements `types.Engine` on vLLM's synchronous engine."""
+
+    def __init__(self, model: Path, spec: EngineSpec, clock: Clock | None = None) -> None:
+        """Load the checkpoint; raises EngineStartError with one sentence."""
+        self._clock = clock or SystemClock()
+        self._counters = _Counters()
+        self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
+        self._parameter_names = _parameter_names(model)
+        self._engine = _start(model, spec, self._counters)
+        self._responses: dict[str, GrowingResponse] = {}
+        self._policy_version = -1
+        self._num_steps = self._num_tokens = 0
+        self._busy_s = 0.0
+        self._asleep = False
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Take requests into vLLM's waiting queue."""
+        assert self._policy_version >= 0, "an engine serves only weights that were published to it"
+        assert not self._asleep, "a sleeping engine takes no requests"
+        for request in requests:
+            response = GrowingResponse(request, self._policy_version)
+            prompt = [*request.prompt_tokens, *response.kept_tokens]
+            self._engine.add_request(request.request_id, {"prompt_token_ids": prompt}, _sampling(response))
+            self._responses[request.request_id] = response
+
+    def abort(self, request_ids: Sequence[str]) -> list[Completion]:
+        """Stop requests and give back what they have."""
+        known = [request_id for request_id in request_ids if request_id in self._responses]
+        self._engine.abort_request(known)
+        return [self._end(request_id, FinishReason.ABORT) for request_id in known]
+
+    def step(self) -> list[Completion]:
+        """One iteration of vLLM's scheduler."""
+        assert not self._asleep, "a sleeping engine does not step"
+        if not self.has_work():
+            return []
+        started_s = self._clock.now_s()
+        outputs = self._engine.step()
+        self._num_steps += 1
+        ended = [completion for output in outputs if (completion := self._take(output)) is not None]
+        self._busy_s += self._clock.now_s() - started_s
+        return ended
+
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._responses)
+
+    def load_weights(self, weights: Weights, policy_version: int) -> str:
+        """Copy new values into the running model; cached prefixes of the old ones are dropped."""
+        assert not self.has_work(), "weights change only while nothing runs"
+        assert not self._asleep, "a sleeping engine takes no weights"
+        require_same_names(set(weights) - _TIED, self._parameter_names - _TIED)
+        # Arrays from the object store are read-only, which torch does not know: it gets a copy.
+        tensors = [(name, torch.tensor(values)) for name, values in weights.items()]
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        self._drop_prefixes()
+        self._policy_version = policy_version
+        return checksum(weights)
+
+    def stats(self) -> EngineStats:
+        """State and counters."""
+        num_running = min(self._counters.num_running, len(self._responses))
+        return EngineStats(
+            num_running=num_running,
+            num_waiting=len(self._responses) - num_running,
+            kv_usage=self._counters.kv_usage if self._responses else 0.0,
+            num_preemptions=self._counters.num_preemptions,
+            num_steps=self._num_steps,
+            num_tokens=self._num_tokens,
+            busy_s=self._busy_s,
+            policy_version=self._policy_version,
+        )
+
+    def sleep(self) -> None:
+        """Free GPU memory as far as the sleep level asks; level 2 also drops the weights."""
+        assert not self.has_work(), "an engine sleeps only while nothing runs"
+        if self._sleep_level:
+            self._engine.sleep(self._sleep_level)
+        self._asleep = True
+
+    def wake(self) -> None:
+        """Take the memory back: weights first, since the KV cache takes what they leave."""
+        if not self._asleep:
+            return
+        if self._sleep_level:
+            self._engine.wake_up(["weights"])
+            self._engine.wake_up(["kv_cache"])
+        if self._sleep_level == 2:
+            self._policy_version = -1
+        self._asleep = False
+        self._drop_prefixes()
+
+    def _take(self, output: RequestOutput) -> Completion | None:
+        response = self._responses.get(output.request_id)
+        if response is None:
+            return None
+        (sampled,) = output.outputs
+        response.tokens += sampled.token_ids
+        response.log_probs += sampled.logprobs.logprobs
+        assert len(response.tokens) == len(response.log_probs), "every token comes with its log-probability"
+        self._num_tokens += len(sampled.token_ids)
+        return self._end(output.request_id, FinishReason(sampled.finish_reason)) if output.finished else None
+
+    def _end(self, request_id: str, reason: FinishReason) -> Completion:
+        return self._responses.pop(request_id).completion(reason, self._num_steps)
+
+    def _drop_prefixes(self) -> None:
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM kept prefixes of old weights: some of its KV blocks are still in use")
+
+
+class _Counters(StatLoggerBase):
+    """Receives vLLM's statistics of every step."""
+
+    def __init__(self) -> None:
+        self.num_running = 0
+        self.num_preemptions = 0
+        self.kv_usage = 0.0
+
+    def __call__(self, config: VllmConfig, engine_index: int = 0) -> "_Counters":
+        """vLLM asks a factory for its loggers; there is one engine, and this is its logger."""
+        return self
+
+    def record(
+        self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None, *_: Any, **__: Any
+    ) -> None:
+        if scheduler_stats is not None:
+            self.num_running = scheduler_stats.num_running_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.num_preemptions += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+
+_TIED = {"lm_head.weight"}
+"""Checkpoints of models with tied embeddings may carry the output layer or leave it out."""
+
+
+def _sampling(response: GrowingResponse) -> SamplingParams:
+    request = response.request
+    return SamplingParams(
+        temperature=request.temperature,
+        # A resumed response must not repeat the random numbers that sampled its first part.
+        seed=request.seed + len(response.kept_tokens),
+        max_tokens=response.remaining_tokens,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _start(model: Path, spec: EngineSpec, counters: _Counters) -> LLMEngine:
+    arguments = engine_arguments(model, spec)
+    if spec.accelerator and current_platform.is_cpu():
+        raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
+    try:
+        config = EngineArgs(**arguments).create_engine_config()
+        return LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[counters])
+    except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
+        raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {_line(error)}") from error
+
+
+def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
+    """Arguments of vLLM's engine for a spec; raises EngineStartError for extra arguments that it does not take."""
+    options = spec.options
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    for name in options.extra_args:
+        if name in _OWN_ARGUMENTS:
+            raise EngineStartError(f"rollout.engine.extraArgs: {name} follows from other fields; remove it")
+        if name not in known:
+            raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
+    arguments: dict[str, Any] = {
+        "model": str(model),
+        "dtype": options.dtype,
+        "max_model_len": spec.max_context_tokens,
+        "max_num_seqs": options.max_num_seqs,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enforce_eager": options.enforce_eager,
+        "seed": spec.seed,
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": False,
+    }
+    if options.kv_cache is not None:
+        arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache)
+    arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(spec)
+    return arguments | options.extra_args
+
+
+def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
+    return {
+        "gpu_memory_utilization": spec.options.gpu_memory_utilization,
+        "enable_sleep_mode": spec.options.sleep_level > 0,
+    }
+
+
+def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
+    """vLLM's own defaults for the CPU are made for a machine of one's own: half its memory, and bfloat16."""
+    arguments: dict[str, Any] = {"block_size": CPU_BLOCK_TOKENS}
+    if spec.options.kv_cache is None:
+        arguments["kv_cache_memory_bytes"] = DEFAULT_CPU_KV_CACHE_BYTES
+    if spec.options.dtype == "auto":
+        arguments["dtype"] = "float32"
+    return arguments
+
+
+def _parameter_names(model: Path) -> set[str]:
+    files = sorted(model.glob("*.safetensors"))
+    if not files:
+        raise EngineStartError(f"model: {model.name!r} has no safetensors files; save the checkpoint in that format")
+    names: set[str] = set()
+    for file in files:
+        with safe_open(file, framework="np") as opened:
+            names.update(opened.keys())
+    return names
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")

@@ -1,0 +1,107 @@
+"""Supervised warm start of the tiny model: it imitates demonstrations until it can count, with bad habits."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+
+from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer, tiny_config
+from longshore_runtime.tasks.counting import Demonstration, demonstrations
+
+_RECIPE = 1
+"""Raise it when steps, batches or the demonstrations change: results cached under the old one are not reused."""
+_DEMONSTRATIONS_PER_STEP = 32
+_LEARNING_RATE = 4e-3
+_RAMP_STEPS = 20
+_FINAL_RATE_SHARE = 0.1
+_SKILL_SHARE = 0.8
+"""Share of the steps that imitate right responses only: the skill comes quickest without noise."""
+_SHARE_RIGHT = 0.4
+"""Share of right responses in the steps after that, which teach bad habits."""
+_MAX_PADDED_TOKENS = 1024
+_IGNORED = -100
+
+Progress = Callable[[int, float], None]
+"""Called after each step with the number of steps done and the step's mean token loss."""
+
+
+def fingerprint(num_steps: int, seed: int) -> str:
+    """Names what `warm_start` would produce: equal fingerprints, equal weights."""
+    determinants = {
+        "recipe": _RECIPE,
+        "model": tiny_config().to_dict(),
+        "num_steps": num_steps,
+        "seed": seed,
+        "torch": torch.__version__,
+    }
+    return hashlib.sha256(json.dumps(determinants, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def warm_start(directory: Path, num_steps: int, seed: int, progress: Progress | None = None) -> None:
+    """Write a tiny model after `num_steps` supervised steps on Counting as a Hugging Face checkpoint."""
+    build_tiny_model(directory, seed)
+    if num_steps == 0:
+        return
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    rng = random.Random(f"warm-start/{seed}")
+    for step in range(num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _LEARNING_RATE * _rate_share(step, num_steps)
+        share_right = 1.0 if step < _SKILL_SHARE * num_steps else _SHARE_RIGHT
+        batch = islice(demonstrations(rng, share_right), _DEMONSTRATIONS_PER_STEP)
+        loss = _accumulate(model, _encode(batch))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if progress:
+            progress(step + 1, loss)
+    model.save_pretrained(directory)
+
+
+def _rate_share(step: int, num_steps: int) -> float:
+    """Linear rise, then linear decay."""
+    decay = 1.0 - (1.0 - _FINAL_RATE_SHARE) * step / num_steps
+    return min(1.0, (step + 1) / _RAMP_STEPS) * decay
+
+
+def _encode(batch: Iterator[Demonstration]) -> list[tuple[list[int], int]]:
+    """(tokens of prompt and response, number of prompt tokens) of each."""
+    tokenizer = build_tokenizer()
+    encoded = []
+    for demonstration in batch:
+        prompt = tokenizer(demonstration.prompt)["input_ids"]
+        response = tokenizer(demonstration.response)["input_ids"]
+        encoded.append(([*prompt, *response, tokenizer.eos_token_id], len(prompt)))
+    return encoded
+
+
+def _accumulate(model: torch.nn.Module, batch: list[tuple[list[int], int]]) -> float:
+    """Add the gradient of the batch's loss, in which every demonstration weighs the same; returns that loss.
+
+    A token mean would drown where to stop, which most demonstrations show in few tokens, in long countings.
+    """
+    total = 0.0
+    for indices in pack([len(tokens) for tokens, _ in batch], _MAX_PADDED_TOKENS):
+        width = max(len(batch[i][0]) for i in indices)
+        inputs = torch.zeros(len(indices), width, dtype=torch.long)
+        targets = torch.full((len(indices), width), _IGNORED)
+        for row, i in enumerate(indices):
+            tokens, num_prompt = batch[i]
+            inputs[row, : len(tokens)] = torch.tensor(tokens)
+            targets[row, num_prompt - 1 : len(tokens) - 1] = torch.tensor(tokens[num_prompt:])
+        # Right padding needs no mask: causal attention never looks at it from a real token.
+        logits = model(input_ids=inputs, use_cache=False).logits
+        losses = functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
+        loss = (losses.sum(1) / (targets != _IGNORED).sum(1)).sum() / len(batch)
+        loss.backward()
+        total += loss.item()
+    return total

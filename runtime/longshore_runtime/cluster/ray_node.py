@@ -1,0 +1,204 @@
+"""This pod as a Ray node: starting it, noticing its end, ending it with everything that it started.
+
+Nodes have addresses of their own but may share a machine (a development cluster), so only the head has a fixed port.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+import structlog
+import tenacity
+
+from longshore.api import contract
+from longshore_runtime.cluster.placement import node_labels
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.settings import Settings
+
+log = structlog.get_logger()
+
+START_LIMIT_S = 120.0
+JOIN_LIMIT_S = 300.0
+DEREGISTER_LIMIT_S = 1.0
+"""For a node to take leave of its head; what remains is killed."""
+STOP_LIMIT_S = 10.0
+GOODBYE_LIMIT_S = 10.0
+
+_CORE_PROCESSES = ("raylet", "gcs_server")
+_MAX_TEMP_PATH = 40
+"""Ray puts sockets about 65 characters deep below its directory, and a socket's path has at most 107."""
+
+
+class RayNodeError(Exception):
+    """The node could not start: one sentence."""
+
+
+class RayNode:
+    """The Ray processes of this pod. As a context manager it stops them at the end of the block."""
+
+    def __init__(self, temp_dir: Path, session: int, core: Sequence[psutil.Process]) -> None:
+        self._temp_dir = temp_dir
+        self._session = session
+        self._core = core
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until a process that the node cannot do without ends; False when the time is over first."""
+        with contextlib.ExitStack() as stack:
+            try:
+                watched = [os.pidfd_open(process.pid) for process in self._core]
+            except ProcessLookupError:
+                return True
+            for descriptor in watched:
+                stack.callback(os.close, descriptor)
+            ended, _, _ = select.select(watched, [], [], timeout_s)
+            return bool(ended)
+
+    def stop(self) -> None:
+        """End the node with everything that runs on it; a second call does nothing."""
+        for process in self._core:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        psutil.wait_procs(self._core, timeout=DEREGISTER_LIMIT_S)
+        _discard(self._temp_dir, self._session)
+
+    def __enter__(self) -> "RayNode":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start_head(settings: Settings) -> RayNode:
+    """Start the Ray head in this pod; raises RayNodeError."""
+    port = contract.RAY_PORT
+    flags = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+    return _start(settings, flags, START_LIMIT_S)
+
+
+def join(settings: Settings) -> RayNode:
+    """Join the head of this attempt, waiting until it answers; raises RayNodeError when it does not in time."""
+
+    def log_attempt(state: tenacity.RetryCallState) -> None:
+        log.info("the coordinator's Ray head does not answer yet", address=settings.ray_address)
+
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(RayNodeError),
+        stop=tenacity.stop_after_delay(JOIN_LIMIT_S),
+        wait=tenacity.wait_exponential(multiplier=0.2, max=2),
+        before_sleep=log_attempt,
+        reraise=True,
+    )
+    return attempts(_join_once, settings)
+
+
+def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
+    """Whether something listens where the Ray head should."""
+    try:
+        with socket.create_connection((settings.coordinator_ip, contract.RAY_PORT), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def head_goes(settings: Settings) -> bool:
+    """Whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_result(lambda answers: answers),
+        stop=tenacity.stop_after_delay(GOODBYE_LIMIT_S),
+        wait=tenacity.wait_fixed(0.2),
+        retry_error_callback=lambda state: True,
+    )
+    return not attempts(head_answers, settings)
+
+
+def _join_once(settings: Settings) -> RayNode:
+    if not head_answers(settings):
+        raise RayNodeError(f"no Ray head answers at {settings.ray_address}")
+    return _start(settings, [f"--address={settings.ray_address}"], START_LIMIT_S)
+
+
+def _start(settings: Settings, flags: Sequence[str], limit_s: float) -> RayNode:
+    """`ray start` returns once the node is registered, and leaves its processes behind: they share its session."""
+    temp_dir = _temp_dir()
+    labels = node_labels(settings.component, settings.index)
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start"),
+        *flags,
+        f"--node-ip-address={settings.pod_ip}",
+        f"--temp-dir={temp_dir}",
+        "--num-cpus=0",
+        "--num-gpus=0",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+        "--labels=" + ",".join(f"{key}={value}" for key, value in labels.items()),
+    ]
+    with contextlib.ExitStack() as unless_started:
+        starter = subprocess.Popen(
+            command,
+            env={**os.environ, **RAY_ENVIRONMENT},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        unless_started.callback(_discard, temp_dir, starter.pid)
+        unless_started.callback(starter.kill)
+        _wait_started(starter, limit_s)
+        core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
+        if not core:
+            raise RayNodeError("Ray started and ended at once")
+        unless_started.pop_all()
+    return RayNode(temp_dir, starter.pid, core)
+
+
+def _wait_started(starter: "subprocess.Popen[str]", limit_s: float) -> None:
+    try:
+        output, _ = starter.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise RayNodeError(f"Ray did not start within {limit_s:.0f} s") from error
+    if starter.returncode != 0:
+        lines = output.strip().splitlines() or ["no message"]
+        raise RayNodeError(f"Ray did not start (exit status {starter.returncode}): {lines[-1]}")
+
+
+def _temp_dir() -> Path:
+    """A fresh directory per start, short enough for sockets: Ray refuses one that an earlier node still uses."""
+    configured = tempfile.gettempdir()
+    parent = configured if len(configured) + len("/ray-12345678") <= _MAX_TEMP_PATH else "/tmp"
+    return Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
+
+
+def _discard(temp_dir: Path, session: int) -> None:
+    """Kill until nothing is left: a process may start another while it is being looked for."""
+    deadline_s = time.monotonic() + STOP_LIMIT_S
+    while remaining := _members(session):
+        for process in remaining:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(remaining, timeout=1)
+        if time.monotonic() > deadline_s:
+            log.error("processes of the Ray node do not end", pids=[process.pid for process in remaining])
+            break
+    shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _members(session: int) -> list[psutil.Process]:
+    """Living processes of a session. (Ray's processes overwrite their environment and lose their parents.)"""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members

@@ -1,0 +1,130 @@
+"""The coordinator pod: Ray head and driver. Starts everything, runs the loop, ends with a code of the contract."""
+
+import contextlib
+import queue
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+import ray
+import structlog
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from longshore.api.contract import ExitCode
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import RuntimeStatus
+from longshore_runtime.cluster.health import HealthServer
+from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.errors import Interrupted, TrainerLost, UserError
+from longshore_runtime.logs import configure_logging
+from longshore_runtime.rollout.events import Event, StopRequested
+from longshore_runtime.session import Session
+from longshore_runtime.settings import Settings
+from longshore_runtime.storage import JobStorage, output_of
+from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
+
+log = structlog.get_logger()
+
+_CRASHED: Final = 1
+_MAX_FRUITLESS_SESSIONS: Final = 3
+
+
+def run_coordinator() -> int:
+    """Main program of the coordinator pod; returns its exit code."""
+    settings = Settings.from_env()
+    try:
+        _train(settings)
+    except UserError as error:
+        log.error("the job cannot run", reason=str(error))
+        settings.tell_why(str(error))
+        return ExitCode.USER_ERROR
+    except Interrupted as interruption:
+        log.info("interrupted", reason=str(interruption))
+        settings.tell_why(str(interruption))
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        log.exception("the coordinator crashed")
+        settings.tell_why(f"{type(error).__name__}: {error}")
+        return _CRASHED
+    settings.tell_why("training is complete")
+    return ExitCode.SUCCEEDED
+
+
+def _train(settings: Settings) -> None:
+    spec = _read_spec(settings)
+    output = JobStorage(settings.storage, output_of(settings.job, spec.storage.output)).output_dir
+    configure_logging(copy_to=output / "logs" / f"coordinator-{settings.attempt}.log")
+    stop = _StopSignal()
+    registry = CollectorRegistry()
+    sink = StatusReporter(settings.namespace, settings.job)
+    with start_head(settings), HealthServer(settings.pod_ip, registry) as health:
+        health.ready()
+        ray.init(
+            address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
+        )
+        first = RuntimeStatus(attempt=settings.attempt, steps=spec.algorithm.steps, activity="WaitForWorkers")
+        try:
+            _until_done(settings, spec, registry, sink, first, stop)
+        finally:
+            sink.close()
+            ray.shutdown()
+
+
+def _until_done(
+    settings: Settings,
+    spec: RLJobSpec,
+    registry: CollectorRegistry,
+    sink: StatusSink,
+    first: RuntimeStatus,
+    stop: "_StopSignal",
+) -> None:
+    """Run sessions until one completes: a lost trainer replica starts a new one from the newest checkpoint."""
+    num_fruitless = 0
+    while True:
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        with stop.sent_to(events), Session(settings, spec, registry, sink, first, events) as session:
+            try:
+                session.run()
+                return
+            except TrainerLost as loss:
+                num_fruitless = 0 if session.made_progress else num_fruitless + 1
+                if num_fruitless == _MAX_FRUITLESS_SESSIONS:
+                    raise
+                log.warning("starting again from the newest checkpoint", reason=str(loss))
+            except Interrupted:
+                session.save_if_possible()
+                raise
+
+
+def _read_spec(settings: Settings) -> RLJobSpec:
+    try:
+        return RLJobSpec.model_validate_json(settings.config.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"spec: {error.errors()[0]['msg']}") from error
+
+
+class _StopSignal:
+    """Turns SIGTERM into an event in the queue that the driver waits on; between steps it raises."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event] | None = None
+        self._received = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    @contextlib.contextmanager
+    def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
+        """Within this block a SIGTERM arrives in `events`."""
+        self._events = events
+        if self._received:
+            events.put(StopRequested())
+        try:
+            yield
+        finally:
+            self._events = None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._received = True
+        if self._events is not None:
+            self._events.put(StopRequested())

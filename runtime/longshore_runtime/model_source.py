@@ -1,0 +1,75 @@
+"""Where the initial weights come from: a checkpoint of the user, or the built-in one, warm-started and cached."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+import structlog
+
+from longshore.api.model import Model
+from longshore.api.status import WarmStart
+from longshore_runtime.errors import UserError
+from longshore_runtime.storage import JobStorage
+
+log = structlog.get_logger()
+
+_CACHE = "cache/tiny"
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A Hugging Face directory in the storage, relative to it."""
+
+    path: str
+    warm_start: WarmStart | None = None
+
+
+@ray.remote(num_cpus=0, max_retries=3)
+def _build_tiny(relative: str, num_steps: int, seed: int) -> float:
+    """Make the built-in model in the storage; returns the seconds that it took."""
+    from longshore_runtime.backends.warm_start import warm_start
+
+    target = JobStorage.from_env("").resolve(relative)
+    unfinished = target.with_name(f".unfinished-{target.name}")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    started_s = time.monotonic()
+    warm_start(unfinished, num_steps, seed)
+    elapsed_s = time.monotonic() - started_s
+    (unfinished / "warm_start.json").write_text(json.dumps({"seconds": elapsed_s}))
+    unfinished.rename(target)
+    return elapsed_s
+
+
+@ray.remote(num_cpus=0)
+def _fingerprint(num_steps: int, seed: int) -> str:
+    from longshore_runtime.backends.warm_start import fingerprint
+
+    return fingerprint(num_steps, seed)
+
+
+def initial_model(model: Model, seed: int, storage: JobStorage, worker_options: dict[str, object]) -> InitialModel:
+    """Check the user's checkpoint, or make the built-in model on a worker unless an earlier job has."""
+    if model.path is not None:
+        _require_checkpoint(storage.resolve(model.path), model.path)
+        return InitialModel(model.path)
+    steps = model.warm_start_steps
+    name = ray.get(_fingerprint.options(**worker_options).remote(steps, seed))
+    relative = f"{_CACHE}-{name}"
+    path = storage.resolve(relative)
+    cached = path.is_dir()
+    if not cached:
+        log.info("building the tiny model", warm_start_steps=steps)
+        ray.get(_build_tiny.options(**worker_options).remote(relative, steps, seed))
+    if not steps:
+        return InitialModel(relative)
+    seconds = json.loads((path / "warm_start.json").read_text())["seconds"]
+    return InitialModel(relative, WarmStart(seconds=round(seconds, 1), cached=cached))
+
+
+def _require_checkpoint(path: Path, name: str) -> None:
+    if not path.is_dir():
+        raise UserError(f"model.path: {name!r} does not exist in the storage of the job")
+    if not (path / "config.json").is_file():
+        raise UserError(f"model.path: {name!r} has no config.json; give a Hugging Face checkpoint")

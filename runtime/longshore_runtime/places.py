@@ -1,0 +1,31 @@
+"""Where engines and trainer replicas run. Pure: the shape of the worker pods decides."""
+
+from dataclasses import dataclass
+
+from longshore.api.pods import Workers
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker pod and GPUs in it (none: the CPU)."""
+
+    worker: int
+    gpus: tuple[int, ...]
+
+
+def engine_places(workers: Workers, tp_size: int) -> list[Place]:
+    """Engines fill the pods in order; none crosses a pod, since GPUs of other pods are out of its sight."""
+    if workers.gpus_per_pod == 0:
+        return [Place(worker, ()) for worker in range(workers.replicas)]
+    return [
+        Place(worker, tuple(range(first, first + tp_size)))
+        for worker in range(workers.replicas)
+        for first in range(0, workers.gpus_per_pod, tp_size)
+    ]
+
+
+def trainer_places(workers: Workers, num_replicas: int | None) -> list[Place]:
+    """One trainer replica per GPU (per pod without GPUs), or the first `num_replicas` of them over the pods in turn."""
+    gpus = range(workers.gpus_per_pod) if workers.gpus_per_pod else [None]
+    places = [Place(worker, () if gpu is None else (gpu,)) for gpu in gpus for worker in range(workers.replicas)]
+    return sorted(places[: num_replicas or len(places)], key=lambda place: (place.worker, place.gpus))

@@ -1,0 +1,26 @@
+"""The reward functions by kind. Each takes (prompt, response, answer) and returns a number."""
+
+import importlib
+from collections.abc import Callable
+
+from longshore.api.training import RewardKind
+
+RewardFunction = Callable[[str, str, str], float]
+
+
+def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction:
+    """The function of a reward kind; raises ImportError or AttributeError for an import path that leads nowhere."""
+    match kind:
+        case RewardKind.TASK:
+            from longshore_runtime.tasks import counting
+
+            return lambda prompt, response, answer: counting.score(response, answer)
+        case RewardKind.MATHS:
+            from longshore_runtime.rewards.maths import answers_agree
+
+            return lambda prompt, response, answer: float(answers_agree(response, answer))
+        case RewardKind.PYTHON:
+            assert import_path is not None, "validation asks for one"
+            module, name = import_path.split(":")
+            function: RewardFunction = getattr(importlib.import_module(module), name)
+            return function

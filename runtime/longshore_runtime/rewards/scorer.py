@@ -1,0 +1,159 @@
+"""Scores responses in a warm process of its own, with a time limit that is enforced from outside.
+
+A response whose scoring is cut off scores 0 and is counted apart. A verifier that dies is started again; when it keeps
+dying on a sample, that is an error and never a silent zero.
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from longshore.api.training import Reward, RewardKind
+
+_START_TIMEOUT_S: Final = 120.0
+_MAX_TRIES: Final = 3
+
+
+class RewardError(Exception):
+    """A reward could not be computed: one sentence that names the reward and the sample."""
+
+
+@dataclass(frozen=True)
+class RewardOptions:
+    """The slice of a job's spec that a scorer needs."""
+
+    kind: RewardKind
+    import_path: str | None
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class ScoreItem:
+    """One response to score; `sample` names it in messages."""
+
+    sample: str
+    prompt: str
+    response: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What a response is worth, and how long it took to tell."""
+
+    reward: float
+    seconds: float
+    timed_out: bool
+
+
+def reward_options(reward: Reward) -> RewardOptions:
+    """Options of a scorer from the spec."""
+    return RewardOptions(reward.kind, reward.import_path, reward.timeout_s)
+
+
+class Scorer:
+    """One scoring process, started when first needed and again after every cut-off."""
+
+    def __init__(self, options: RewardOptions) -> None:
+        self._options = options
+        self._child: _Child | None = None
+
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
+        """Rewards of several responses; raises RewardError."""
+        return [self._score(item) for item in items]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def _score(self, item: ScoreItem) -> ScoreResult:
+        request = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+        for _ in range(_MAX_TRIES):
+            child = self._child = self._child or _Child(self._options)
+            started_s = time.monotonic()
+            try:
+                reply = child.ask(request, self._options.timeout_s)
+            except TimeoutError:
+                self.close()
+                return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
+            except EOFError:
+                self.close()
+                continue
+            if "error" in reply:
+                raise RewardError(f"reward {self._name}: {item.sample}: {reply['error']}")
+            return ScoreResult(reply["reward"], time.monotonic() - started_s, timed_out=False)
+        raise RewardError(f"reward {self._name}: {item.sample}: the scoring process died {_MAX_TRIES} times")
+
+    @property
+    def _name(self) -> str:
+        return self._options.import_path or self._options.kind.value
+
+
+class _Child:
+    def __init__(self, options: RewardOptions) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "longshore_runtime.rewards.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+        )
+        self._unread = b""
+        try:
+            hello = self.ask({"kind": options.kind.value, "import_path": options.import_path}, _START_TIMEOUT_S)
+        except (TimeoutError, EOFError) as error:
+            self.kill()
+            raise RewardError(f"reward {options.kind.value}: the scoring process does not start") from error
+        if "error" in hello:
+            self.kill()
+            raise RewardError(hello["error"])
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(orjson.dumps(request, option=orjson.OPT_APPEND_NEWLINE))
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise EOFError from error
+        reply: dict[str, Any] = orjson.loads(self._read_line(time.monotonic() + timeout_s))
+        return reply
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue  # The request that nobody read any more.
+
+    def _read_line(self, deadline_s: float) -> bytes:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    raise TimeoutError
+                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    raise EOFError
+                self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+def _environment() -> dict[str, str]:
+    """Nothing but what Python needs: no token and no address reaches reward code."""
+    kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in kept if name in os.environ}

@@ -1,0 +1,193 @@
+"""An engine as a Ray actor: one thread steps it and alone touches it; calls and results pass through queues."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.storage import JobStorage
+from longshore_runtime.types import Completion, Engine, EngineStats, Request, Weights
+
+Command = Callable[[Engine], Any]
+
+
+class EngineDied(Exception):
+    """The engine raised an error and takes no more work: one sentence."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    command: Command
+    result: "Future[Any]"
+
+
+class EngineThread(threading.Thread):
+    """Creates an engine and steps it while it has work, with the commands between two steps."""
+
+    def __init__(self, create: Callable[[], Engine], on_completions: Callable[[list[Completion]], None]) -> None:
+        super().__init__(name="engine", daemon=True)
+        self.started: Future[None] = Future()
+        self.ended: Future[None] = Future()
+        self.stats = EngineStats()
+        """As of the last step or command."""
+        self._create = create
+        self._on_completions = on_completions
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._error: EngineDied | None = None
+
+    def call(self, command: Command) -> "Future[Any]":
+        """Have the thread run a command; commands run in the order of the calls."""
+        result: Future[Any] = Future()
+        with self._lock:
+            if self._error is not None:
+                result.set_exception(self._error)
+            else:
+                self._calls.put(_Call(command, result))
+        return result
+
+    def stop(self) -> None:
+        """End the thread after the commands so far."""
+        self._calls.put(None)
+
+    def run(self) -> None:
+        """Body of the thread."""
+        try:
+            engine = self._create()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the one who waits
+            self._fail(error)
+            self.started.set_exception(error)
+            return
+        self.started.set_result(None)
+        try:
+            while self._obey(engine):
+                self._step(engine)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._fail(error)
+            return
+        self.ended.set_result(None)
+
+    def emit(self, completions: Sequence[Completion]) -> None:
+        """Send responses on; called by the thread and by its commands."""
+        if completions:
+            self._on_completions(list(completions))
+
+    def _obey(self, engine: Engine) -> bool:
+        """Run the commands that wait, or wait for one if the engine is idle; False: stop."""
+        while not self._calls.empty() or not engine.has_work():
+            call = self._calls.get()
+            if call is None:
+                return False
+            try:
+                outcome = call.command(engine)
+            except Exception as error:
+                call.result.set_exception(_died(error))
+                raise
+            self.stats = engine.stats()
+            call.result.set_result(outcome)
+        return True
+
+    def _step(self, engine: Engine) -> None:
+        completions = engine.step()
+        self.stats = engine.stats()
+        self.emit(completions)
+
+    def _fail(self, error: Exception) -> None:
+        died = _died(error)
+        with self._lock:
+            self._error = died
+        while not self._calls.empty():
+            call = self._calls.get()
+            if call is not None:
+                call.result.set_exception(died)
+        self.ended.set_exception(died)
+
+
+def _died(error: Exception) -> EngineDied:
+    lines = str(error).strip().splitlines() or ["no message"]
+    return EngineDied(f"the engine failed: {type(error).__name__}: {lines[0]}")
+
+
+class EngineActor:
+    """Class of a Ray actor. Commands carry numbers (from 0) and run in their order: calls may overtake each other."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_event_loop()
+        self._batches: asyncio.Queue[list[Completion]] = asyncio.Queue()
+        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._next = 0
+        self._thread: EngineThread | None = None
+
+    async def start(self, spec: EngineSpec, model: str, output: str) -> None:
+        """Start the engine on a checkpoint of the job's storage; raises EngineStartError."""
+
+        def create() -> Engine:
+            from longshore_runtime.backends.engines import create_engine
+
+            return create_engine(spec, JobStorage.from_env(output).resolve(model))
+
+        self._thread = EngineThread(create, self._emit)
+        self._thread.start()
+        await asyncio.wrap_future(self._thread.started)
+
+    async def add(self, number: int, requests: Sequence[Request]) -> None:
+        """Take requests."""
+        await self._in_turn(number, lambda engine: engine.add(requests))
+
+    async def abort(self, number: int, request_ids: Sequence[str]) -> None:
+        """Stop requests; they come out of `events` with reason ABORT."""
+        await self._in_turn(number, lambda engine: self._running.emit(engine.abort(request_ids)))
+
+    async def publish(self, number: int, weights: Weights, policy_version: int) -> str:
+        """Put weights in place; answers with the checksum of what was loaded."""
+        return await self._in_turn(number, lambda engine: engine.load_weights(weights, policy_version))
+
+    async def sleep(self, number: int) -> None:
+        """Free the accelerator."""
+        await self._in_turn(number, lambda engine: engine.sleep())
+
+    async def wake(self, number: int) -> None:
+        """Take the accelerator back."""
+        await self._in_turn(number, lambda engine: engine.wake())
+
+    async def stats(self) -> EngineStats:
+        """State of the engine as of its last step; answers while the engine steps."""
+        return self._running.stats
+
+    @ray.method(num_returns="streaming")
+    async def events(self) -> AsyncIterator[list[Completion]]:
+        """Responses as they end, batch by batch; raises EngineDied when the engine fails."""
+        ended = asyncio.wrap_future(self._running.ended)
+        while True:
+            batch = asyncio.ensure_future(self._batches.get())
+            await asyncio.wait((batch, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not batch.done():
+                batch.cancel()
+                ended.result()
+                return
+            yield batch.result()
+
+    @property
+    def _running(self) -> EngineThread:
+        assert self._thread is not None, "start comes first"
+        return self._thread
+
+    def _emit(self, completions: list[Completion]) -> None:
+        self._loop.call_soon_threadsafe(self._batches.put_nowait, completions)
+
+    async def _in_turn(self, number: int, command: Command) -> Any:
+        if number != self._next:
+            self._turns[number] = self._loop.create_future()
+            await self._turns[number]
+            del self._turns[number]
+        result = self._running.call(command)
+        self._next += 1
+        if (following := self._turns.get(self._next)) is not None:
+            following.set_result(None)
+        return await asyncio.wrap_future(result)

@@ -1,0 +1,123 @@
+"""The driver's end of an engine: calls go to its actor; what happens there arrives in the driver's event queue."""
+
+import itertools
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import ray
+
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.cluster.placement import placement
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied
+from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
+from longshore_runtime.types import EngineStats, Request
+
+T = TypeVar("T")
+
+_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
+
+
+class Reply(Generic[T]):
+    """The answer of an engine, on its way: ask several engines first, then wait for all."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def get(self, timeout_s: float | None = None) -> T:
+        """The answer; raises EngineDied when the engine is gone, and EngineStartError when it could not start."""
+        try:
+            answer: T = ray.get(self._reference, timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            raise _engine_error(error) from error
+        return answer
+
+
+class EngineHandle:
+    """One engine in one place; its loss is told once, as EngineLost, and the handle is then of no further use."""
+
+    def __init__(
+        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
+    ) -> None:
+        """Begin to start an engine; `model` and `output` are relative to the storage."""
+        self.engine = engine
+        self.place = place
+        self._events = events
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._alive = self._ended = False
+        self._actor = _Actor.options(**placement(place.worker, gpus=place.gpus)).remote()
+        self._started = Reply[None](self._actor.start.remote(spec, model, output))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has started and is neither lost nor stopped."""
+        return self._alive
+
+    def wait_started(self, timeout_s: float | None = None) -> None:
+        """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied."""
+        self._started.get(timeout_s)
+        with self._lock:
+            if self._ended:
+                raise EngineDied("the engine was stopped while it started")
+            self._alive = True
+        stream = self._actor.events.remote()
+        threading.Thread(target=self._consume, args=(stream,), name=f"engine-{self.engine}", daemon=True).start()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Start requests; does not wait."""
+        self._actor.add.remote(next(self._numbers), requests)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests; does not wait. Those that still run come back with reason ABORT."""
+        self._actor.abort.remote(next(self._numbers), request_ids)
+
+    def publish(self, weights: Any, policy_version: int) -> Reply[str]:
+        """Load weights, given as a reference or a value; the answer is the checksum of what was loaded."""
+        return Reply(self._actor.publish.remote(next(self._numbers), weights, policy_version))
+
+    def stats(self) -> Reply[EngineStats]:
+        """State and counters, as of the last step."""
+        return Reply(self._actor.stats.remote())
+
+    def sleep(self) -> Reply[None]:
+        """Free the accelerator."""
+        return Reply(self._actor.sleep.remote(next(self._numbers)))
+
+    def wake(self) -> Reply[None]:
+        """Take the accelerator back."""
+        return Reply(self._actor.wake.remote(next(self._numbers)))
+
+    def stop(self) -> None:
+        """End the engine; no event tells of it."""
+        self._end()
+        ray.kill(self._actor)
+
+    def _consume(self, stream: Any) -> None:
+        reason = "its event stream ended"
+        try:
+            for reference in stream:
+                self._events.put(ResponsesEnded(self.engine, ray.get(reference)))
+        except ray.exceptions.RayError as error:
+            reason = str(_engine_error(error))
+        if self._end():
+            self._events.put(EngineLost(self.engine, reason))
+
+    def _end(self) -> bool:
+        """Whether it was alive until now."""
+        with self._lock:
+            was_alive, self._alive, self._ended = self._alive, False, True
+        return was_alive
+
+
+def _engine_error(error: Exception) -> Exception:
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, EngineDied | EngineStartError):
+        return cause
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return EngineDied("the engine does not answer in time")
+    if isinstance(error, ray.exceptions.RayActorError):
+        return EngineDied(f"the engine's process or pod is gone ({type(error).__name__})")
+    return EngineDied(f"the engine cannot be reached: {str(error).strip().splitlines()[-1]}")

@@ -1,0 +1,180 @@
+"""One session of a job: engines, trainers and rewards are built on its pods, the loop runs, all is taken down."""
+
+import contextlib
+import queue
+from types import TracebackType
+from typing import Any, Final
+
+import ray
+import structlog
+from prometheus_client import CollectorRegistry
+
+from longshore.api.model import Data
+from longshore.api.names import Component
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import RuntimeStatus
+from longshore.policy.draws import DrawCursor
+from longshore.policy.presets import round_policy
+from longshore.policy.round_policy import BatchShape
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.clock import SystemClock
+from longshore_runtime.cluster.placement import placement
+from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
+from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.model_source import InitialModel, initial_model
+from longshore_runtime.places import engine_places, trainer_places
+from longshore_runtime.rewards.scorer import reward_options
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.settings import Settings
+from longshore_runtime.storage import JobStorage, output_of
+from longshore_runtime.tasks.rows import builtin_prompt_sets
+from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.status_reporter import StatusSink
+from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.training import LoopOptions, Parts, TrainingLoop
+from longshore_runtime.types import TrainerOptions
+
+log = structlog.get_logger()
+
+_SAVE_TIMEOUT_S: Final = 60.0
+
+
+class Session:
+    """A context: leaving it ends every actor that it started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        spec: RLJobSpec,
+        registry: CollectorRegistry,
+        sink: StatusSink,
+        first: RuntimeStatus,
+        events: "queue.SimpleQueue[Event]",
+    ) -> None:
+        self._spec = spec
+        self._events = events
+        self._exit = contextlib.ExitStack()
+        self._storage = JobStorage(settings.storage, output_of(settings.job, spec.storage.output))
+        output = self._storage.output_dir
+        metrics = Metrics(output, registry)
+        self._exit.callback(metrics.close)
+        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, first)
+        self._loop: TrainingLoop | None = None
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    def run(self) -> None:
+        """Build all parts and train to the end."""
+        self._recorder.activity("PrepareModel")
+        model = self._initial_model()
+        tokenizer = load_tokenizer(self._storage.resolve(model.path))
+        prompts = self._prompts(tokenizer)
+        self._recorder.activity("StartEngines")
+        engines, trainers = self._engines(model), self._trainers(model)
+        engines.wait_for_all()
+        spec, algorithm = self._spec, self._spec.algorithm
+        shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
+        checkpoints = CheckpointStore(self._storage.output_dir / "checkpoints", spec.checkpoint.keep)
+        self._loop = TrainingLoop(
+            LoopOptions(
+                algorithm=algorithm,
+                evaluation=spec.evaluation,
+                on_finish=spec.rollout.on_finish,
+                on_reward_error=spec.reward.on_error,
+                checkpoint_every_steps=spec.checkpoint.every_steps,
+            ),
+            Parts(
+                policy=round_policy(spec.rollout, shape, DrawCursor(len(prompts.train), algorithm.seed)),
+                prompts=prompts,
+                engines=engines,
+                trainers=trainers,
+                rewards=self._rewards(tokenizer),
+                checkpoints=checkpoints,
+                storage=self._storage,
+                recorder=self._recorder,
+                events=self._events,
+                clock=SystemClock(),
+            ),
+        )
+        self._loop.run()
+
+    @property
+    def made_progress(self) -> bool:
+        """Whether a step was trained in this session."""
+        return self._loop is not None and self._loop.num_steps > 0
+
+    def save_if_possible(self) -> None:
+        """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""
+        if self._loop is None:
+            return
+        try:
+            self._loop.save(timeout_s=_SAVE_TIMEOUT_S)
+        except TrainerLost as loss:
+            log.warning("no checkpoint at the end", reason=str(loss))
+
+    def _initial_model(self) -> InitialModel:
+        model = initial_model(self._spec.model, self._spec.algorithm.seed, self._storage, placement(0))
+        if model.warm_start is not None:
+            self._recorder.warm_start(model.warm_start)
+        return model
+
+    def _prompts(self, tokenizer: Any) -> PromptSets:
+        data: Data = self._spec.data
+        if data.path is None:
+            return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
+        prompts = prompt_sets(read_rows(self._storage.resolve(data.path), data), data, tokenizer)
+        log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
+        return prompts
+
+    def _engines(self, model: InitialModel) -> EnginePool:
+        options = self._spec.rollout.engine
+        spec = EngineSpec(
+            options=options,
+            max_context_tokens=self._spec.model.max_context_tokens,
+            seed=self._spec.algorithm.seed,
+            accelerator=self._spec.workers.has_accelerator,
+        )
+        places = engine_places(self._spec.workers, options.tensor_parallel_size)
+        engines = EnginePool(places, spec, model.path, self._storage.output, self._events)
+        self._exit.callback(engines.stop)
+        return engines
+
+    def _trainers(self, model: InitialModel) -> TrainerGroup:
+        algorithm, trainer = self._spec.algorithm, self._spec.trainer
+        options = TrainerOptions(
+            learning_rate=algorithm.learning_rate,
+            warmup_steps=algorithm.warmup_steps,
+            weight_decay=algorithm.weight_decay,
+            max_grad_norm=algorithm.max_grad_norm,
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            kl_coefficient=algorithm.kl_coefficient,
+            temperature=algorithm.temperature,
+            max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
+            seed=algorithm.seed,
+        )
+        places = trainer_places(self._spec.workers, trainer.data_parallel_size)
+        trainers = TrainerGroup(places, trainer.backend, options, model.path, self._storage.output)
+        self._exit.callback(trainers.stop)
+        return trainers
+
+    def _rewards(self, tokenizer: Any) -> RewardPool:
+        reward = self._spec.reward
+        pods = [placement(index, component=Component.REWARD) for index in range(reward.pods)]
+        here = {"num_cpus": 0, "label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
+        actors = [pod for pod in pods for _ in range(reward.workers_per_pod)] or [here] * reward.workers_per_pod
+        pool = RewardPool(reward_options(reward), actors, tokenizer, self._events)
+        self._exit.callback(pool.stop)
+        return pool

@@ -1,0 +1,83 @@
+"""What the operator tells a pod through its environment (`longshore.api.contract`)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshore.api import contract
+from longshore.api.names import Component
+
+
+class SettingsError(Exception):
+    """The environment is not that of a pod of a job: one sentence that names the variable."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment of a pod, read once."""
+
+    job: str
+    namespace: str
+    job_uid: str
+    attempt: int
+    component: Component
+    index: int
+    """Number of a worker or reward pod; 0 for the coordinator."""
+    pod_name: str
+    pod_ip: str
+    coordinator_ip: str
+    config: Path
+    storage: Path
+    termination_log: Path
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Read the contract's variables; raises SettingsError."""
+        pod_ip = _text(environment, contract.ENV_POD_IP)
+        component = _component(environment)
+        is_coordinator = component is Component.COORDINATOR
+        return cls(
+            job=_text(environment, contract.ENV_JOB_NAME),
+            namespace=_text(environment, contract.ENV_JOB_NAMESPACE),
+            job_uid=_text(environment, contract.ENV_JOB_UID),
+            attempt=_number(environment, contract.ENV_ATTEMPT),
+            component=component,
+            index=0 if is_coordinator else _number(environment, contract.ENV_INDEX),
+            pod_name=_text(environment, contract.ENV_POD_NAME),
+            pod_ip=pod_ip,
+            coordinator_ip=pod_ip if is_coordinator else _text(environment, contract.ENV_COORDINATOR_ADDRESS),
+            config=Path(_text(environment, contract.ENV_CONFIG)),
+            storage=Path(_text(environment, contract.ENV_STORAGE)),
+            termination_log=Path(_text(environment, contract.ENV_TERMINATION_LOG)),
+        )
+
+    @property
+    def ray_address(self) -> str:
+        """Where the Ray head listens."""
+        return f"{self.coordinator_ip}:{contract.RAY_PORT}"
+
+    def tell_why(self, sentence: str) -> None:
+        """Leave the reason of the end where Kubernetes finds it."""
+        self.termination_log.write_text(sentence)
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise SettingsError(f"{name} is not set: this program runs in a pod that the Longshore operator made")
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = _text(environment, name)
+    if not value.isdecimal():
+        raise SettingsError(f"{name} must be a number and is {value!r}")
+    return int(value)
+
+
+def _component(environment: Mapping[str, str]) -> Component:
+    value = _text(environment, contract.ENV_COMPONENT)
+    if value not in list(Component):
+        raise SettingsError(f"{contract.ENV_COMPONENT} must be one of {', '.join(Component)} and is {value!r}")
+    return Component(value)

@@ -1,0 +1,24 @@
+"""Prompts of the built-in tasks, tokenised."""
+
+from typing import Final
+
+from longshore.api.model import Data
+from longshore_runtime.data.dataset import PromptSets, Tokenizer
+from longshore_runtime.tasks import counting
+from longshore_runtime.types import PromptRecord
+
+_NUM_TRAIN_PROMPTS: Final = 4096
+
+
+def builtin_prompt_sets(data: Data, seed: int, tokenizer: Tokenizer) -> PromptSets:
+    """Training and held-out prompts of the task that `data.builtin` names."""
+    train = counting.generate(_NUM_TRAIN_PROMPTS, seed)
+    held_out = counting.held_out(data.held_out_prompts, seed) if data.held_out_prompts else []
+    return PromptSets(_records(train, tokenizer), _records(held_out, tokenizer), num_too_long=0)
+
+
+def _records(rows: list[counting.CountingRow], tokenizer: Tokenizer) -> tuple[PromptRecord, ...]:
+    return tuple(
+        PromptRecord(index, row.prompt, tuple(tokenizer.encode(row.prompt)), row.answer)
+        for index, row in enumerate(rows)
+    )

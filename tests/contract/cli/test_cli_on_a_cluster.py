@@ -1,0 +1,319 @@
+"""The command line against a real API server with a real kubelet."""
+
+import itertools
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.client.exceptions import ApiException
+from tests.unit.cli.samples import at_step, condition
+from typer.testing import CliRunner, Result
+
+from longshore_cli import jobs, stream
+from longshore_cli.client import Json, Kube
+from longshore_cli.main import app
+from longshore_cli.target import Target
+from longshore_devcluster.launcher import cluster_process
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 60.0
+IMAGE = "python:3.11"
+"""The embedded kubelet runs the machine's own Python."""
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An embedded cluster that knows RLJobs; no operator runs, so that tests write the status themselves."""
+    with cluster_process(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster.kubeconfig
+
+
+@pytest.fixture(scope="module")
+def kube(kubeconfig: Path) -> Kube:
+    """A client of the cluster."""
+    return Target(kubeconfig).connect()
+
+
+@pytest.fixture(scope="module")
+def crd(kube: Kube) -> None:
+    """RLJobs are known."""
+    (definition,) = jobs.read_manifest(ROOT / "crds" / "longshore.dev_rljobs.yaml")
+    kube.apply(definition)
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    name = definition["metadata"]["name"]
+    for _, item in stream.watch(kube, path, f"metadata.name={name}", timeout_s=TIMEOUT_S):
+        if any(
+            c["type"] == "Established" and c["status"] == "True" for c in item.get("status", {}).get("conditions", [])
+        ):
+            return
+    raise AssertionError("the CRD was not established")
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, crd: None) -> Path:
+    """A small job with a claim of its own."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump_all([claim("shared"), job("demo")]))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Jobs of a test go with it."""
+    yield
+    if "crd" in request.fixturenames:
+        kube: Kube = request.getfixturevalue("kube")
+        for item in kube.request("GET", kube.job_path())["items"]:
+            kube.request("DELETE", kube.job_path(item["metadata"]["name"]))
+
+
+def job(name: str, **spec: object) -> Json:
+    return {
+        "apiVersion": "longshore.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"builtin": "Tiny"},
+            "data": {"builtin": "Counting"},
+            "algorithm": {"steps": 3, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+            "storage": {"claimName": "shared"},
+            **spec,
+        },
+    }
+
+
+def claim(name: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+
+
+def report(kube: Kube, name: str, status: Json) -> None:
+    """Write a status as operator and coordinator would."""
+    path = f"{kube.job_path(name)}/status"
+    kube.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+
+
+def longshore(kubeconfig: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments), "--kubeconfig", str(kubeconfig)])
+
+
+def test_a_cluster_without_longshore_says_how_to_install_it(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
+    path = tmp_path / "unknown.yaml"
+    path.write_text(yaml.safe_dump(job("demo") | {"apiVersion": "longshore.dev/v0"}))
+    result = longshore(kubeconfig, "submit", path)
+    assert result.exit_code == 1
+    assert "does not know the kind RLJob" in result.stderr
+    assert "longshore up" in result.stderr
+
+
+def test_submit_applies_everything_and_again_changes_nothing(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    first = longshore(kubeconfig, "submit", manifest)
+    assert first.stdout.splitlines() == ["persistentvolumeclaim/shared applied", "rljob/demo applied"], first.output
+    before = kube.job("demo")["metadata"]["resourceVersion"]
+    assert longshore(kubeconfig, "submit", manifest).exit_code == 0
+    assert kube.job("demo")["metadata"]["resourceVersion"] == before
+
+
+def test_submit_tells_what_the_api_server_refuses(kubeconfig: Path, tmp_path: Path, crd: None) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(job("wrong", rollout={"strategy": "PartialRollout"})))
+    result = longshore(kubeconfig, "submit", path)
+    assert result.exit_code == 1
+    assert "set onPolicy to Relaxed" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_commands_name_a_job_that_does_not_exist(kubeconfig: Path, crd: None) -> None:
+    for command in ("watch", "suspend", "resume", "fetch"):
+        result = longshore(kubeconfig, command, "nobody")
+        assert result.exit_code == 1
+        assert "There is no RLJob 'nobody' in namespace 'default'." in result.stderr
+
+
+def test_suspend_and_resume_change_the_spec_alone(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    before = kube.job("demo")["spec"]
+    assert longshore(kubeconfig, "suspend", "demo").exit_code == 0
+    assert kube.job("demo")["spec"] == before | {"suspend": True}
+    assert longshore(kubeconfig, "resume", "demo").exit_code == 0
+    assert kube.job("demo")["spec"] == before
+
+
+def test_watch_tells_every_step_until_the_job_succeeded(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    reports: list[Json] = [{"phase": "Running", "attempt": 1, "runtime": at_step(step)} for step in (1, 2, 3)]
+    reports.append({"phase": "Succeeded", "runtime": {"activity": "Done"}})
+    report(kube, "demo", {"phase": "Running", "attempt": 1, "runtime": at_step(0)})
+    told = _watch_while(kubeconfig, kube, reports)
+    assert told.returncode == 0, told.stderr
+    assert [line.split("  ")[0] for line in told.stdout.splitlines() if line.startswith("step")] == [
+        "step 1/3", "step 2/3", "step 3/3"
+    ]  # fmt: skip
+    assert told.stdout.splitlines()[-1].startswith("Succeeded after 3 steps")
+
+
+def test_watch_ends_with_one_and_the_sentence_when_the_job_failed(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    sentence = "data.path: there is no such file"
+    report(kube, "demo", {"phase": "Failed", "conditions": [condition("Failed", "True", "UserError", sentence)]})
+    told = longshore(kubeconfig, "watch", "demo")
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[-1] == f"Failed: UserError: {sentence}"
+
+
+def test_watch_ends_when_the_job_is_deleted(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    told = _watch_while(kubeconfig, kube, [])
+    assert told.returncode == 1
+    assert "The RLJob 'demo' was deleted." in told.stderr
+
+
+def _watch_while(kubeconfig: Path, kube: Kube, reports: list[Json]) -> subprocess.CompletedProcess[str]:
+    """Watch in a process of its own, write the reports once it looks, and delete the job when there are none."""
+    command = [sys.executable, "-m", "longshore_cli", "watch", "demo", "--kubeconfig", str(kubeconfig)]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    giving_up = threading.Timer(TIMEOUT_S, watching.kill)
+    giving_up.start()
+    try:
+        seen = _wait_until_it_looks(kube, watching)
+        for status in reports:
+            report(kube, "demo", status)
+        if not reports:
+            kube.request("DELETE", kube.job_path("demo"))
+        stdout, stderr = watching.communicate()
+        return subprocess.CompletedProcess(command, watching.returncode, seen + stdout, stderr)
+    finally:
+        giving_up.cancel()
+        watching.kill()
+
+
+def _wait_until_it_looks(kube: Kube, watching: "subprocess.Popen[str]") -> str:
+    """New attempts are reported until the first of them is told."""
+    first: queue.SimpleQueue[str] = queue.SimpleQueue()
+    assert watching.stdout is not None
+    threading.Thread(target=lambda: first.put(watching.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]
+    for attempt in itertools.count(1):
+        report(kube, "demo", {"attempt": attempt})
+        try:
+            return first.get(timeout=0.5)
+        except queue.Empty:
+            continue
+    raise AssertionError
+
+
+def test_files_go_into_a_claim_and_come_back(kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    source = tmp_path / "model"
+    (source / "sub").mkdir(parents=True)
+    (source / "config.json").write_text("{}")
+    (source / "sub" / "weights.bin").write_bytes(bytes(range(256)) * 12_000)
+    put = longshore(kubeconfig, "put", "demo", source, "models/tiny", "--image", IMAGE)
+    assert put.exit_code == 0, put.output
+    fetched = longshore(kubeconfig, "fetch", "demo", tmp_path / "copy", "--path", "models/tiny", "--image", IMAGE)
+    assert fetched.exit_code == 0, fetched.output
+    assert "2 files" in fetched.stdout
+    assert (tmp_path / "copy" / "sub" / "weights.bin").read_bytes() == (source / "sub" / "weights.bin").read_bytes()
+    assert (tmp_path / "copy" / "config.json").read_text() == "{}"
+    assert _helper_pods(kube) == []
+
+
+def test_a_claim_takes_files_before_there_is_a_job(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
+    kube.apply(claim("early"))
+    (tmp_path / "train.jsonl").write_text("{}")
+    arguments = ("put", "early", tmp_path / "train.jsonl", "data/train.jsonl", "--image", IMAGE)
+    assert longshore(kubeconfig, *arguments).exit_code == 0
+    again = longshore(kubeconfig, *arguments)
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr and "--force" in again.stderr
+    assert longshore(kubeconfig, *arguments, "--force").exit_code == 0
+
+
+def test_a_copy_that_fails_says_why_and_leaves_neither_files_nor_pod(
+    kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path
+) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    result = longshore(kubeconfig, "fetch", "demo", tmp_path / "copy", "--path", "nothing/here", "--image", IMAGE)
+    assert result.exit_code == 1
+    assert "there is no 'here'" in result.stderr
+    assert not (tmp_path / "copy").exists()
+    assert _helper_pods(kube) == []
+
+
+def test_what_lies_at_the_destination_is_safe_before_a_pod_is_made(
+    kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path
+) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    (tmp_path / "copy").mkdir()
+    result = longshore(kubeconfig, "fetch", "demo", tmp_path / "copy", "--path", "x", "--image", IMAGE)
+    assert result.exit_code == 1
+    assert "exists already" in result.stderr
+
+
+def _helper_pods(kube: Kube) -> list[str]:
+    return [item["metadata"]["name"] for item in kube.pods("longshore.dev/transfer=true")]
+
+
+def test_logs_are_those_of_the_component(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    kube.apply(pod("demo-worker-1", "print('one'); print('two')"))
+    assert longshore(kubeconfig, "logs", "demo", "--component", "worker", "--index", "1", "-f").stdout == "one\ntwo\n"
+    assert (
+        longshore(kubeconfig, "logs", "demo", "--component", "worker", "--index", "1", "--tail", "1").stdout == "two\n"
+    )
+    missing = longshore(kubeconfig, "logs", "demo")
+    assert missing.exit_code == 1
+    assert "no pod demo-coordinator" in missing.stderr
+
+
+def pod(name: str, program: str) -> Json:
+    container = {"name": "longshore", "image": IMAGE, "command": ["python", "-c", program]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"restartPolicy": "Never", "containers": [container]}}  # fmt: skip
+
+
+def test_a_deleted_job_is_gone_with_its_pods_when_delete_returns(kube: Kube, manifest: Path) -> None:
+    list(jobs.submit(kube, jobs.read_manifest(manifest)))
+    owned = pod("demo-worker-0", "import signal; signal.pause()")
+    owner = {
+        **{key: job("demo")[key] for key in ("apiVersion", "kind")},
+        "name": "demo",
+        "uid": kube.job("demo")["metadata"]["uid"],
+    }
+    owned["metadata"] |= {"labels": {"longshore.dev/job": "demo"}, "ownerReferences": [owner]}
+    owned["spec"]["terminationGracePeriodSeconds"] = 1
+    kube.apply(owned)
+    jobs.delete(kube, "demo")
+    assert kube.find_job("demo") is None
+    assert kube.pods("longshore.dev/job=demo") == []
+
+
+def test_a_watch_tells_what_exists_and_then_what_changes(kube: Kube) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "1"}}
+    kube.apply(item)
+    changes = stream.watch(kube, path, "metadata.name=seen", timeout_s=TIMEOUT_S)
+    assert next(changes)[0] == "ADDED"
+    kube.apply(item | {"data": {"a": "2"}})
+    kind, changed = next(changes)
+    assert (kind, changed["data"]) == ("MODIFIED", {"a": "2"})
+    kube.request("DELETE", f"{path}/seen")
+    assert next(changes)[0] == "DELETED"
+
+
+def test_a_watch_with_a_time_limit_ends(kube: Kube) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    assert list(stream.watch(kube, path, "metadata.name=nothing", timeout_s=1.0)) == []
+
+
+def test_a_watch_of_an_unknown_kind_is_refused(kube: Kube) -> None:
+    with pytest.raises(ApiException):
+        next(stream.watch(kube, "/apis/longshore.dev/v0/namespaces/default/rljobs", ""))

@@ -1,0 +1,53 @@
+"""The engines that must behave alike."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineBackend
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
+from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, MAX_NUM_SEQS, NUM_KV_BLOCKS, Harness
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint with random weights."""
+    directory = tmp_path_factory.mktemp("model")
+    build_tiny_model(directory, seed=0)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def fake(model: Path) -> Harness:
+    """The engine without a model, with the vocabulary of the checkpoint."""
+    options = EngineOptions(
+        backend=EngineBackend.FAKE,
+        max_num_seqs=MAX_NUM_SEQS,
+        extra_args={"num_kv_blocks": NUM_KV_BLOCKS, "median_tokens": 60.0},
+    )
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    return Harness(engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=16)
+
+
+@pytest.fixture(scope="session")
+def vllm(model: Path) -> Harness:
+    """vLLM on the CPU, with so few KV blocks that it can be made to preempt."""
+    options = EngineOptions(
+        max_num_seqs=MAX_NUM_SEQS, enforce_eager=True, extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS}
+    )
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    return Harness(engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=32)
+
+
+@pytest.fixture(params=["fake", "vllm"])
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """One engine after the other, idle and with the weights of the checkpoint as policy version 0."""
+    harness: Harness = request.getfixturevalue(request.param)
+    harness.publish(0)
+    yield harness
+    harness.finish_rest()

@@ -1,0 +1,77 @@
+"""One engine under test, with weights to publish and short ways to sample."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from longshore_runtime.types import Completion, Engine, FinishReason, Request, TokenRun, Weights
+
+MAX_NUM_SEQS = 8
+NUM_KV_BLOCKS = 24
+MAX_CONTEXT_TOKENS = 256
+
+PROMPT = (10, 11, 12, 13)
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass
+class Harness:
+    """An engine and what the tests need to know of it."""
+
+    engine: Engine
+    weights: Weights
+    eos_id: int
+    kv_block_tokens: int
+
+    def publish(self, policy_version: int = 0, weights: Weights | None = None) -> str:
+        """Load weights, by default those of the checkpoint."""
+        return self.engine.load_weights(self.weights if weights is None else weights, policy_version)
+
+    def other_weights(self) -> Weights:
+        """Weights that sample differently."""
+        random = np.random.default_rng(1)
+        return {
+            name: (values + 0.3 * random.standard_normal(values.shape)).astype(np.float32)
+            for name, values in self.weights.items()
+        }
+
+    def finish(self, requests: Sequence[Request]) -> list[Completion]:
+        """Add requests and step until all have ended; in the order of the requests."""
+        self.engine.add(requests)
+        ended = {completion.request_id: completion for completion in self.finish_rest()}
+        return [ended[request.request_id] for request in requests]
+
+    def finish_rest(self) -> list[Completion]:
+        """Step until nothing runs."""
+        ended: list[Completion] = []
+        while self.engine.has_work():
+            ended += self.engine.step()
+        return ended
+
+    def abort_after(self, request: Request, num_tokens: int) -> Completion:
+        """Start a request and stop it once it has so many tokens."""
+        self.engine.add([request])
+        for _ in range(num_tokens):
+            assert not self.engine.step(), "the response ended before it could be aborted"
+        (aborted,) = self.engine.abort([request.request_id])
+        assert aborted.finish_reason is FinishReason.ABORT
+        return aborted
+
+
+def request(
+    prompt: Sequence[int] = PROMPT,
+    *,
+    max_tokens: int = 40,
+    temperature: float = 1.0,
+    seed: int = 7,
+    partial: Sequence[TokenRun] = (),
+) -> Request:
+    """A request with an id of its own."""
+    return Request(f"request-{next(_numbers)}", tuple(prompt), max_tokens, temperature, seed, tuple(partial))
+
+
+def requests(count: int, *, max_tokens: int = 40, temperature: float = 1.0) -> list[Request]:
+    """Requests that differ in their seeds."""
+    return [request(max_tokens=max_tokens, temperature=temperature, seed=seed) for seed in range(count)]

@@ -1,0 +1,66 @@
+"""Aborted responses keep what they have, and later requests continue from there."""
+
+from longshore_runtime.types import FinishReason
+from tests.contract.engines.harness import MAX_NUM_SEQS, Harness, request, requests
+
+
+def test_an_aborted_response_keeps_its_tokens_and_log_probabilities(harness: Harness) -> None:
+    (whole,) = harness.finish([request(max_tokens=30)])
+    aborted = harness.abort_after(request(max_tokens=30), num_tokens=6)
+    assert aborted.tokens == whole.tokens[:6]
+    assert aborted.log_probs == whole.log_probs[:6]
+    assert not harness.engine.has_work()
+
+
+def test_a_request_that_waits_is_aborted_without_tokens(harness: Harness) -> None:
+    many = requests(MAX_NUM_SEQS + 1)
+    harness.engine.add(many)
+    harness.engine.step()
+    (aborted,) = harness.engine.abort([many[-1].request_id])
+    assert aborted.runs == ()
+    assert aborted.finish_reason is FinishReason.ABORT
+
+
+def test_unknown_and_ended_requests_are_ignored_by_abort(harness: Harness) -> None:
+    ended = request(max_tokens=2)
+    harness.finish([ended])
+    assert harness.engine.abort(["never seen", ended.request_id]) == []
+
+
+def test_others_go_on_when_one_is_aborted(harness: Harness) -> None:
+    stays, goes = request(temperature=0.0, max_tokens=20), request(max_tokens=20)
+    (alone,) = harness.finish([request(temperature=0.0, max_tokens=20)])
+    harness.engine.add([stays, goes])
+    harness.engine.step()
+    harness.engine.abort([goes.request_id])
+    (completion,) = harness.finish_rest()
+    assert completion.request_id == stays.request_id
+    assert completion.tokens == alone.tokens
+
+
+def test_a_resumed_greedy_response_equals_the_uninterrupted_one(harness: Harness) -> None:
+    (whole,) = harness.finish([request(temperature=0.0, max_tokens=30)])
+    aborted = harness.abort_after(request(temperature=0.0, max_tokens=30), num_tokens=10)
+    (resumed,) = harness.finish([request(temperature=0.0, max_tokens=30, partial=aborted.runs)])
+    assert resumed.tokens == whole.tokens
+
+
+def test_a_resumed_response_keeps_its_runs_with_their_policy_versions(harness: Harness) -> None:
+    aborted = harness.abort_after(request(max_tokens=30), num_tokens=4)
+    harness.publish(1, harness.other_weights())
+    (resumed,) = harness.finish([request(max_tokens=30, partial=aborted.runs)])
+    assert resumed.runs[:-1] == aborted.runs
+    assert [run.policy_version for run in resumed.runs] == [0, 1]
+
+
+def test_the_limit_of_a_resumed_response_includes_its_partial_tokens(harness: Harness) -> None:
+    aborted = harness.abort_after(request(max_tokens=30), num_tokens=4)
+    (resumed,) = harness.finish([request(max_tokens=9, partial=aborted.runs)])
+    assert resumed.finish_reason is FinishReason.STOP or len(resumed.tokens) == 9
+
+
+def test_an_aborted_resumed_response_keeps_both_parts(harness: Harness) -> None:
+    first = harness.abort_after(request(max_tokens=30), num_tokens=4)
+    second = harness.abort_after(request(max_tokens=30, partial=first.runs), num_tokens=3)
+    assert second.tokens[:4] == first.tokens
+    assert len(second.tokens) == 7

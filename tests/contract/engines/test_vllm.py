@@ -1,0 +1,133 @@
+"""What holds of vLLM only: the numbers are those of the model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+
+from longshore.api.rollout import Engine as EngineOptions
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.types import Completion, Weights
+from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
+
+
+def reference_log_probs(
+    model: Path, weights: Weights, prompt: Sequence[int], completion: Completion, temperature: float
+) -> list[float]:
+    """Log-probabilities of a response according to transformers."""
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    reference.load_state_dict({name: torch.tensor(values) for name, values in weights.items()}, strict=False)
+    tokens = torch.tensor([[*prompt, *completion.tokens]])
+    with torch.no_grad():
+        log_probs = (reference(tokens).logits[0, :-1] / temperature).log_softmax(-1)
+    chosen = log_probs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
+    return [float(value) for value in chosen]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probabilities_are_of_the_distribution_that_was_sampled(
+    vllm: Harness, model: Path, temperature: float
+) -> None:
+    vllm.publish(0)
+    (completion,) = vllm.finish([request(temperature=temperature)])
+    expected = reference_log_probs(model, vllm.weights, PROMPT, completion, temperature)
+    np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+
+
+def test_log_probabilities_follow_published_weights_behind_a_cached_prompt(vllm: Harness, model: Path) -> None:
+    prompt = tuple(range(10, 100))
+    vllm.publish(0)
+    vllm.finish([request(prompt)])
+    weights = vllm.other_weights()
+    vllm.publish(1, weights)
+    (completion,) = vllm.finish([request(prompt)])
+    np.testing.assert_allclose(
+        completion.log_probs, reference_log_probs(model, weights, prompt, completion, 1.0), atol=2e-5
+    )
+
+
+def test_log_probabilities_stay_right_when_requests_are_preempted(vllm: Harness, model: Path) -> None:
+    prompt = tuple(range(10, 90))
+    vllm.publish(0)
+    before = vllm.engine.stats().num_preemptions
+    ended = vllm.finish([request(prompt, max_tokens=100, seed=seed) for seed in range(8)])
+    assert vllm.engine.stats().num_preemptions > before
+    for completion in ended:
+        expected = reference_log_probs(model, vllm.weights, prompt, completion, 1.0)
+        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+
+
+def test_the_continuation_of_a_partial_response_does_not_repeat_its_random_numbers(vllm: Harness) -> None:
+    """With equal weights for every token, equal random numbers would sample equal tokens."""
+    flat = {name: np.zeros_like(values) for name, values in vllm.weights.items()}
+    vllm.publish(0, flat)
+    first = vllm.abort_after(request(max_tokens=60, seed=3), num_tokens=12)
+    (resumed,) = vllm.finish([request(max_tokens=60, seed=3, partial=first.runs)])
+    assert resumed.tokens[12:24] != first.tokens
+
+
+def test_weights_without_some_parameter_are_refused(vllm: Harness) -> None:
+    lacking = {name: values for name, values in vllm.weights.items() if name != "model.norm.weight"}
+    with pytest.raises(ValueError, match=r"lack 1 parameters of the model, first 'model\.norm\.weight'"):
+        vllm.publish(1, lacking)
+
+
+def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
+    vllm.publish(0)
+    (one,) = vllm.finish([request(temperature=0.0)])
+    options = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens)
+    both.publish(0)
+    (two,) = both.finish([request(temperature=0.0)])
+    assert two.tokens == one.tokens
+    np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
+    weights = vllm.other_weights()
+    both.publish(1, weights)
+    (changed,) = both.finish(requests(1))
+    expected = reference_log_probs(model, weights, PROMPT, changed, 1.0)
+    np.testing.assert_allclose(changed.log_probs, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (EngineOptions(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
+        (EngineOptions(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
+        (EngineOptions(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_a_sentence(
+    model: Path, options: EngineOptions, sentence: str
+) -> None:
+    with pytest.raises(EngineStartError, match=sentence) as refusal:
+        create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"no Hugging Face checkpoint"):
+        create_engine(EngineSpec(EngineOptions(), MAX_CONTEXT_TOKENS), tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("sleep_level", [1, 2])
+def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> None:
+    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
+    harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
+    harness.publish(0)
+    (before,) = harness.finish([request(temperature=0.0)])
+    free_awake, total = torch.cuda.mem_get_info()
+    engine.sleep()
+    assert torch.cuda.mem_get_info()[0] - free_awake > 0.2 * total
+    engine.wake()
+    harness.publish(1)
+    (after,) = harness.finish([request(temperature=0.0)])
+    assert before.tokens == after.tokens

@@ -1,0 +1,133 @@
+"""A plain HTTP client for the contract tests: what it sends is what the test says, no more."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import config
+
+Json = Any
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY = "application/apply-patch+yaml"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: urllib3.HTTPHeaderDict
+    text: str
+
+    @property
+    def json(self) -> Json:
+        return json.loads(self.text)
+
+
+class Api:
+    """Requests to one cluster, as the user of a kubeconfig or with another token."""
+
+    def __init__(self, kubeconfig: str, token: str | None = None) -> None:
+        client = config.new_client_from_config(kubeconfig)
+        self.kubeconfig = kubeconfig
+        self.url = client.configuration.host
+        self._pool = client.rest_client.pool_manager
+        bearer = next((a["value"] for a in client.configuration.auth_settings().values()), None)
+        self._token = bearer if token is None else f"Bearer {token}" if token else None
+
+    def as_token(self, token: str) -> "Api":
+        """The same cluster with another bearer token; an empty one sends none."""
+        return Api(self.kubeconfig, token)
+
+    def _open(self, method: str, path: str, body: Json, headers: dict[str, str], stream: bool) -> urllib3.BaseHTTPResponse:
+        sent = {"User-Agent": "contract/1", **headers}
+        if self._token:
+            sent["Authorization"] = self._token
+        data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
+        return self._pool.request(
+            method, self.url + path, body=data, headers=sent, preload_content=not stream, retries=False, timeout=30
+        )
+
+    def request(self, method: str, path: str, body: Json = None, /, content_type: str = "", accept: str = "", **query: object) -> Answer:
+        headers = {"Accept": accept or "application/json"}
+        if content_type:
+            headers["Content-Type"] = content_type
+        found = self._open(method, _with_query(path, query), body, headers, stream=False)
+        return Answer(found.status, found.headers, found.data.decode())
+
+    def get(self, path: str, /, **query: object) -> Answer:
+        return self.request("GET", path, **query)
+
+    def post(self, path: str, body: Json, /, **query: object) -> Answer:
+        return self.request("POST", path, body, **{"content_type": "application/json", **query})
+
+    def put(self, path: str, body: Json, /, **query: object) -> Answer:
+        return self.request("PUT", path, body, **{"content_type": "application/json", **query})
+
+    def patch(self, path: str, body: Json, /, kind: str = MERGE, **query: object) -> Answer:
+        return self.request("PATCH", path, body, content_type=kind, **query)
+
+    def apply(self, path: str, body: Json, manager: str, /, **query: object) -> Answer:
+        return self.request("PATCH", path, body, content_type=APPLY, fieldManager=manager, **query)
+
+    def delete(self, path: str, body: Json = None, /, **query: object) -> Answer:
+        return self.request("DELETE", path, body, **({"content_type": "application/json"} if body else {}), **query)
+
+    def watch(self, path: str, /, accept: str = "", **query: object) -> list[Json]:
+        """All events until the server ends the watch (after ``timeoutSeconds``)."""
+        answer = self.request("GET", path, accept=accept, **{"watch": "true", "timeoutSeconds": 2, **query})
+        assert answer.status == 200, answer.text
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+    @contextmanager
+    def watching(self, path: str, /, accept: str = "", **query: object) -> Iterator["Events"]:
+        """A watch that runs beside the test."""
+        full = _with_query(path, {"watch": "true", "timeoutSeconds": 60, **query})
+        response = self._open("GET", full, None, {"Accept": accept or "application/json"}, stream=True)
+        events = Events(response)
+        try:
+            yield events
+        finally:
+            events.close()
+
+
+class Events:
+    """Collects a watch's events in a thread."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._seen: list[Json] = []
+        self._more = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        buffer = b""
+        try:
+            for chunk in self._response.stream(1, decode_content=False):
+                buffer += chunk
+                *lines, buffer = buffer.split(b"\n")
+                with self._more:
+                    self._seen += [json.loads(line) for line in lines if line]
+                    self._more.notify_all()
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            pass  # closed by the test
+
+    def take(self, count: int, within_s: float = 20.0) -> list[Json]:
+        """The first ``count`` events, as soon as they are there."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self._seen) >= count, within_s), self._seen
+            return self._seen[:count]
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def _with_query(path: str, query: dict[str, object]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path

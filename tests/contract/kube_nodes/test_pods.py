@@ -1,0 +1,242 @@
+"""Pods run to their end, restart, report and log."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.kube_nodes.kube import Json, Kubectl
+
+
+def main_status(pod: Json) -> Json:
+    found = pod["status"]["containerStatuses"][0]
+    assert isinstance(found, dict)
+    return found
+
+
+def conditions(pod: Json) -> dict[str, str]:
+    return {entry["type"]: entry["status"] for entry in pod["status"]["conditions"]}
+
+
+def test_pod_that_ends_well_succeeds(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "echo hello", restartPolicy="Never"))
+
+    pod = kubectl.wait_phase("p", "Succeeded")
+
+    ended = main_status(pod)["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (0, "Completed")
+    assert kubectl("logs", "p") == "hello\n"
+    assert conditions(pod)["Ready"] == "False"
+
+
+def test_pod_that_fails_tells_its_exit_code_and_last_words(kubectl: Kubectl) -> None:
+    script = "printf 'out of data' > /dev/termination-log; exit 7"
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="Never"))
+
+    ended = main_status(kubectl.wait_phase("p", "Failed"))["state"]["terminated"]
+
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (7, "Error", "out of data")
+
+
+def test_last_words_may_come_from_the_log(kubectl: Kubectl) -> None:
+    script = "echo first; echo last; exit 1"
+    policy = "FallbackToLogsOnError"
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="Never", c_terminationMessagePolicy=policy))
+
+    ended = main_status(kubectl.wait_phase("p", "Failed"))["state"]["terminated"]
+
+    assert ended["message"] == "first\nlast\n"
+
+
+def test_running_pod_is_ready_and_has_addresses(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "sleep 1000"))
+
+    pod = kubectl.wait_ready("pod/p")
+
+    held = conditions(pod)
+    assert {name for name, value in held.items() if value == "True"} >= {
+        "PodScheduled",
+        "Initialized",
+        "ContainersReady",
+        "Ready",
+    }
+    assert pod["status"]["podIP"]
+    assert pod["status"]["hostIP"]
+    assert pod["status"]["startTime"]
+    assert main_status(pod)["state"]["running"]["startedAt"]
+    assert set(kubectl.events("p")) >= {"Scheduled", "Started"}
+
+
+def test_crashing_container_restarts_with_growing_delay_and_keeps_its_previous_log(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "echo run; exit 3"))
+
+    waiting = "{.status.containerStatuses[0].state.waiting.reason}"
+    kubectl("wait", "pod/p", f"--for=jsonpath={waiting}=CrashLoopBackOff", "--timeout=100s")
+    pod = kubectl.get("pod/p")
+
+    assert main_status(pod)["restartCount"] >= 1
+    assert main_status(pod)["lastState"]["terminated"]["exitCode"] == 3
+    assert pod["status"]["phase"] == "Running"
+    assert kubectl("logs", "p", "--previous") == "run\n"
+    assert "BackOff" in kubectl.events("p")
+
+
+def test_on_failure_restarts_until_success(kubectl: Kubectl) -> None:
+    volume = {"name": "v", "emptyDir": {}}
+    mount = {"name": "v", "mountPath": "/state"}
+    script = "if [ -e /state/tried ]; then exit 0; fi; touch /state/tried; exit 1"
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="OnFailure", volumes=[volume], c_volumeMounts=[mount]))
+
+    assert main_status(kubectl.wait_phase("p", "Succeeded"))["restartCount"] == 1
+
+
+def test_init_containers_run_one_after_the_other_before_the_rest(kubectl: Kubectl) -> None:
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    init = [
+        kubectl.container("one", "echo one >> /work/order", volumeMounts=mount),
+        kubectl.container("two", "echo two >> /work/order", volumeMounts=mount),
+    ]
+    pod = kubectl.pod(
+        "p", "cat /work/order", restartPolicy="Never", initContainers=init, volumes=[volume], c_volumeMounts=mount
+    )
+    kubectl.apply(pod)
+
+    ended = kubectl.wait_phase("p", "Succeeded")
+
+    assert kubectl("logs", "p") == "one\ntwo\n"
+    assert conditions(ended)["Initialized"] == "True"
+    assert [entry["state"]["terminated"]["exitCode"] for entry in ended["status"]["initContainerStatuses"]] == [0, 0]
+
+
+def test_failing_init_container_fails_a_pod_that_never_restarts(kubectl: Kubectl) -> None:
+    init = [kubectl.container("prepare", "exit 9")]
+    kubectl.apply(kubectl.pod("p", "echo never", restartPolicy="Never", initContainers=init))
+
+    pod = kubectl.wait_phase("p", "Failed")
+
+    assert "waiting" in main_status(pod)["state"]
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
+
+
+def test_sidecar_runs_beside_the_main_container_and_ends_after_it(kubectl: Kubectl) -> None:
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    serving = "trap 'exit 0' TERM; touch /work/up; while :; do sleep 0.1; done"
+    sidecar = kubectl.container("side", serving, restartPolicy="Always", volumeMounts=mount)
+    pod = kubectl.pod(
+        "p",
+        "until [ -e /work/up ]; do sleep 0.1; done; echo served",
+        restartPolicy="Never",
+        initContainers=[sidecar],
+        volumes=[volume],
+        c_volumeMounts=mount,
+    )
+    kubectl.apply(pod)
+
+    ended = kubectl.wait_phase("p", "Succeeded")
+
+    assert kubectl("logs", "p", "-c", "main") == "served\n"
+    assert ended["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+
+
+def test_active_deadline_fails_the_pod(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "sleep 1000", restartPolicy="Never", activeDeadlineSeconds=2))
+
+    assert kubectl.wait_phase("p", "Failed")["status"]["reason"] == "DeadlineExceeded"
+
+
+def test_deleted_pod_gets_time_for_its_last_words(kubectl: Kubectl) -> None:
+    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    kubectl.apply(kubectl.pod("p", script, terminationGracePeriodSeconds=60))
+    kubectl.wait_ready("pod/p")
+    follower = kubectl.start("logs", "-f", "p")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "up\n"
+
+    kubectl("delete", "pod", "p")
+
+    assert follower.communicate(timeout=60)[0] == "bye\n"
+    assert "NotFound" in kubectl.attempt("get", "pod", "p").stderr
+
+
+def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(kubectl: Kubectl) -> None:
+    script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    kubectl.apply(kubectl.pod("p", script, terminationGracePeriodSeconds=1))
+    kubectl.wait_ready("pod/p")
+
+    kubectl("delete", "pod", "p", timeout_s=60)
+
+
+def test_pre_stop_hook_runs_before_sigterm(kubectl: Kubectl) -> None:
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    script = "trap 'cat /work/hook; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked > /work/hook"]}}}
+    kubectl.apply(kubectl.pod("p", script, volumes=[volume], c_volumeMounts=mount, c_lifecycle=hook))
+    kubectl.wait_ready("pod/p")
+    follower = kubectl.start("logs", "-f", "p")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "up\n"
+
+    kubectl("delete", "pod", "p")
+
+    assert follower.communicate(timeout=60)[0] == "hooked\n"
+
+
+def test_two_containers_share_the_pod_and_are_told_apart_by_name(kubectl: Kubectl) -> None:
+    pod = kubectl.pod("p", "echo one", restartPolicy="Never")
+    pod["spec"]["containers"].append(kubectl.container("other", "echo two"))
+    kubectl.apply(pod)
+    kubectl.wait_phase("p", "Succeeded")
+
+    assert kubectl("logs", "p", "-c", "main") == "one\n"
+    assert kubectl("logs", "p", "-c", "other") == "two\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "1\n2\n3\n4\n"),
+        (("--tail=2",), "3\n4\n"),
+        (("--tail=0",), ""),
+        (("--limit-bytes=3",), "1\n2"),
+        (("--since=1h",), "1\n2\n3\n4\n"),
+    ],
+)
+def test_logs_can_be_cut(kubectl: Kubectl, options: tuple[str, ...], text: str) -> None:
+    kubectl.apply(kubectl.pod("p", "for i in 1 2 3 4; do echo $i; done", restartPolicy="Never"))
+    kubectl.wait_phase("p", "Succeeded")
+
+    assert kubectl("logs", "p", *options) == text
+
+
+def test_logs_can_carry_the_time(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "echo text", restartPolicy="Never"))
+    kubectl.wait_phase("p", "Succeeded")
+
+    stamp, _, text = kubectl("logs", "p", "--timestamps").partition(" ")
+
+    assert stamp.endswith("Z")
+    assert stamp[:2] == "20"
+    assert text == "text\n"
+
+
+def test_exec_passes_input_output_and_exit_code(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "sleep 1000", c_env=[{"name": "COLOUR", "value": "blue"}]))
+    kubectl.wait_ready("pod/p")
+
+    assert kubectl("exec", "p", "--", "sh", "-c", "echo $COLOUR") == "blue\n"
+    assert kubectl("exec", "-i", "p", "--", "cat", stdin="over\nand out") == "over\nand out"
+    failed = kubectl.attempt("exec", "p", "--", "sh", "-c", "echo complaint >&2; exit 5")
+    assert failed.returncode == 5
+    assert failed.stderr.startswith("complaint\n")
+
+
+def test_files_are_copied_in_and_out(kubectl: Kubectl, tmp_path: Path) -> None:
+    local = tmp_path
+    (local / "in").write_bytes(bytes(range(256)) * 1000)
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    kubectl.apply(kubectl.pod("p", "sleep 1000", volumes=[volume], c_volumeMounts=mount))
+    kubectl.wait_ready("pod/p")
+
+    kubectl("cp", str(local / "in"), f"{kubectl.namespace}/p:/work/file")
+    kubectl("cp", f"{kubectl.namespace}/p:/work/file", str(local / "out"))
+
+    assert (local / "out").read_bytes() == (local / "in").read_bytes()

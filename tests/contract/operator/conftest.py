@@ -1,0 +1,73 @@
+"""One cluster for all tests here, one namespace for each.
+
+The cluster is the embedded one, or that of $LONGSHORE_TEST_KUBECONFIG, where pods need an image with `sh`.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+
+from longshore_devcluster.cluster import ClusterConfig
+from longshore_devcluster.launcher import cluster_process
+from tests.contract.operator.harness import (
+    CHART,
+    RELEASE_NAMESPACE,
+    SERVICE_ACCOUNT,
+    Cluster,
+    Jobs,
+    Operator,
+)
+
+helm = pytest.importorskip("helm_python", reason="the chart is installed with helm-python-sdk")
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    given = os.environ.get("LONGSHORE_TEST_KUBECONFIG")
+    if given:
+        yield Cluster(Path(given))
+        return
+    with cluster_process(tmp_path_factory.mktemp("cluster"), ClusterConfig(gpus_per_node=8)) as running:
+        yield Cluster(running.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def chart(cluster: Cluster) -> Iterator[None]:
+    """The chart, installed without operator pods: its CRD and its rights."""
+    with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
+        release.install(str(CHART), "longshore", {"replicas": 0}, create_namespace=True, timeout=60)
+        yield
+        release.uninstall("longshore", timeout=60)
+
+
+@pytest.fixture(scope="session")
+def operator_kubeconfig(cluster: Cluster, chart: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Access with the operator's own service account and no other rights."""
+    path = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    return cluster.token_kubeconfig(path, RELEASE_NAMESPACE, SERVICE_ACCOUNT)
+
+
+@pytest.fixture(scope="module")
+def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """An operator for all namespaces that leads."""
+    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", "--all-namespaces")
+    process.wait_leading()
+    yield process
+    code = process.stop()
+    print(process.log())
+    assert code == 0
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, chart: None) -> Iterator[Jobs]:
+    """A namespace of its own."""
+    name = f"team-{next(_numbers)}"
+    cluster.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    yield Jobs(cluster, name)
+    cluster.core.delete_namespace(name)

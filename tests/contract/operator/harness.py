@@ -1,0 +1,207 @@
+"""A cluster, the chart's rights in it, and an operator process that has these rights and no others."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+CHART = Path(__file__).parents[3] / "charts" / "longshore"
+RELEASE_NAMESPACE = "longshore-system"
+SERVICE_ACCOUNT = "longshore-operator"
+GPU = "longshore.dev/pretend-gpu"
+DEADLINE_S = 60.0
+T = TypeVar("T")
+HOLD = "exec sleep 1000"
+"""A command that ends at once when it is told to: `exec` lets the signal reach it."""
+ALWAYS_READY = {"exec": {"command": ["true"]}}
+
+
+def eventually(what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+    """The first true value of `look`, asked again and again until the deadline."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        value = look()
+        if value:
+            return value
+        if time.monotonic() > end_s:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Cluster:
+    """The cluster as its administrator sees it."""
+
+    kubeconfig: Path
+
+    def __post_init__(self) -> None:
+        self.client = config.new_client_from_config(str(self.kubeconfig))
+        self.core = client.CoreV1Api(self.client)
+        self.custom = client.CustomObjectsApi(self.client)
+
+    def token_kubeconfig(self, path: Path, namespace: str, service_account: str) -> Path:
+        """A kubeconfig of this cluster with nothing but a service account's token."""
+        request = client.AuthenticationV1TokenRequest(
+            spec=client.V1TokenRequestSpec(audiences=[], expiration_seconds=3600)
+        )
+        answer = self.core.create_namespaced_service_account_token(service_account, namespace, request)
+        admin = yaml.safe_load(self.kubeconfig.read_text())
+        admin["users"] = [{"name": user["name"], "user": {"token": answer.status.token}} for user in admin["users"]]
+        path.write_text(yaml.safe_dump(admin))
+        return path
+
+
+@dataclass
+class Jobs:
+    """RLJobs and pods of one namespace."""
+
+    cluster: Cluster
+    namespace: str
+
+    def create(self, name: str = "demo", **spec: Any) -> None:
+        """Create a job; its coordinator and workers run the shell commands that `job_spec` is given."""
+        body = {
+            "apiVersion": "longshore.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": name},
+            "spec": job_spec() | spec,
+        }
+        self._custom("create_namespaced_custom_object", body)
+
+    def get(self, name: str = "demo") -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._custom("get_namespaced_custom_object", name)
+            return found
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def patch(self, spec: dict[str, Any], name: str = "demo") -> None:
+        self._custom("patch_namespaced_custom_object", name, {"spec": spec})
+
+    def delete(self, name: str = "demo") -> None:
+        self._custom("delete_namespaced_custom_object", name)
+
+    def status(self, name: str = "demo") -> dict[str, Any]:
+        job = self.get(name)
+        assert job is not None
+        status: dict[str, Any] = job.get("status") or {}
+        return status
+
+    def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
+        conditions = self.status(name).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def wait_phase(self, phase: str, name: str = "demo", attempt: int | None = None) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            status = self.status(name)
+            fits = status.get("phase") == phase and attempt in (None, status.get("attempt"))
+            return status if fits else None
+
+        try:
+            return eventually(f"phase {phase}", look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the status is {self.status(name)}") from None
+
+    def wait_condition(self, kind: str, reason: str, name: str = "demo") -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            condition = self.condition(kind, name)
+            return condition if condition.get("reason") == reason else None
+
+        try:
+            return eventually(f"{kind} for {reason}", look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the status is {self.status(name)}") from None
+
+    def pods(self) -> dict[str, Any]:
+        """Pods by name."""
+        found = self.cluster.core.list_namespaced_pod(self.namespace, label_selector="longshore.dev/job")
+        return {pod.metadata.name: pod for pod in found.items}
+
+    def delete_pod(self, name: str) -> str:
+        """Delete a pod; returns its uid."""
+        pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
+        self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=1)
+        return str(pod.metadata.uid)
+
+    def event_reasons(self) -> list[str]:
+        events = self.cluster.core.list_namespaced_event(self.namespace).items
+        return sorted(event.reason for event in events if event.involved_object.kind == "RLJob")
+
+    def _custom(self, method: str, *arguments: Any) -> Any:
+        call = getattr(self.cluster.custom, method)
+        return call("longshore.dev", "v1alpha1", self.namespace, "rljobs", *arguments)
+
+
+def job_spec(coordinator: str = HOLD, worker: str = HOLD, replicas: int = 2, gpus_per_pod: int = 1) -> dict[str, Any]:
+    """A spec whose pods run shell commands in place of the runtime, ready from the start."""
+    return {
+        "model": {"builtin": "Tiny"},
+        "data": {"builtin": "Counting"},
+        "algorithm": {"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "storage": {"create": {"size": "1Gi"}},
+        "reward": {"pods": 0},
+        "coordinator": {"template": _shell(coordinator)},
+        "workers": {
+            "replicas": replicas,
+            "gpusPerPod": gpus_per_pod,
+            "gpuResourceName": GPU,
+            "template": _shell(worker),
+        },
+    }
+
+
+def _shell(command: str) -> dict[str, Any]:
+    own = {"name": "longshore", "command": ["sh", "-c", command]}
+    return {"spec": {"containers": [own | {"readinessProbe": ALWAYS_READY}]}}
+
+
+class Operator:
+    """The operator as a process of its own."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
+        self.health_port = free_port()
+        self._log = log
+        arguments = [sys.executable, "-m", "longshore_operator", "run", f"--health-port={self.health_port}"]
+        arguments += ["--runtime-image=unused", f"--lease-namespace={RELEASE_NAMESPACE}", *options]
+        environment = {"KUBECONFIG": str(kubeconfig), "PATH": os.environ["PATH"], "HOME": str(log.parent)}
+        with log.open("a") as output:
+            self._process = subprocess.Popen(
+                arguments, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_leading(self) -> None:
+        """Wait until this process leads."""
+
+        def leads() -> bool:
+            assert self._process.poll() is None, self.log()
+            return '"event": "leading"' in self.log()
+
+        eventually("the operator leads", leads)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self._process.wait(timeout=30)

@@ -1,0 +1,202 @@
+"""Jobs on a cluster: real API server, real processes in the pods, and an operator with the chart's rights only."""
+
+from typing import Any
+
+import pytest
+from kubernetes import client
+from kubernetes.stream import stream
+
+from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+def test_a_job_runs_and_completes(jobs: Jobs) -> None:
+    wait = 'until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 0.1; done'
+    jobs.create(
+        **job_spec(
+            coordinator=f'{wait}; echo "final model: done" > "$LONGSHORE_TERMINATION_LOG"',
+        )
+    )
+    status = jobs.wait_phase("Running")
+    assert status["attempt"] == 1
+    assert status["workers"] == {"desired": 2, "ready": 2}
+    assert status["gpus"] == {"rollout": 2, "trainer": 0}
+    assert status["assignment"]["epoch"] == 1
+    pods = jobs.pods()
+    assert sorted(pods) == ["demo-coordinator", "demo-worker-0", "demo-worker-1"]
+    address = {"name": "LONGSHORE_COORDINATOR_ADDRESS", "value": pods["demo-coordinator"].status.pod_ip}
+    for name in ("demo-worker-0", "demo-worker-1"):
+        assert address in [{"name": e.name, "value": e.value} for e in pods[name].spec.containers[0].env]
+
+    exec_in_pod(jobs, "demo-coordinator", 'touch "$LONGSHORE_STORAGE/stop"')
+    status = jobs.wait_phase("Succeeded")
+    assert jobs.condition("Complete")["message"] == "final model: done"
+    assert status["completionTime"]
+    eventually("only the ended coordinator is left", lambda: sorted(jobs.pods()) == ["demo-coordinator"])
+    assert {"Started", "Finished"} <= set(jobs.event_reasons())
+
+
+def exec_in_pod(jobs: Jobs, pod: str, command: str) -> None:
+    stream(
+        jobs.cluster.core.connect_get_namespaced_pod_exec,
+        pod,
+        jobs.namespace,
+        command=["sh", "-c", command],
+        stdout=True,
+        stderr=True,
+    )
+
+
+def test_a_users_mistake_fails_the_job_with_its_sentence(jobs: Jobs) -> None:
+    jobs.create(**job_spec(coordinator='echo "data.path: no such file" > "$LONGSHORE_TERMINATION_LOG"; exit 64'))
+    jobs.wait_phase("Failed")
+    assert jobs.condition("Failed")["reason"] == "UserError"
+    assert jobs.condition("Failed")["message"] == "data.path: no such file"
+
+
+def test_a_crash_is_retried_after_the_back_off(jobs: Jobs) -> None:
+    crash_once = 'if [ "$LONGSHORE_ATTEMPT" = 1 ]; then echo "out of luck" >&2; exit 3; fi; exec sleep 1000'
+    jobs.create(**job_spec(coordinator=crash_once))
+    ready = jobs.wait_condition("Ready", "CoordinatorFailed")
+    assert "demo-coordinator exited with code 3: out of luck" in ready["message"]
+    status = jobs.wait_phase("Running", attempt=2)
+    assert status["failures"] == 1
+
+
+def test_more_crashes_than_the_limit_fail_the_job(jobs: Jobs) -> None:
+    jobs.create(**job_spec(coordinator="exit 3"), backoffLimit=0)
+    jobs.wait_phase("Failed")
+    assert jobs.condition("Failed")["reason"] == "BackoffLimitExceeded"
+
+
+def test_a_deleted_coordinator_is_a_new_attempt_with_new_pods(jobs: Jobs) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    old = {pod.metadata.uid for pod in jobs.pods().values()}
+    jobs.delete_pod("demo-coordinator")
+    status = jobs.wait_phase("Running", attempt=2)
+    assert status["failures"] == 0
+    pods = jobs.pods()
+    assert len(pods) == 3
+    assert not old & {pod.metadata.uid for pod in pods.values()}
+    assert {pod.metadata.labels["longshore.dev/attempt"] for pod in pods.values()} == {"2"}
+
+
+def test_a_deleted_worker_is_replaced_within_the_attempt(jobs: Jobs) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    coordinator = jobs.pods()["demo-coordinator"].metadata.uid
+    old = jobs.delete_pod("demo-worker-1")
+
+    def replaced() -> bool:
+        worker = jobs.pods().get("demo-worker-1")
+        return worker is not None and worker.metadata.uid != old
+
+    eventually("the worker is replaced", replaced)
+    status = jobs.wait_phase("Running")
+    assert (status["attempt"], status["failures"]) == (1, 0)
+    assert jobs.pods()["demo-coordinator"].metadata.uid == coordinator
+
+
+def test_suspension_stops_the_pods_and_resumption_starts_a_new_attempt(jobs: Jobs) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    jobs.patch({"suspend": True})
+    jobs.wait_phase("Suspended")
+    eventually("no pod is left", lambda: jobs.pods() == {})
+    jobs.patch({"suspend": False, "workers": {"replicas": 1}})
+    status = jobs.wait_phase("Running", attempt=2)
+    assert status["workers"]["desired"] == 1
+    assert jobs.condition("Suspended")["status"] == "False"
+
+
+def test_the_active_deadline_ends_a_job(jobs: Jobs) -> None:
+    jobs.create(**job_spec(), activeDeadlineSeconds=3)
+    jobs.wait_phase("Failed")
+    assert jobs.condition("Failed")["reason"] == "DeadlineExceeded"
+    eventually("its pods are gone", lambda: jobs.pods() == {})
+
+
+def test_a_finished_job_and_all_its_children_go_after_the_time_to_live(jobs: Jobs) -> None:
+    jobs.create(**job_spec(coordinator="exit 0"), ttlSecondsAfterFinished=1)
+    eventually("the job is deleted", lambda: jobs.get() is None)
+    core, namespace = jobs.cluster.core, jobs.namespace
+
+    def leftovers() -> list[Any]:
+        lists = (
+            core.list_namespaced_pod(namespace),
+            core.list_namespaced_service(namespace),
+            core.list_namespaced_secret(namespace),
+            core.list_namespaced_persistent_volume_claim(namespace),
+        )
+        return [item.metadata.name for found in lists for item in found.items]
+
+    eventually("all children are collected", lambda: leftovers() == [])
+
+
+def test_too_many_gpus_show_the_schedulers_words(jobs: Jobs) -> None:
+    jobs.create(**job_spec(gpus_per_pod=16, replicas=1))
+    condition = jobs.wait_condition("Scheduled", "Unschedulable")
+    assert "demo-worker-0" in condition["message"]
+    assert "Insufficient longshore.dev/pretend-gpu" in condition["message"]
+
+
+def test_a_missing_claim_is_named(jobs: Jobs) -> None:
+    jobs.create(**job_spec() | {"storage": {"claimName": "nowhere"}})
+    assert "nowhere" in jobs.wait_condition("Ready", "StorageNotFound")["message"]
+
+
+def test_an_escalating_template_is_refused(jobs: Jobs) -> None:
+    jobs.create(**job_spec() | {"coordinator": {"template": {"spec": {"hostNetwork": True}}}})
+    jobs.wait_phase("Failed")
+    assert jobs.condition("Failed")["reason"] == "TemplateRefused"
+    assert jobs.pods() == {}
+
+
+def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended(jobs: Jobs) -> None:
+    name = f"class-of-{jobs.namespace}"
+    spec = job_spec()
+    spec["coordinator"]["template"]["spec"]["priorityClassName"] = name
+    jobs.create(**spec)
+    assert f"no PriorityClass with name {name} was found" in jobs.wait_condition("Ready", "ApplyFailed")["message"]
+    scheduling = client.SchedulingV1Api(jobs.cluster.client)
+    metadata = client.V1ObjectMeta(name=name)
+    scheduling.create_priority_class(client.V1PriorityClass(metadata=metadata, value=7))
+    try:
+        jobs.wait_phase("Running")
+    finally:
+        scheduling.delete_priority_class(name)
+
+
+def test_the_coordinators_part_of_the_status_survives_the_operators_writes(jobs: Jobs) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    apply_runtime(jobs, {"attempt": 1, "step": 7, "steps": 9})
+    jobs.delete_pod("demo-coordinator")
+    status = jobs.wait_phase("Running", attempt=2)
+    assert status["runtime"]["step"] == 7
+
+
+def apply_runtime(jobs: Jobs, runtime: dict[str, Any]) -> None:
+    """What a coordinator does: server-side apply of its part alone."""
+    body = {
+        "apiVersion": "longshore.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "demo", "namespace": jobs.namespace},
+        "status": {"runtime": runtime},
+    }
+    jobs.cluster.custom.patch_namespaced_custom_object_status(
+        "longshore.dev", "v1alpha1", jobs.namespace, "rljobs", "demo", body,
+        field_manager="longshore-coordinator", _content_type="application/apply-patch+yaml",
+    )  # fmt: skip
+
+
+def test_nothing_is_left_in_the_object_by_the_framework(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    job = jobs.get()
+    assert job is not None
+    assert "finalizers" not in job["metadata"]
+    assert not [name for name in job["metadata"].get("annotations", {}) if "kopf" in name]
+    assert "kopf" not in str(job.get("status"))

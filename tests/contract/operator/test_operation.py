@@ -1,0 +1,240 @@
+"""Running the operator: restarts, leadership, rights, health, and installation by the chart."""
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from tests.contract.operator.conftest import helm
+from tests.contract.operator.harness import (
+    CHART,
+    RELEASE_NAMESPACE,
+    SERVICE_ACCOUNT,
+    Cluster,
+    Jobs,
+    Operator,
+    eventually,
+    job_spec,
+)
+
+
+@pytest.fixture
+def operators(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[list[Operator]]:
+    """Operators that a test starts with `start`; all are stopped in the end."""
+    started: list[Operator] = []
+    yield started
+    for process in started:
+        process.stop()
+
+
+def start(operators: list[Operator], kubeconfig: Path, folder: Path, *options: str) -> Operator:
+    options = options or ("--all-namespaces",)
+    operators.append(Operator(kubeconfig, folder / f"operator-{len(operators)}.log", *options))
+    return operators[-1]
+
+
+class TestRestart:
+    def test_what_happened_meanwhile_is_dealt_with_and_healthy_pods_are_left_alone(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        first = start(operators, operator_kubeconfig, tmp_path)
+        jobs.create("healthy", **job_spec())
+        jobs.create("hurt", **job_spec())
+        jobs.wait_phase("Running", "healthy")
+        jobs.wait_phase("Running", "hurt")
+        healthy = {name: pod.metadata.uid for name, pod in jobs.pods().items() if name.startswith("healthy")}
+        first.stop(signal.SIGKILL)
+
+        jobs.delete_pod("hurt-coordinator")
+        eventually("the pod is gone", lambda: "hurt-coordinator" not in jobs.pods())
+        start(operators, operator_kubeconfig, tmp_path).wait_leading()
+        status = jobs.wait_phase("Running", "hurt", attempt=2)
+        assert status["failures"] == 0
+        now = {name: pod.metadata.uid for name, pod in jobs.pods().items() if name.startswith("healthy")}
+        assert now == healthy
+        assert jobs.status("healthy")["attempt"] == 1
+
+    def test_a_job_deleted_while_no_operator_runs_goes_away_with_its_pods(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        operator = start(operators, operator_kubeconfig, tmp_path)
+        jobs.create(**job_spec())
+        jobs.wait_phase("Running")
+        operator.stop()
+        jobs.delete()
+        eventually("job and pods are gone", lambda: jobs.get() is None and jobs.pods() == {})
+
+
+class TestLeadership:
+    def test_one_leads_and_the_other_takes_over_when_it_stops(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        first = start(operators, operator_kubeconfig, tmp_path)
+        first.wait_leading()
+        second = start(operators, operator_kubeconfig, tmp_path)
+        eventually("the second serves its probes", lambda: answer(second, "readyz") == "standing by")
+        assert answer(first, "readyz") == "leading"
+        assert first.stop() == 0
+        second.wait_leading()
+        jobs.create(**job_spec())
+        jobs.wait_phase("Running")
+
+
+def answer(operator: Operator, path: str) -> str | None:
+    """What a health endpoint says, or None while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/{path}", timeout=5) as response:
+            return str(response.read().decode())
+    except OSError:
+        return None
+
+
+class TestHealth:
+    def test_a_working_operator_is_healthy_and_tells_its_metrics(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        operator = start(operators, operator_kubeconfig, tmp_path)
+        jobs.create(**job_spec(coordinator="exit 0"))
+        jobs.wait_phase("Succeeded")
+        assert answer(operator, "healthz") == "ok"
+
+        def shown() -> bool:
+            lines = (answer(operator, "metrics") or "").splitlines()
+            jobs_shown = [line for line in lines if line.startswith('longshore_operator_jobs{phase="Succeeded"}')]
+            return (
+                bool(jobs_shown) and float(jobs_shown[0].split()[-1]) >= 1 and "longshore_operator_leader 1.0" in lines
+            )
+
+        eventually("the finished job is counted", shown)
+
+
+class TestScope:
+    def test_an_operator_for_one_namespace_leaves_others_alone(
+        self, jobs: Jobs, cluster: Cluster, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        start(operators, operator_kubeconfig, tmp_path, f"--namespace={jobs.namespace}")
+        other = Jobs(cluster, "default")
+        other.create("elsewhere", **job_spec())
+        try:
+            jobs.create(**job_spec())
+            jobs.wait_phase("Running")
+            assert other.status("elsewhere") == {}
+        finally:
+            other.delete("elsewhere")
+
+
+class TestRights:
+    @pytest.mark.parametrize(
+        ("verb", "resource"),
+        [
+            ("get", "secrets"), ("list", "secrets"), ("patch", "secrets"), ("get", "configmaps"), ("get", "pods"),
+            ("patch", "pods"), ("create", "pods/exec"), ("update", "rljobs"), ("create", "rljobs"), ("get", "nodes"),
+            ("bind", "roles"), ("escalate", "roles"), ("delete", "persistentvolumeclaims"), ("create", "namespaces"),
+        ],
+    )  # fmt: skip
+    def test_the_operator_may_not(self, operator_kubeconfig: Path, verb: str, resource: str) -> None:
+        assert not allowed(operator_kubeconfig, verb, resource)
+
+    def test_the_operator_may_create_a_secret(self, operator_kubeconfig: Path) -> None:
+        assert allowed(operator_kubeconfig, "create", "secrets")
+
+    def test_a_coordinator_may_follow_its_own_job_and_patch_its_status_and_nothing_else(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        start(operators, operator_kubeconfig, tmp_path)
+        jobs.create(**job_spec())
+        jobs.create("other", **job_spec())
+        jobs.wait_phase("Running")
+        access = jobs.cluster.token_kubeconfig(tmp_path / "coordinator", jobs.namespace, "demo-coordinator")
+        own = {"name": "demo", "namespace": jobs.namespace}
+        for verb in ("get", "list", "watch"):
+            assert allowed(access, verb, "rljobs", **own)
+        assert allowed(access, "patch", "rljobs/status", **own)
+        for verb, resource, name in (
+            ("get", "rljobs", "other"), ("patch", "rljobs/status", "other"), ("patch", "rljobs", "demo"),
+            ("get", "secrets", "demo-ray-token"), ("list", "pods", ""), ("create", "pods", ""),
+        ):  # fmt: skip
+            assert not allowed(access, verb, resource, namespace=jobs.namespace, name=name), (verb, resource, name)
+
+
+def allowed(kubeconfig: Path, verb: str, resource: str, namespace: str = "default", name: str = "") -> bool:
+    """Whether the API server would let the user of a kubeconfig do this."""
+    plural, _, subresource = resource.partition("/")
+    group = {"rljobs": "longshore.dev", "roles": "rbac.authorization.k8s.io"}.get(plural, "")
+    attributes = client.V1ResourceAttributes(
+        group=group, resource=plural, subresource=subresource, verb=verb, namespace=namespace, name=name
+    )
+    review = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes))
+    api = client.AuthorizationV1Api(config.new_client_from_config(str(kubeconfig)))
+    return bool(api.create_self_subject_access_review(review).status.allowed)
+
+
+class TestChart:
+    def test_it_is_sound(self) -> None:
+        assert helm.lint(str(CHART))["errors"] == []
+
+    @pytest.mark.parametrize(
+        "values",
+        [{"replicas": "two"}, {"typo": 1}, {"watchNamespace": "Not A Name"}, {"metrics": {"port": 80}}],
+        ids=str,
+    )
+    def test_wrong_values_are_refused(self, values: dict[str, Any]) -> None:
+        with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
+            chart.validate_schema(values)
+
+    def test_one_namespace_needs_no_cluster_wide_rights(self) -> None:
+        with helm.Chart.load(str(CHART)) as chart:
+            rendered = chart.render({"watchNamespace": "team", "rbac": {"aggregatedRoles": False}}, name="longshore")
+        text = "\n".join(rendered.values())
+        assert "kind: ClusterRole" not in text
+        assert "--namespace=team" in text
+
+    def test_switches_switch(self) -> None:
+        values = {
+            "allowPrivilegedTemplates": True,
+            "jobNetworkPolicies": {"enabled": False},
+            "podDisruptionBudget": {"enabled": True},
+            "networkPolicy": {"enabled": True},
+            "crd": {"install": False},
+        }
+        with helm.Chart.load(str(CHART)) as chart:
+            text = "\n".join(chart.render(values, name="longshore").values())
+        for expected in (
+            "--allow-privileged-templates", "--no-network-policies", "kind: PodDisruptionBudget", "kind: NetworkPolicy"
+        ):  # fmt: skip
+            assert expected in text
+        assert "kind: CustomResourceDefinition" not in text
+
+    @pytest.mark.skipif("LONGSHORE_TEST_KUBECONFIG" in __import__("os").environ, reason="needs a pushed image")
+    def test_an_installed_operator_runs_jobs(self, jobs: Jobs, cluster: Cluster) -> None:
+        with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
+            release.upgrade(str(CHART), "longshore", {"replicas": 1}, timeout=60)
+            try:
+                jobs.create(**job_spec())
+                jobs.wait_phase("Running")
+                deployment = client.AppsV1Api(cluster.client).read_namespaced_deployment(
+                    SERVICE_ACCOUNT, RELEASE_NAMESPACE
+                )
+                assert deployment.status.ready_replicas == 1
+            finally:
+                release.upgrade(str(CHART), "longshore", {"replicas": 0}, timeout=60)
+
+        def stopped() -> bool:
+            pods = cluster.core.list_namespaced_pod(RELEASE_NAMESPACE).items
+            return not pods
+
+        eventually("the operator's pod is gone", stopped)
+
+
+def test_the_crd_is_kept_when_the_chart_goes(cluster: Cluster, chart: None) -> None:
+    api = client.ApiextensionsV1Api(cluster.client)
+    try:
+        crd = api.read_custom_resource_definition("rljobs.longshore.dev")
+    except ApiException as error:
+        raise AssertionError("the chart installs the CRD") from error
+    assert crd.metadata.annotations["helm.sh/resource-policy"] == "keep"

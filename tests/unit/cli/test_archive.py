@@ -1,0 +1,161 @@
+"""Copies arrive whole or not at all."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.api import contract
+from longshore_cli.transfer import archive
+from longshore_cli.transfer.archive import ArchiveError, pack, unpack
+from longshore_cli.transfer.pod import archive_command, helper_pod
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A small checkpoint."""
+    root = tmp_path / "model"
+    (root / "sub").mkdir(parents=True)
+    (root / "config.json").write_text("{}")
+    (root / "sub" / "weights.bin").write_bytes(bytes(range(256)) * 5000)
+    (root / "empty").touch()
+    return root
+
+
+def packed(root: Path) -> bytes:
+    out = io.BytesIO()
+    pack(root, out)
+    return out.getvalue()
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_directory_arrives_as_it_was(model: Path, tmp_path: Path) -> None:
+    assert unpack(io.BytesIO(packed(model)), tmp_path / "out" / "copy") == 3
+    assert contents(tmp_path / "out" / "copy") == contents(model)
+
+
+def test_a_single_file_arrives_under_the_name_of_the_destination(model: Path, tmp_path: Path) -> None:
+    assert unpack(io.BytesIO(packed(model / "config.json")), tmp_path / "new.json") == 1
+    assert (tmp_path / "new.json").read_text() == "{}"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(st.from_regex(r"[a-zäß][a-z .]{0,8}[a-z]", fullmatch=True), st.binary(max_size=30_000), min_size=1)
+)
+def test_any_files_arrive(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    root = tmp_path_factory.mktemp("files")
+    for name, data in files.items():
+        (root / name).write_bytes(data)
+    target = tmp_path_factory.mktemp("target") / "copy"
+    unpack(io.BytesIO(packed(root)), target)
+    assert contents(target) == files
+
+
+def test_progress_runs_to_the_announced_total(model: Path, tmp_path: Path) -> None:
+    sent: list[tuple[int, int]] = []
+    got: list[tuple[int, int]] = []
+    out = io.BytesIO()
+    pack(model, out, lambda *counts: sent.append(counts))
+    unpack(io.BytesIO(out.getvalue()), tmp_path / "copy", progress=lambda *counts: got.append(counts))
+    total = 2 + 256 * 5000
+    assert sent[-1] == got[-1] == (total, total)
+
+
+def test_what_exists_is_kept_unless_forced(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    with pytest.raises(ArchiveError, match=r"exists already.*--force"):
+        unpack(io.BytesIO(packed(model)), target)
+    assert contents(target) == {"mine": b"mine"}
+    unpack(io.BytesIO(packed(model)), target, force=True)
+    assert contents(target) == contents(model)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+def test_a_copy_that_was_cut_off_leaves_nothing(model: Path, tmp_path: Path, kept: float) -> None:
+    whole = packed(model)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ArchiveError, match="cut off"):
+        unpack(io.BytesIO(whole[: int(len(whole) * kept)]), tmp_path / "out" / "copy")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_changed_byte_is_noticed(model: Path, tmp_path: Path) -> None:
+    whole = bytearray(packed(model))
+    whole[whole.index(bytes(range(256))) + 7] ^= 1
+    with pytest.raises(ArchiveError, match=r"checksum of 'sub/weights.bin' differs"):
+        unpack(io.BytesIO(bytes(whole)), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def archive_with(member: tarfile.TarInfo, data: bytes = b"x") -> io.BytesIO:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|") as tar:
+        archive._add_json(tar, archive.INDEX, {"bytes": 1, "isFile": False})
+        member.size = len(data) if member.isreg() else 0
+        tar.addfile(member, io.BytesIO(data))
+    return io.BytesIO(out.getvalue())
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped"])
+def test_no_member_leaves_the_destination(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ArchiveError, match="would leave the destination"):
+        unpack(archive_with(tarfile.TarInfo(name)), tmp_path / "out" / "copy")
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    with pytest.raises(ArchiveError):
+        unpack(archive_with(link), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def in_pod(root: Path, *command: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run what the helper pod runs, with its environment and the mount path replaced by `root`."""
+    (container,) = helper_pod("claim", "image", read_only=True, job=None)["spec"]["containers"]
+    environment = {"PATH": os.environ["PATH"], **{item["name"]: item["value"] for item in container["env"]}}
+    words = [str(root) if word == contract.STORAGE_MOUNT else word for word in command]
+    return subprocess.run([sys.executable, *words[1:]], input=data, env=environment, capture_output=True, check=False)
+
+
+def test_the_program_of_the_pod_sends(model: Path, tmp_path: Path) -> None:
+    done = in_pod(model.parent, *archive_command("send", "model"))
+    assert done.returncode == 0, done.stderr
+    unpack(io.BytesIO(done.stdout), tmp_path / "copy")
+    assert contents(tmp_path / "copy") == contents(model)
+
+
+def test_the_program_of_the_pod_receives(model: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    command = archive_command("receive", "models/tiny")
+    assert in_pod(storage, *command, data=packed(model)).returncode == 0
+    assert contents(storage / "models" / "tiny") == contents(model)
+    again = in_pod(storage, *command, data=packed(model))
+    assert again.returncode == 1
+    assert b"exists already" in again.stderr
+    assert in_pod(storage, *archive_command("receive", "models/tiny", "force"), data=packed(model)).returncode == 0
+
+
+@pytest.mark.parametrize(("path", "sentence"), [("../secret", "leads out of the storage"), ("nothing", "there is no")])
+def test_the_program_of_the_pod_refuses_in_one_line(tmp_path: Path, path: str, sentence: str) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    done = in_pod(storage, *archive_command("send", path))
+    assert done.returncode == 1
+    assert sentence in done.stderr.decode()
+    assert len(done.stderr.decode().splitlines()) == 1

@@ -1,0 +1,179 @@
+"""Commands, as far as no cluster is needed: options, errors, and how jobs and paths are found."""
+
+import json
+from pathlib import Path
+
+import helm_python
+import pytest
+import typer
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from longshore.api.names import Component
+from longshore_cli import chart, fetch, jobs, state
+from longshore_cli.cluster import is_available
+from longshore_cli.errors import CliError, explain
+from longshore_cli.main import app
+from longshore_cli.target import Target, kubeconfig_path
+from tests.unit.cli.samples import at_step, rljob
+
+
+def refused(status: int, message: str, **details: str) -> ApiException:
+    return ApiException(status=status, reason="x", body=json.dumps({"message": message, "details": details}), data=None)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "fix"),
+    [
+        (ConfigException("Invalid kube-config file. No configuration found."), "No usable kubeconfig", "longshore up"),
+        (refused(401, "Unauthorized"), "does not accept the credentials", "--context"),
+        (refused(403, 'rljobs is forbidden: User "u"'), "Not allowed: rljobs is forbidden", "role"),
+        (refused(404, "the server could not find the requested resource"), "does not know RLJobs", "longshore up"),
+        (refused(422, "spec.steps: must be positive"), "spec.steps: must be positive", "Correct"),
+        (refused(500, "boom"), "The API server answers 500: boom", ""),
+        (MaxRetryError(None, "/", NewConnectionError(None, "Connection refused")), "refused", "longshore up"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_an_expected_error_is_one_sentence_with_a_fix(error: Exception, sentence: str, fix: str) -> None:
+    told = explain(error)
+    assert sentence in told.message
+    assert "\n" not in told.message
+    assert fix in told.fix
+
+
+def test_a_missing_kubeconfig_ends_without_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["watch", "demo", "--kubeconfig", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "There is no kubeconfig" in result.stderr
+    assert "longshore up" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }))  # fmt: skip
+    result = CliRunner().invoke(app, ["suspend", "demo", "--kubeconfig", str(config)])
+    assert result.exit_code == 1
+    assert "The API server does not answer: " in result.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",
+                                     "quickstart", "version"])  # fmt: skip
+def test_every_command_explains_itself(command: str) -> None:
+    assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+
+
+def test_the_kubeconfig_is_the_option_then_the_variable_then_the_embedded_cluster(tmp_path: Path) -> None:
+    environment = {"LONGSHORE_HOME": str(tmp_path)}
+    assert kubeconfig_path(Target(), environment, "longshore") is None
+    state.remember_kubeconfig(tmp_path / "embedded", environment)
+    assert kubeconfig_path(Target(), environment, "longshore") == str(tmp_path / "embedded")
+    assert kubeconfig_path(Target(), environment, "/usr/bin/kubectl-rljob") is None, "kubectl would not see it"
+    assert kubeconfig_path(Target(), {**environment, "KUBECONFIG": "/a"}, "longshore") == "/a"
+    assert kubeconfig_path(Target(Path("/b")), {**environment, "KUBECONFIG": "/a"}, "longshore") == "/b"
+    state.forget_kubeconfig(environment)
+    assert kubeconfig_path(Target(), environment, "longshore") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "is empty"),
+        ("- 1", "no Kubernetes object"),
+        ("kind: RLJob", "no Kubernetes object"),
+        ("a: [", "is no YAML"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(content)
+    with pytest.raises(CliError, match=sentence):
+        jobs.read_manifest(path)
+
+
+def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\n---\n"
+        "apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: j}\n---\n"
+    )
+    assert jobs.jobs_in(jobs.read_manifest(path)) == ["j"]
+
+
+def test_pods_are_named_by_component_and_index() -> None:
+    assert jobs.pod_name("demo", Component.COORDINATOR, 3) == "demo-coordinator"
+    assert jobs.pod_name("demo", Component.WORKER, 3) == "demo-worker-3"
+    assert jobs.pod_name("demo", Component.REWARD, 3) == "demo-reward-3"
+
+
+def test_fetch_means_the_final_model_a_checkpoint_or_a_path() -> None:
+    finished = rljob({**at_step(10), "finalModel": "rljobs/demo/final"}, phase="Succeeded")
+    assert fetch.source_path(finished, None, None) == "rljobs/demo/final"
+    assert fetch.source_path(finished, None, "rljobs/demo/metrics.jsonl") == "rljobs/demo/metrics.jsonl"
+    assert fetch.source_path(finished, 7, None) == "rljobs/demo/checkpoints/step-000007/trainer"
+    with pytest.raises(CliError, match="exclude each other"):
+        fetch.source_path(finished, 7, "x")
+
+
+def test_fetch_of_a_running_job_points_at_its_checkpoint() -> None:
+    with pytest.raises(CliError, match="no final model") as caught:
+        fetch.source_path(rljob({**at_step(5), "checkpointStep": 4}), None, None)
+    assert "--checkpoint 4" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("image", "repository", "tag"),
+    [("repo:1", "repo", "1"), ("host:5000/repo", "host:5000/repo", "latest"),
+     ("host:5000/repo:1", "host:5000/repo", "1"), ("repo@sha256:ab", "repo@sha256", "ab"), ("repo", "repo", "latest")],
+)  # fmt: skip
+def test_an_image_becomes_values_of_the_chart(image: str, repository: str, tag: str) -> None:
+    values = chart.values({"image": {"pullPolicy": "Never"}}, image, "runtime:2")
+    assert values == {
+        "image": {"pullPolicy": "Never", "repository": repository, "tag": tag},
+        "runtimeImage": "runtime:2",
+    }
+
+
+def deployment(**status: int) -> dict[str, object]:
+    return {"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status}
+
+
+def test_a_deployment_is_available_when_its_newest_revision_runs_alone() -> None:
+    counts = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
+    assert is_available(deployment(observedGeneration=2, **counts))
+    assert not is_available(deployment(observedGeneration=1, **counts))
+    assert not is_available(deployment(observedGeneration=2, **{**counts, "replicas": 2}))
+    assert not is_available(deployment(observedGeneration=2, **{**counts, "availableReplicas": 0}))
+    assert not is_available(deployment())
+
+
+def test_the_chart_accepts_the_values() -> None:
+    with helm_python.Chart.load(str(chart.default_chart())) as loaded:
+        loaded.validate_schema(chart.values({}, "registry/operator:1", "registry/runtime:1"))
+        with pytest.raises(helm_python.HelmValuesError):
+            loaded.validate_schema({"image": "registry/operator:1"})
+
+
+def documented_words() -> list[tuple[str, str]]:
+    """Every command, and every option that is not the same everywhere."""
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    words = [(name, f"longshore {name}") for name in command.commands]
+    for name, found in command.commands.items():
+        words += [
+            (name, word) for param in found.params for word in param.opts if word.startswith("--") and word != "--help"
+        ]
+    return words
+
+
+@pytest.mark.parametrize(("command", "word"), documented_words())
+def test_the_reference_page_knows(command: str, word: str) -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+    assert f"`{word}" in page.read_text(), f"`longshore {command}` is not described whole"

@@ -1,0 +1,95 @@
+"""What a watch learns from one status after another."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.status import RoundKind
+from longshore_cli.watch.history import History, Line, Notice, StepDone, advance, begin
+from longshore_cli.watch.model import job_view
+from tests.unit.cli.samples import at_step, rljob
+
+
+def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[History, list[Line]]:
+    """Fold (time, job) pairs."""
+    (first_s, first), *rest = jobs
+    history = begin(job_view(first), first_s)
+    lines: list[Line] = []
+    for now_s, job in rest:
+        history, told = advance(history, job_view(job), now_s)
+        lines += told
+    return history, lines
+
+
+def test_a_finished_step_is_told_once_with_the_kind_of_its_own_round() -> None:
+    _, lines = watched(
+        (0, rljob(at_step(3, "Long"))),
+        (1, rljob(at_step(3, "Long", fraction=1.0, activity="Train"))),
+        (2, rljob(at_step(4, "Short"))),
+        (3, rljob(at_step(4, "Short", fraction=0.5))),
+    )
+    (done,) = lines
+    assert isinstance(done, StepDone)
+    assert (done.step, done.steps, done.num_steps, done.kind) == (4, 10, 1, RoundKind.LONG)
+
+
+def test_steps_that_were_reported_together_are_averaged() -> None:
+    before = at_step(2, short={"rounds": 2, "rolloutSeconds": 4.0}, long={})
+    after = at_step(5, short={"rounds": 4, "rolloutSeconds": 7.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
+    _, lines = watched((0, rljob(before)), (12, rljob(after)))
+    (done,) = lines
+    assert isinstance(done, StepDone)
+    assert done.num_steps == 3
+    assert done.rollout_s == pytest.approx(3.0)
+    assert done.wall_s == pytest.approx(4.0)
+
+
+def test_time_left_follows_the_pace_of_the_last_steps() -> None:
+    history, _ = watched(*((10.0 + 2 * step, rljob(at_step(step))) for step in range(1, 5)))
+    assert history.step_s == pytest.approx(2.0)
+    assert history.left_s(now_s=18.0) == pytest.approx(12.0)
+    assert history.left_s(now_s=19.0) == pytest.approx(11.0)
+    assert history.left_s(now_s=1_000.0) == pytest.approx(10.0), "a late step does not count below the next one"
+
+
+def test_time_left_is_unknown_before_two_steps_were_seen() -> None:
+    history, _ = watched((0, rljob(at_step(1))))
+    assert history.left_s(now_s=5.0) is None
+
+
+def test_a_restart_goes_back_to_the_checkpoint() -> None:
+    history, lines = watched(
+        (0, rljob(at_step(1))), (2, rljob(at_step(2))), (4, rljob(at_step(3))), (9, rljob(at_step(1), attempt=2))
+    )
+    assert Notice("attempt 2") in lines
+    assert Notice("continues from step 1") in lines
+    assert [step for step, _ in history.rewards] == [1]
+    assert history.step_s is None, "the time of the restart is no step's"
+
+
+def test_changes_of_phase_and_activity_are_told_but_not_those_of_every_round() -> None:
+    _, lines = watched(
+        (0, rljob(phase=None)),
+        (1, rljob(phase="Starting")),
+        (2, rljob({"activity": "PrepareModel"})),
+        (3, rljob({"activity": "StartEngines"})),
+        (4, rljob(at_step(0))),
+        (5, rljob(at_step(0, activity="Train"))),
+    )
+    assert [line.text for line in lines if isinstance(line, Notice)] == ["Starting", "Running", "start of the engines"]
+
+
+def test_time_is_booked_to_what_the_job_did_meanwhile() -> None:
+    history, _ = watched(
+        (0, rljob(phase="Starting")),
+        (3, rljob(at_step(0, activity="Rollout"))),
+        (5, rljob(at_step(0, activity="Train"))),
+        (6, rljob(at_step(1, activity="Rollout"))),
+        (10, rljob(at_step(1, activity="Done"), phase="Succeeded")),
+    )
+    assert history.activity_s == {"Starting": 3, "Rollout": 6, "Train": 1}
+
+
+def test_rewards_are_kept_by_step() -> None:
+    history, _ = watched(*((step, rljob(at_step(step))) for step in (0, 1, 2, 2, 3)))
+    assert history.rewards == ((1, 0.51), (2, 0.52), (3, 0.53))

@@ -1,0 +1,47 @@
+"""How an RLJob is read."""
+
+from longshore.api.status import Phase
+from longshore_cli.watch.model import event_view, job_view, newest_events, problems, verdict
+from tests.unit.cli.samples import at_step, condition, rljob
+
+
+def test_a_job_that_the_operator_has_not_seen_is_pending() -> None:
+    view = job_view({"metadata": {"name": "new"}, "spec": {"algorithm": {"steps": 7}}})
+    assert (view.phase, view.steps, view.is_finished) == (Phase.PENDING, 7, False)
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    job = rljob({**at_step(2), "novelty": {"a": 1}}, novelty=True)
+    assert job_view(job).runtime.step == 2
+
+
+def test_what_is_not_well_is_a_problem() -> None:
+    view = job_view(rljob(conditions=(
+        condition("Scheduled", "False", "Unschedulable"), condition("Ready", "False"), condition("Complete", "False"),
+        condition("Failed", "False"), condition("RepurposeUnavailable", "True"),
+    )))  # fmt: skip
+    assert [item.type for item in problems(view)] == ["Scheduled", "Ready", "RepurposeUnavailable"]
+
+
+def test_pods_that_are_gone_are_no_problem_of_a_finished_job() -> None:
+    view = job_view(rljob(phase="Failed", conditions=(condition("Ready", "False"), condition("Failed", "True"))))
+    assert [item.type for item in problems(view)] == ["Failed"]
+
+
+def test_the_verdict_is_the_sentence_of_the_deciding_condition() -> None:
+    failed = rljob(phase="Failed", conditions=(
+        condition("Ready", "False", "Stopped", "no pods"),
+        condition("Failed", "True", "UserError", "data.path: no such file"),
+    ))  # fmt: skip
+    assert verdict(job_view(failed)) == "UserError: data.path: no such file"
+    assert verdict(job_view(rljob(phase="Failed"))) == "no reason given"
+
+
+def test_events_are_ordered_by_time_whatever_field_holds_it() -> None:
+    old = event_view({"metadata": {"uid": "a"}, "reason": "A", "lastTimestamp": "2026-01-01T00:00:01Z"})
+    new = event_view(
+        {"metadata": {"uid": "b"}, "reason": "B", "eventTime": "2026-01-01T00:00:02.5Z", "message": "x\n y"}
+    )
+    assert new.message == "x y"
+    assert [event.reason for event in newest_events([new, old], 5)] == ["A", "B"]
+    assert newest_events([new, old], 1) == (new,)

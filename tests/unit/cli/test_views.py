@@ -1,0 +1,156 @@
+"""What is drawn: on a terminal, in a pipe, and at the end."""
+
+import io
+import re
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console, RenderableType
+
+from longshore_cli import summary
+from longshore_cli.watch import text
+from longshore_cli.watch.dashboard import dashboard, line
+from longshore_cli.watch.history import History, Notice, StepDone, advance, begin
+from longshore_cli.watch.model import EventView, job_view
+from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
+from tests.unit.cli.samples import at_step, condition, rljob
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def drawn(what: RenderableType, width: int = 100) -> str:
+    """The characters on a terminal, colours left out."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def run_of(*reports: dict[str, object], **status: object) -> History:
+    """A history of reports two seconds apart."""
+    history = begin(job_view(rljob(reports[0])), 0.0)
+    for index, report in enumerate(reports[1:], start=1):
+        history, _ = advance(history, job_view(rljob(report)), 2.0 * index)
+    return history
+
+
+REPORT = at_step(
+    4, "Long", fraction=0.25,
+    heldOut={"before": 0.561, "latest": 0.743, "longBefore": 0.31, "longLatest": 0.58},
+    responseTokens={"mean": 33.4, "p75": 51.0, "max": 1261}, tokensPerSecond=1234.5, bubbleShare=0.123,
+    draws={"trained": 128, "zeroVariance": 9, "deferred": 7, "rejected": 2},
+    short={"rounds": 3, "rolloutSeconds": 6.0, "samples": 768},
+    long={"rounds": 1, "rolloutSeconds": 5.0, "samples": 256},
+    warmStart={"seconds": 61.0, "cached": True}, finalModel="rljobs/demo/final",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "figure",
+    ["team/demo", "Running", "TailBatching", "4/10", "40 %", "5 Long", "25 %", "0.540", "0.561 → 0.743 (+0.182)",
+     "0.310 → 0.580 (+0.270)", "mean 33", "p75 51", "max 1,261", "1,234 tokens/s", "12.3 %", "3 short", "1 long",
+     "queue 7", "replaced 2", "2.0s a step"],
+)  # fmt: skip
+def test_the_dashboard_shows(figure: str) -> None:
+    history = run_of(at_step(2), at_step(3), REPORT)
+    assert figure in drawn(dashboard(history, (), now_s=5.0))
+
+
+def test_the_dashboard_of_a_new_job_is_drawn_too() -> None:
+    history = begin(job_view({"metadata": {"name": "new"}}), 0.0)
+    assert "Pending" in drawn(dashboard(history, (), now_s=0.0))
+
+
+def test_the_dashboard_shows_what_is_not_well_and_what_happened() -> None:
+    job = rljob(at_step(1), conditions=(condition("Scheduled", "False", "Unschedulable", "0/2 nodes are available"),))
+    event = EventView("1", "2026-01-01T10:20:30Z", "Warning", "PodLost", "worker 1 was lost")
+    shown = drawn(dashboard(begin(job_view(job), 0.0), (event,), now_s=0.0))
+    assert "Scheduled is false: Unschedulable: 0/2 nodes are available" in shown
+    assert "10:20:30 PodLost: worker 1 was lost" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_dashboard_fits_the_terminal(width: int) -> None:
+    lines = drawn(dashboard(run_of(at_step(2), at_step(3), REPORT), (), now_s=5.0), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 14, "one line per row"
+
+
+def test_brackets_in_messages_are_not_markup() -> None:
+    job = rljob(at_step(1), conditions=(condition("Failed", "True", "UserError", "[red]no[/red]"),))
+    assert "[red]no[/red]" in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
+
+
+def done_step() -> StepDone:
+    _, lines = advance(begin(job_view(rljob(at_step(3))), 0.0), job_view(rljob(REPORT)), 2.0)
+    (done,) = lines
+    assert isinstance(done, StepDone)
+    return done
+
+
+def test_a_finished_step_is_one_line_on_a_narrow_terminal() -> None:
+    shown = drawn(line(done_step()), width=80).splitlines()
+    assert len(shown) == 1
+    assert "step  4/10" in shown[0] and "reward 0.540" in shown[0]
+
+
+def test_a_finished_step_is_one_plain_line_in_a_pipe() -> None:
+    shown = text.line_text(done_step())
+    assert shown.startswith("step 4/10  Short  reward 0.540  tokens mean 33 p75 51 max 1261  1,234 tokens/s")
+    assert "queue 7" in shown
+
+
+def written(screen: PlainScreen | LiveScreen, history: History, events: Iterable[EventView]) -> None:
+    with screen:
+        screen.job(history, (Notice("Running"), done_step()))
+        for event in events:
+            screen.event(event)
+
+
+def test_a_pipe_gets_lines_without_control_characters_and_each_event_once() -> None:
+    out = io.StringIO()
+    console = Console(file=out)
+    history = run_of(at_step(3), REPORT)
+    screen = screen_for(console, history, lambda: 0.0)
+    assert isinstance(screen, PlainScreen)
+    event = EventView("1", "", "Normal", "Started", "[bold]attempt 1[/bold]")
+    written(screen, history, [event, event])
+    assert not CONTROL.search(out.getvalue())
+    assert out.getvalue().splitlines() == [
+        "Running", text.line_text(done_step()), "event Normal Started: [bold]attempt 1[/bold]"
+    ]  # fmt: skip
+
+
+def test_a_terminal_gets_the_panel_with_the_lines_above() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    history = run_of(at_step(3), REPORT)
+    screen = screen_for(console, history, lambda: 0.0)
+    assert isinstance(screen, LiveScreen)
+    written(screen, history, [EventView("1", "2026-01-01T10:20:30Z", "Normal", "Started", "attempt 1")])
+    last = out.getvalue()
+    assert last.index("step  4/10") < last.rindex("RLJob team/demo") < last.rindex("attempt 1")
+
+
+def test_the_ending_says_what_was_learned_or_why_not() -> None:
+    succeeded = job_view(rljob(REPORT, phase="Succeeded"))
+    assert text.ending_text(succeeded) == "Succeeded after 4 steps; held-out reward 0.561 → 0.743 (+0.182)"
+    failed = job_view(rljob(phase="Failed", conditions=(condition("Failed", "True", "UserError", "no data"),)))
+    assert text.ending_text(failed) == "Failed: UserError: no data"
+
+
+def test_the_summary_tells_the_figures_of_the_run() -> None:
+    job = rljob(REPORT, phase="Succeeded", startTime="2026-01-01T00:00:00Z", completionTime="2026-01-01T00:05:12Z")
+    history, _ = advance(run_of(at_step(2), at_step(3)), job_view(job), 4.0)
+    assert dict(summary.rows(history)) == {
+        "held-out reward": "0.561 → 0.743 (+0.182)",
+        "  longest quarter of the prompts": "0.310 → 0.580 (+0.270)",
+        "training reward, last step": "0.540",
+        "short rounds": "3 rounds, 2.0s of rollout each, 7.8 ms a trained response",
+        "long rounds": "1 round, 5.0s of rollout each, 19.5 ms a trained response",
+        "bubble, last rollout": "12.3 %",
+        "draws": "128 trained, 9 of them without spread, 2 replaced, 7 left in the queue",
+        "warm start": "taken from the cache (it had taken 1m01s)",
+        "time": "5m12s in all: rollout 4.0s",
+        "final model": "rljobs/demo/final",
+    }

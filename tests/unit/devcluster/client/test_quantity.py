@@ -1,0 +1,30 @@
+"""Quantities are exact."""
+
+from fractions import Fraction
+
+import pytest
+
+from longshore_devcluster.client.quantity import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("100m", Fraction(1, 10)),
+        ("1.5Gi", Fraction(3 << 29)),
+        ("2e3", Fraction(2000)),
+        ("1E", Fraction(10**18)),
+        ("1E3", Fraction(1000)),
+        (".5", Fraction(1, 2)),
+        (4, Fraction(4)),
+        ("3n", Fraction(3, 10**9)),
+    ],
+)
+def test_value_of_a_quantity(text: str | int, value: Fraction) -> None:
+    assert parse_quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "1gb", "1 Gi", "Gi", "--1"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        parse_quantity(text)

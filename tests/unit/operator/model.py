@@ -1,0 +1,173 @@
+"""A small cluster in memory, for specifications of the operator: jobs, pods, and a clock that is set by hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from longshore.api.names import Component
+from longshore.api.rljob import RLJob
+from longshore.api.status import RLJobStatus
+from longshore_operator.observed import Observed, PodView
+from longshore_operator.plan import (
+    Apply,
+    CreateOnce,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Event,
+    OperatorConfig,
+    Plan,
+)
+from longshore_operator.reconcile import reconcile
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CONFIG = OperatorConfig(runtime_image="runtime:1")
+
+SPEC: dict[str, Any] = {
+    "model": {"builtin": "Tiny"},
+    "data": {"builtin": "Counting"},
+    "algorithm": {"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "storage": {"create": {"size": "1Gi"}},
+    "workers": {"replicas": 2, "gpusPerPod": 1},
+    "reward": {"pods": 1},
+}
+
+
+def make_job(status: RLJobStatus | None = None, generation: int = 1, **spec: Any) -> RLJob:
+    """A job with two workers and one reward pod, as the API server would store it."""
+    return RLJob.model_validate(
+        {
+            "metadata": {"name": "demo", "namespace": "team", "uid": "job-uid", "generation": generation},
+            "spec": SPEC | spec,
+            "status": (status or RLJobStatus()).model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+    )
+
+
+@dataclass
+class Cluster:
+    """The cluster: what the operator applied, and what became of it."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    status: RLJobStatus = field(default_factory=RLJobStatus)
+    now: datetime = START
+    generation: int = 1
+    pods: dict[str, PodView] = field(default_factory=dict)
+    children: dict[tuple[str, str], str] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    job_deleted: bool = False
+    config: OperatorConfig = CONFIG
+    _num_created: int = 0
+
+    @property
+    def job(self) -> RLJob:
+        return make_job(self.status, self.generation, **self.spec)
+
+    def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
+        seen = tuple(self.pods.values()) if pods is None else pods
+        return Observed(pods=seen, children=dict(self.children), ray_token="t0ken", **more)
+
+    def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:
+        return reconcile(self.job, self.observed(pods, **more), self.now, self.config)
+
+    def step(self, pods: tuple[PodView, ...] | None = None) -> Plan:
+        """One pass of the operator."""
+        plan = self.plan(pods)
+        self.apply(plan)
+        return plan
+
+    def settle(self, limit: int = 30) -> None:
+        """Passes until nothing is left to do; everything healthy comes up in between."""
+        for _ in range(limit):
+            before = (self.status, dict(self.pods))
+            self.step()
+            self.kubelet()
+            if before == (self.status, self.pods):
+                return
+        raise AssertionError(f"not settled after {limit} passes: {self.status}")
+
+    def apply(self, plan: Plan) -> None:
+        if plan.status is not None:
+            self.status = plan.status
+        for action in plan.actions:
+            self._apply(action)
+
+    def _apply(self, action: object) -> None:
+        match action:
+            case Apply():
+                self.children[action.key] = action.fingerprint
+                self.manifests[action.key] = action.manifest
+            case CreateOnce():
+                self.children.setdefault(action.key, "")
+                self.manifests.setdefault(action.key, action.manifest)
+            case CreatePod():
+                if action.name not in self.pods:
+                    self.pods[action.name] = self._new_pod(action.manifest)
+                    self.manifests["Pod", action.name] = action.manifest
+            case DeletePod():
+                self.delete(action.name, action.uid)
+            case DeleteJob():
+                self.job_deleted = True
+            case Event():
+                self.events.append(action)
+
+    def _new_pod(self, manifest: dict[str, Any]) -> PodView:
+        from longshore_operator.observed import pod_view
+
+        self._num_created += 1
+        metadata = manifest["metadata"] | {"uid": f"uid-{self._num_created}", "resourceVersion": "1"}
+        return pod_view(manifest | {"metadata": metadata, "status": {"phase": "Pending"}})
+
+    # What happens to pods
+
+    def kubelet(self) -> None:
+        """Healthy progress of every pod by one stage: scheduled, running, ready; and deleted ones go."""
+        for name, pod in list(self.pods.items()):
+            if pod.deleting:
+                del self.pods[name]
+            elif pod.phase == "Pending" and not pod.scheduled:
+                self.change(name, scheduled=True, node="node-0")
+            elif pod.phase == "Pending":
+                self.change(name, phase="Running", ip=f"10.0.0.{pod.index + 1}")
+            elif pod.phase == "Running":
+                self.change(name, ready=True)
+
+    def change(self, name: str, **fields: Any) -> None:
+        self.pods[name] = replace(self.pods[name], **fields)
+
+    def exit(self, name: str, code: int, message: str = "") -> None:
+        self.change(
+            name,
+            phase="Succeeded" if code == 0 else "Failed",
+            ready=False,
+            exit_code=code,
+            termination_message=message,
+        )
+
+    def delete(self, name: str, uid: str | None = None) -> None:
+        """A delete request: pods without a node go at once, as do ended ones; others are given their grace."""
+        pod = self.pods.get(name)
+        if pod is None or (uid is not None and pod.uid != uid):
+            return
+        if pod.scheduled and not pod.terminal:
+            self.change(name, deleting=True, ready=False)
+        else:
+            del self.pods[name]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # Reading
+
+    def names(self, keep: Callable[[PodView], bool] = lambda _: True) -> list[str]:
+        return sorted(pod.name for pod in self.pods.values() if keep(pod))
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """(status, reason, message) of a condition."""
+        found = next(c for c in self.status.conditions if c.type == kind)
+        return found.status.value, found.reason, found.message
+
+    def workers(self) -> list[PodView]:
+        return [pod for pod in self.pods.values() if pod.component is Component.WORKER]

@@ -1,0 +1,97 @@
+"""Pods as the API server shows them, reduced to what decisions need."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.names import Component
+from longshore_operator.observed import pod_view
+
+
+def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    labels = {"longshore.dev/job": "demo", "longshore.dev/component": "worker", "longshore.dev/attempt": "2"}
+    return {
+        "metadata": {
+            "name": "demo-worker-1",
+            "namespace": "team",
+            "uid": "u1",
+            "resourceVersion": "7",
+            "labels": labels | {"longshore.dev/index": "1"},
+            **metadata,
+        },
+        "spec": {"nodeName": "node-0"},
+        "status": status or {},
+    }
+
+
+def container(state: dict[str, Any], name: str = "longshore") -> dict[str, Any]:
+    return {"name": name, "state": state}
+
+
+def test_identity_comes_from_the_labels() -> None:
+    view = pod_view(pod())
+    assert (view.job, view.component, view.index, view.attempt) == ("demo", Component.WORKER, 1, 2)
+    assert (view.phase, view.scheduled, view.ready, view.deleting) == ("Pending", True, False, False)
+
+
+def test_a_deletion_timestamp_means_that_the_pod_is_leaving() -> None:
+    assert pod_view(pod(deletionTimestamp="2026-01-01T00:00:00Z")).deleting
+
+
+def test_conditions_give_readiness_disruption_and_the_schedulers_words() -> None:
+    view = pod_view(
+        pod(
+            {
+                "conditions": [
+                    {"type": "Ready", "status": "True"},
+                    {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"},
+                ]
+            }
+        )
+    )
+    assert (view.ready, view.disruption, view.unschedulable) == (True, "PreemptionByScheduler", "0/1 nodes")
+
+
+def test_the_exit_of_our_container_counts_and_not_that_of_a_sidecar() -> None:
+    view = pod_view(
+        pod(
+            {
+                "phase": "Failed",
+                "containerStatuses": [
+                    container({"terminated": {"exitCode": 1}}, "sidecar"),
+                    container({"terminated": {"exitCode": 0, "message": " done\n"}}),
+                ],
+            }
+        )
+    )
+    assert (view.exit_code, view.termination_message) == (0, "done")
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (64, "Failed")])
+def test_a_pod_has_ended_when_our_container_has_also_if_a_sidecar_still_runs(code: int, phase: str) -> None:
+    statuses = [container({"running": {}}, "sidecar"), container({"terminated": {"exitCode": code}})]
+    view = pod_view(pod({"phase": "Running", "containerStatuses": statuses}))
+    assert (view.terminal, view.phase) == (True, phase)
+
+
+def test_an_init_container_that_cannot_start_speaks_for_the_pod() -> None:
+    view = pod_view(
+        pod(
+            {
+                "initContainerStatuses": [
+                    container({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "init")
+                ],
+                "containerStatuses": [container({"waiting": {"reason": "PodInitializing"}})],
+            }
+        )
+    )
+    assert (view.waiting_reason, view.waiting_message) == ("ImagePullBackOff", "no")
+
+
+@pytest.mark.parametrize("label", ["longshore.dev/job", "longshore.dev/component", "longshore.dev/attempt"])
+def test_a_pod_without_our_labels_is_not_ours(label: str) -> None:
+    stranger = pod()
+    del stranger["metadata"]["labels"][label]
+    with pytest.raises(KeyError):
+        pod_view(stranger)

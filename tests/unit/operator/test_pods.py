@@ -1,0 +1,136 @@
+"""The pods that the operator makes keep the contract with the programs in them, and the restricted standard."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api import contract
+from longshore_operator.pods import coordinator_pod, reward_pod, worker_pod
+from tests.unit.operator.model import CONFIG, make_job
+
+Pod = dict[str, Any]
+
+
+def all_pods(**spec: Any) -> list[Pod]:
+    job = make_job(**spec)
+    return [
+        coordinator_pod(job, CONFIG, 3),
+        worker_pod(job, CONFIG, 3, 1, "10.0.0.9", 2),
+        reward_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+    ]
+
+
+def environment(pod: Pod) -> dict[str, str]:
+    entries = pod["spec"]["containers"][0]["env"]
+    return {
+        entry["name"]: entry["value"] if "value" in entry else entry["valueFrom"]["fieldRef"]["fieldPath"]
+        for entry in entries
+    }
+
+
+def mount_paths(pod: Pod) -> dict[str, str]:
+    return {mount["name"]: mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+
+
+def test_each_component_runs_its_own_command() -> None:
+    commands = [pod["spec"]["containers"][0]["command"] for pod in all_pods()]
+    assert commands == [
+        ["python", "-m", "longshore_runtime", component] for component in ("coordinator", "worker", "reward")
+    ]
+
+
+@pytest.mark.parametrize("pod", all_pods(), ids=lambda pod: str(pod["metadata"]["name"]))
+class TestEveryPod:
+    def test_the_environment_is_the_contract(self, pod: Pod) -> None:
+        env = environment(pod)
+        assert env[contract.ENV_JOB_NAME] == "demo"
+        assert env[contract.ENV_JOB_NAMESPACE] == "team"
+        assert env[contract.ENV_JOB_UID] == "job-uid"
+        assert env[contract.ENV_ATTEMPT] == "3"
+        assert env[contract.ENV_POD_IP] == "status.podIP"
+        assert env[contract.ENV_POD_NAME] == "metadata.name"
+        assert env[contract.ENV_RAY_AUTH_MODE] == "token"
+
+    def test_every_path_in_the_environment_lies_in_a_mounted_volume(self, pod: Pod) -> None:
+        env, mounts = environment(pod), mount_paths(pod)
+        assert env[contract.ENV_CONFIG] == f"{mounts['config']}/{contract.CONFIG_KEY}"
+        assert env[contract.ENV_STORAGE] == mounts["storage"]
+        assert env[contract.ENV_RAY_TOKEN_PATH] == f"{mounts['ray-token']}/{contract.RAY_TOKEN_KEY}"
+        assert env["HOME"] == env["TMPDIR"] == mounts["scratch"]
+        assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
+        assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
+
+    def test_the_restricted_pod_security_standard_holds(self, pod: Pod) -> None:
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        for container in pod["spec"]["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["runAsNonRoot"] is True
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+    def test_a_pod_runs_once_and_is_not_evicted_for_packing(self, pod: Pod) -> None:
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+
+    def test_readiness_is_asked_on_the_health_port(self, pod: Pod) -> None:
+        probe = pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]
+        assert probe == {"path": "/readyz", "port": contract.HEALTH_PORT}
+
+    def test_shared_memory_lies_in_memory(self, pod: Pod) -> None:
+        assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
+        assert mount_paths(pod)["shm"] == "/dev/shm"
+
+    def test_host_names_fit(self, pod: Pod) -> None:
+        assert len(pod["spec"]["hostname"]) <= 63
+
+
+def test_only_the_coordinator_has_a_service_account_token() -> None:
+    coordinator, *others = all_pods()
+    assert coordinator["spec"]["serviceAccountName"] == "demo-coordinator"
+    assert coordinator["spec"]["automountServiceAccountToken"] is True
+    for pod in others:
+        assert "serviceAccountName" not in pod["spec"]
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_coordinator_has_time_for_a_last_checkpoint() -> None:
+    assert [pod["spec"]["terminationGracePeriodSeconds"] for pod in all_pods()] == [120, 30, 30]
+
+
+def test_workers_ask_for_their_gpus_and_nobody_else_does() -> None:
+    workers = {"replicas": 2, "gpusPerPod": 8, "gpuResourceName": "amd.com/gpu", "resources": {"memory": "64Gi"}}
+    coordinator, worker, reward = all_pods(workers=workers)
+    assert worker["spec"]["containers"][0]["resources"] == {
+        "requests": {"memory": "64Gi", "amd.com/gpu": "8"},
+        "limits": {"amd.com/gpu": "8"},
+    }
+    for pod in (coordinator, reward):
+        assert pod["spec"]["containers"][0]["resources"] == {}
+
+
+def test_labels_say_what_a_worker_is_and_does() -> None:
+    labels = all_pods()[1]["metadata"]["labels"]
+    expected = {"job": "demo", "component": "worker", "index": "1", "attempt": "3", "role": "rollout", "tp-size": "2"}
+    assert {name: labels[f"longshore.dev/{name}"] for name in expected} == expected
+
+
+def test_a_lost_node_is_given_up_after_a_minute_unless_the_user_says_otherwise() -> None:
+    own = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 600}
+    tolerations = all_pods(coordinator={"tolerations": [own]})[0]["spec"]["tolerations"]
+    seconds = {entry["key"]: entry["tolerationSeconds"] for entry in tolerations}
+    assert seconds == {"node.kubernetes.io/unreachable": 600, "node.kubernetes.io/not-ready": 60}
+
+
+def test_a_container_that_a_template_adds_is_restricted_too() -> None:
+    template = {"spec": {"containers": [{"name": "sidecar", "image": "x"}], "priorityClassName": "high"}}
+    pod = all_pods(coordinator={"template": template})[0]
+    main, sidecar = pod["spec"]["containers"]
+    assert main["name"] == contract.CONTAINER
+    assert sidecar["securityContext"] == main["securityContext"]
+    assert pod["spec"]["priorityClassName"] == "high"
+
+
+def test_the_jobs_own_image_comes_first() -> None:
+    assert all_pods()[0]["spec"]["containers"][0]["image"] == "runtime:1"
+    assert all_pods(image="mine:2")[0]["spec"]["containers"][0]["image"] == "mine:2"

@@ -1,0 +1,187 @@
+"""Whatever happens to the pods, and however late the operator sees it, a job keeps its promises and settles."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from longshore.api.contract import ExitCode
+from longshore.api.names import Component
+from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
+from longshore_operator.observed import Observed, PodView
+from longshore_operator.plan import OperatorConfig
+from longshore_operator.reconcile import reconcile
+from tests.unit.operator.model import START, Cluster, make_job
+
+BACKOFF_LIMIT = 3
+CRASHES = st.sampled_from([1, 2, 134, 137, 139])
+EXITS = st.one_of(CRASHES, st.sampled_from([int(code) for code in ExitCode if code != ExitCode.USER_ERROR]))
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Pods progress, fail and vanish at random; the operator looks now and then, with views of any age."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(spec={"backoffLimit": BACKOFF_LIMIT})
+        self.snapshots: list[tuple[PodView, ...]] = [()]
+        self.seen = 0
+        self.num_crashes = 0
+        self.last_attempt = 0
+        self.ended: Phase | None = None
+
+    def _note(self) -> None:
+        self.snapshots.append(tuple(self.cluster.pods.values()))
+
+    @rule(age=st.integers(0, 3))
+    def the_operator_looks(self, age: int) -> None:
+        # A watch delivers changes in order: a view may be old, but never older than the one before.
+        self.seen = max(self.seen, len(self.snapshots) - 1 - age)
+        self.cluster.step(self.snapshots[self.seen])
+        self._note()
+
+    @rule()
+    def the_operator_restarts_and_forgets(self) -> None:
+        self.cluster.children.clear()
+        self.seen = len(self.snapshots) - 1
+
+    @rule(seconds=st.sampled_from([0.3, 1, 11, 400]))
+    def time_passes(self, seconds: float) -> None:
+        self.cluster.pass_time(seconds)
+
+    @rule()
+    def pods_progress(self) -> None:
+        self.cluster.kubelet()
+        self._note()
+
+    @precondition(lambda self: self.cluster.pods)
+    @rule(data=st.data(), code=EXITS)
+    def a_pod_exits(self, data: st.DataObject, code: int) -> None:
+        name = data.draw(st.sampled_from(self.cluster.names()))
+        pod = self.cluster.pods[name]
+        if pod.scheduled and not pod.terminal:
+            self.cluster.exit(name, code)
+            self.num_crashes += code not in {int(code) for code in ExitCode}
+            self._note()
+
+    @precondition(lambda self: self.cluster.pods)
+    @rule(data=st.data(), how=st.sampled_from(["delete", "vanish", "evict"]))
+    def a_pod_is_lost(self, data: st.DataObject, how: str) -> None:
+        name = data.draw(st.sampled_from(self.cluster.names()))
+        if how == "delete":
+            self.cluster.delete(name)
+        elif how == "vanish":
+            del self.cluster.pods[name]
+        elif not self.cluster.pods[name].terminal:
+            self.cluster.change(name, phase="Failed", reason="Evicted", ready=False)
+        self._note()
+
+    @rule(suspend=st.booleans())
+    def someone_suspends_or_resumes(self, suspend: bool) -> None:
+        if self.cluster.job.spec.suspend != suspend:
+            self.cluster.spec = self.cluster.spec | {"suspend": suspend}
+            self.cluster.generation += 1
+
+    @rule(replicas=st.integers(1, 3))
+    def someone_resizes(self, replicas: int) -> None:
+        self.cluster.spec = self.cluster.spec | {"workers": {"replicas": replicas}}
+        self.cluster.generation += 1
+
+    @invariant()
+    def never_two_attempts_at_once(self) -> None:
+        assert len({pod.attempt for pod in self.cluster.pods.values()}) <= 1
+
+    @invariant()
+    def never_more_pods_than_asked_for(self) -> None:
+        assert len(self.cluster.workers()) <= 3
+        coordinators = [pod for pod in self.cluster.pods.values() if pod.component is Component.COORDINATOR]
+        assert len(coordinators) <= 1
+
+    @invariant()
+    def attempts_only_grow_and_the_end_is_final(self) -> None:
+        status = self.cluster.status
+        assert status.attempt >= self.last_attempt
+        self.last_attempt = status.attempt
+        if self.ended is not None:
+            assert status.phase is self.ended
+        if status.phase in FINISHED_PHASES:
+            self.ended = status.phase
+
+    @invariant()
+    def a_crash_is_counted_at_most_once(self) -> None:
+        assert self.cluster.status.failures <= min(self.num_crashes, BACKOFF_LIMIT + 1)
+
+    def teardown(self) -> None:
+        """Left alone, every history settles: with all pods ready, suspended, or ended and nothing running."""
+        cluster = self.cluster
+        for _ in range(4):
+            cluster.settle(limit=60)
+            cluster.pass_time(400)
+        cluster.settle()
+        running = [pod for pod in cluster.pods.values() if not pod.terminal]
+        if cluster.status.phase in FINISHED_PHASES or cluster.status.phase is Phase.SUSPENDED:
+            assert running == []
+        else:
+            assert cluster.status.phase is Phase.RUNNING, cluster.status
+            assert len(running) == len(cluster.pods) == 2 + cluster.job.spec.workers.replicas
+        assert cluster.plan().actions == ()
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+PODS = st.builds(
+    PodView,
+    name=st.just(""),
+    namespace=st.just("team"),
+    uid=st.just(""),
+    job=st.just("demo"),
+    component=st.sampled_from(Component),
+    index=st.integers(0, 4),
+    attempt=st.integers(0, 4),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+    reason=st.sampled_from(["", "Evicted", "UnexpectedAdmissionError"]),
+    ip=st.sampled_from([None, "10.0.0.1"]),
+    ready=st.booleans(),
+    deleting=st.booleans(),
+    scheduled=st.booleans(),
+    exit_code=st.sampled_from([None, 0, 1, 64, 75, 137]),
+    disruption=st.sampled_from([None, "PreemptionByScheduler"]),
+)
+STATUSES = st.builds(
+    RLJobStatus,
+    phase=st.sampled_from([None, *Phase]),
+    attempt=st.integers(0, 4),
+    failures=st.integers(0, 5),
+    start_time=st.just("2025-12-31T23:59:00Z"),
+    restart_time=st.sampled_from([None, "2025-12-31T23:59:30Z", "2026-01-01T00:01:00Z"]),
+    completion_time=st.just("2025-12-31T23:59:59Z"),
+)
+
+
+def _named(pods: list[PodView]) -> tuple[PodView, ...]:
+    """Names as the API server keeps them: unique."""
+    named = {}
+    for pod in pods:
+        index = 0 if pod.component is Component.COORDINATOR else pod.index
+        name = "demo-coordinator" if index == 0 and pod.component is Component.COORDINATOR else (
+            f"demo-{pod.component}-{index}"
+        )  # fmt: skip
+        named[name] = replace(pod, name=name, uid=f"uid-{name}", index=index)
+    return tuple(named.values())
+
+
+@given(status=STATUSES, pods=st.lists(PODS, max_size=6).map(_named), suspend=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_observed_state_gives_one_plan_and_its_application_settles(
+    status: RLJobStatus, pods: tuple[PodView, ...], suspend: bool
+) -> None:
+    job, config = make_job(status, suspend=suspend), OperatorConfig("runtime:1")
+    observed = Observed(pods=pods, ray_token="token")
+    assert reconcile(job, observed, START, config) == reconcile(job, observed, START, config)
+    cluster = Cluster(spec={"suspend": suspend}, status=status, pods={pod.name: pod for pod in pods})
+    for _ in range(3):
+        cluster.settle(limit=60)
+        cluster.pass_time(400)
+    assert cluster.plan().actions == ()

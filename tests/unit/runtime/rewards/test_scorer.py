@@ -1,0 +1,90 @@
+"""Scoring happens in another process, within its time, and never becomes a silent zero."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from longshore.api.training import RewardKind
+from longshore_runtime.rewards.scorer import RewardError, RewardOptions, Scorer, ScoreItem
+
+
+def misbehaving(prompt: str, response: str, answer: str) -> object:
+    """A user's reward that does what the response says."""
+    match response:
+        case "raise":
+            raise KeyError("missing")
+        case "nan":
+            return float("nan")
+        case "text":
+            return "1.0"
+        case "bool":
+            return True
+        case "hang":
+            while True:
+                time.sleep(1)
+        case "die":
+            os._exit(3)
+        case "print":
+            print("noise that must not be taken for an answer")  # noqa: T201
+            return 0.25
+        case "environment":
+            return float("RAY_AUTH_TOKEN_PATH" in os.environ or "KUBECONFIG" in os.environ)
+    return 0.5
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Iterator[Scorer]:
+    scorer = Scorer(RewardOptions(RewardKind.PYTHON, f"{__name__}:misbehaving", timeout_s=1.0))
+    yield scorer
+    scorer.close()
+
+
+def item(response: str) -> ScoreItem:
+    return ScoreItem("row 7, response 0-7-1", "prompt", response, "answer")
+
+
+def test_a_users_function_scores(scorer: Scorer) -> None:
+    (result,) = scorer.score_many([item("fine")])
+    assert (result.reward, result.timed_out) == (0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        ("raise", r"misbehaving: row 7, response 0-7-1: raised KeyError: 'missing'"),
+        ("nan", "returned nan"),
+        ("text", "returned '1.0' instead of a number"),
+        ("bool", "returned True instead of a number"),
+        ("die", "the scoring process died 3 times"),
+    ],
+)
+def test_a_reward_that_fails_is_an_error_that_names_reward_and_sample(
+    scorer: Scorer, response: str, message: str
+) -> None:
+    with pytest.raises(RewardError, match=message):
+        scorer.score_many([item(response)])
+    assert scorer.score_many([item("fine")])[0].reward == 0.5
+
+
+def test_scoring_that_takes_too_long_is_cut_off_and_counted_apart(scorer: Scorer) -> None:
+    (cut_off,) = scorer.score_many([item("hang")])
+    assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
+    assert scorer.score_many([item("fine")])[0].reward == 0.5
+
+
+def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: Scorer) -> None:
+    assert scorer.score_many([item("print")])[0].reward == 0.25
+
+
+def test_reward_code_sees_no_token_and_no_address(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/secret")
+    monkeypatch.setenv("KUBECONFIG", "/secret")
+    scorer.close()
+    assert scorer.score_many([item("environment")])[0].reward == 0.0
+
+
+def test_an_import_path_that_leads_nowhere_is_told_by_its_field() -> None:
+    with pytest.raises(RewardError, match=r"reward.importPath: 'no_such_module:score' cannot be imported"):
+        Scorer(RewardOptions(RewardKind.PYTHON, "no_such_module:score", 1.0)).score_many([item("x")])

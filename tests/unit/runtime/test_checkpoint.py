@@ -1,0 +1,61 @@
+"""Checkpoints appear complete or not at all, and bring everything back."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.types import Completion, FinishReason, TokenRun
+
+KEPT = {
+    ResponseId(Draw(1, 5), 2): Completion(
+        "1-5-2", (TokenRun(3, (7, 8), (-0.5, -0.25)), TokenRun(4, (9,), (-1.0,))), FinishReason.ABORT, 12
+    )
+}
+
+
+def save_weights(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"weights")
+    (directory / "optimizer.pt").write_bytes(b"moments")
+
+
+def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    store.publish(3, {"policy": {"queue": [[0, 1]]}}, KEPT, save_weights)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 3
+    assert newest.state() == {"policy": {"queue": [[0, 1]]}}
+    assert newest.kept() == KEPT
+    assert (newest.model / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    store.publish(1, {}, {}, save_weights)
+
+    def dies(directory: Path) -> None:
+        save_weights(directory)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        store.publish(2, {}, {}, dies)
+    newest = store.newest()
+    assert newest is not None and newest.step == 1
+    assert store.publish(2, {}, {}, save_weights).step == 2
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    for step in (5, 10, 15):
+        store.publish(step, {}, {}, save_weights)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
+
+
+def test_the_exported_model_has_weights_and_no_trainer_state(tmp_path: Path) -> None:
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save_weights)
+    for _ in range(2):
+        export_model(checkpoint, tmp_path / "model")
+        assert [path.name for path in (tmp_path / "model").iterdir()] == ["model.safetensors"]

@@ -1,0 +1,19 @@
+"""The state of a run survives a checkpoint."""
+
+import orjson
+
+from longshore.api.status import RoundKind
+from longshore_runtime.run_state import HeldOutScore, KindTotals, RunState
+
+
+def test_exported_state_is_json_and_loads_equal() -> None:
+    state = RunState(
+        step=4,
+        policy={"cursor": {"epoch": 0, "offset": 3, "num_prompts": 9}, "leftovers": [[0, 2]]},
+        trained=16,
+        zero_variance=3,
+        kinds={RoundKind.SHORT: KindTotals(3, 1.5, 24, 1), RoundKind.LONG: KindTotals(1, 2.5, 8, 0)},
+        held_out_before=HeldOutScore(0.2, 0.1),
+        held_out_latest=HeldOutScore(0.4, 0.3),
+    )
+    assert RunState.load(orjson.loads(orjson.dumps(state.export())), {}) == state

@@ -28,6 +28,8 @@ from longshore_devcluster.kubelet import (
     LogOptions,
     PodStreams,
     StreamError,
+    create_run_dir,
+    remove_if_empty,
     remove_run_dir,
 )
 from longshore_devcluster.scheduler import Scheduler
@@ -135,6 +137,10 @@ class DevCluster:
         for client in self._clients:
             await client.close()
         await self._server.stop()
+        remove_if_empty(self._run_dir())
+
+    def _run_dir(self) -> Path:
+        return Path((self.data_dir / _RUN_DIR_FILE).read_text())
 
     def _client(self, identity: str, user_agent: str) -> Client:
         access = ClusterAccess.from_kubeconfig(self.kubeconfig)
@@ -145,7 +151,7 @@ class DevCluster:
     def _kubelet_config(self) -> KubeletConfig:
         return KubeletConfig(
             nodes=self.config.nodes(),
-            run_dir=Path((self.data_dir / _RUN_DIR_FILE).read_text()),
+            run_dir=self._run_dir(),
             log_dir=self.data_dir / "logs",
             path_prefix=self.config.path_prefix,
             restart_backoff_s=self.config.restart_backoff_s,
@@ -203,7 +209,9 @@ def prepare_data_dir(data_dir: Path) -> None:
     note = data_dir / _RUN_DIR_FILE
     run_dir = Path(note.read_text()) if note.exists() else None
     if run_dir is None or not run_dir.is_dir() or run_dir.stat().st_uid != os.getuid():
-        note.write_text(tempfile.mkdtemp(prefix="ls", dir="/tmp"))
+        run_dir = Path(tempfile.mkdtemp(prefix="ls", dir="/tmp"))
+        note.write_text(str(run_dir))
+    create_run_dir(run_dir)
 
 
 def remove_run_dirs(data_dir: Path) -> None:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.rljob import RLJob
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.informer import Key, PodInformer
@@ -26,6 +27,8 @@ from longshore_operator.reconcile import reconcile, reject
 
 RESYNC = timedelta(minutes=15)
 """A job is looked at this often even if nothing happens, and its children are applied anew."""
+RESYNC_WHILE_STARTING = timedelta(seconds=20)
+"""The same while a pod has a node and does not start: someone may have deleted what it mounts."""
 _FIRST_RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
 _SECRET_BYTES = 32
@@ -136,7 +139,7 @@ class Controller:
         if stored is None:
             return False, None
         now = self._clock()
-        self._refresh(job, stored, now)
+        self._refresh(key, job, stored, now)
         plan, status = await self._decide(key, job, stored, now)
         if plan.status is None:
             return True, None
@@ -150,24 +153,30 @@ class Controller:
             return True, 0.0
         if plan.status.phase in FINISHED_PHASES and plan.requeue_at is None:
             return True, None
-        return True, _seconds_until(plan.requeue_at, now)
+        return True, _seconds_until(plan.requeue_at, now, self._resync(key))
 
-    def _refresh(self, job: _Job, stored: dict[str, Any], now: datetime) -> None:
+    def _resync(self, key: Key) -> timedelta:
+        pods = self.informer.pods(key)
+        starting = any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in pods)
+        return RESYNC_WHILE_STARTING if starting else RESYNC
+
+    def _refresh(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> None:
         """Forget what was applied for a namesake, or too long ago."""
         uid = stored["metadata"]["uid"]
-        expired = job.applied_since is not None and now - job.applied_since >= RESYNC
+        expired = job.applied_since is not None and now - job.applied_since >= self._resync(key)
         if uid != job.uid or expired:
             job.uid, job.applied, job.applied_since = uid, {}, now
         job.seen_version = stored["metadata"]["resourceVersion"]
 
     async def _decide(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> tuple[Plan, RLJobStatus]:
         """The plan for a stored job, and the status that it had."""
-        try:
-            parsed = RLJob.model_validate(stored)
-        except ValidationError as error:
-            status = RLJobStatus.model_validate(stored.get("status") or {})
-            return reject(key[1], status, stored["metadata"].get("generation", 0), error, now), status
         pods = self.informer.pods(key)
+        status = RLJobStatus.model_validate(stored.get("status") or {})
+        try:
+            spec = RLJobSpec.model_validate(stored["spec"])
+        except ValidationError as error:
+            return reject(status, stored["metadata"].get("generation", 0), error, pods, now), status
+        parsed = RLJob(metadata=stored["metadata"], spec=spec, status=status)
         observed = Observed(
             pods=pods,
             children=dict(job.applied),
@@ -175,7 +184,7 @@ class Controller:
             claim=await self._claim(key, parsed, pods),
             apply_error=job.apply_error,
         )
-        return reconcile(parsed, observed, now, self._config), parsed.status
+        return reconcile(parsed, observed, now, self._config), status
 
     async def _claim(self, key: Key, job: RLJob, pods: tuple[PodView, ...]) -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""
@@ -202,9 +211,9 @@ class Controller:
         job.apply_error = None
 
 
-def _seconds_until(moment: datetime | None, now: datetime) -> float:
+def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:
     """Until the plan's time, at most until the next routine look (spread, so that jobs do not move in step)."""
-    routine_s = RESYNC.total_seconds() * random.uniform(0.9, 1.1)
+    routine_s = resync.total_seconds() * random.uniform(1.0, 1.2)
     return min(routine_s, max(0.0, (moment - now).total_seconds())) if moment is not None else routine_s
 
 

@@ -12,6 +12,7 @@ import structlog
 from longshore.api import names
 from longshore.api.status import RLJobStatus
 from longshore_operator.clock import timestamp
+from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
 from longshore_operator.kube import ApiError, Kube
 from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event
@@ -41,6 +42,10 @@ async def write_status(kube: Kube, key: Key, uid: str, status: RLJobStatus) -> d
         },
         subresource="status",
     )
+
+
+class NameTaken(Exception):
+    """Something else has the name of one of the job's children."""
 
 
 class Executor:
@@ -83,18 +88,36 @@ class Executor:
 
     async def _child(self, child: Apply | CreateOnce) -> None:
         if isinstance(child, Apply):
-            await self._kube.apply(child.manifest)
+            await self._apply(child)
             self._on_applied(child.key, child.fingerprint)
         else:
             await self._kube.create(child.manifest)
             self._on_applied(child.key, "")
+
+    async def _apply(self, child: Apply) -> None:
+        """Bring a child to its manifest; one of another owner, be it a deleted namesake of the job, is left alone."""
+        kind, name = child.key
+        metadata = child.manifest["metadata"]
+        found = await self._kube.get(kind, metadata["namespace"], name)
+        if found is not None:
+            if _owner(found["metadata"]) != _owner(metadata):
+                raise NameTaken(f"{kind} {name} exists and does not belong to this job: delete it or rename the job")
+            if found["metadata"].get("annotations", {}).get(ANNOTATION_FINGERPRINT) == child.fingerprint:
+                return
+        await self._kube.apply(child.manifest)
 
     async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
         await self._kube.delete("Pod", key[0], pod.name, pod.uid)
         self._on_deleting(pod.name, pod.uid)
 
     async def _create_pod(self, pod: CreatePod) -> None:
-        await self._kube.create(pod.manifest)
+        """A pod of this name that belongs to an RLJob will show up in a later pass; any other is in the way."""
+        if await self._kube.create(pod.manifest) is not None:
+            return
+        namespace = pod.manifest["metadata"]["namespace"]
+        found = await self._kube.get("Pod", namespace, pod.name)
+        if found is not None and names.LABEL_JOB not in found["metadata"].get("labels", {}):
+            raise NameTaken(f"pod {pod.name} exists and does not belong to this job: delete it or rename the job")
 
     async def _post(self, key: Key, uid: str, event: Event, now: datetime) -> None:
         """Events are for people: one that cannot be posted is logged and no more."""
@@ -102,6 +125,11 @@ class Executor:
             await self._kube.create(event_manifest(key, uid, event, now))
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("event not posted", job=key, reason=event.reason, error=str(error))
+
+
+def _owner(metadata: dict[str, Any]) -> str | None:
+    """uid of the controlling owner."""
+    return next((owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), None)
 
 
 def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str, Any]:
@@ -138,7 +166,7 @@ async def _all(work: Iterable[Awaitable[None]]) -> list[str]:
         async with slots:
             try:
                 await item
-            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            except (ApiError, NameTaken, aiohttp.ClientError, TimeoutError) as error:
                 return str(error) or repr(error)
         return None
 

@@ -1,5 +1,6 @@
 """The kopf shell: it watches RLJobs and wakes the controller; it stores nothing in them."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from longshore_operator.kube import (
     WATCH_SERVER_TIMEOUT_S,
 )
 from longshore_operator.kubeconfig import Access
+from longshore_operator.tasks import until_first_ends
 
 _MAX_WORKERS = 256
 _WORKER_IDLE_S = 0.5
@@ -61,3 +63,21 @@ def registry(access: Access, wake: Callable[[tuple[str, str], str], None]) -> ko
         wake((meta["namespace"], meta["name"]), meta["resourceVersion"])
 
     return result
+
+
+async def watch_jobs(
+    access: Access, namespace: str | None, wake: Callable[[tuple[str, str], str], None], stop: asyncio.Event
+) -> None:
+    """Watch RLJobs of a namespace, or of all, until `stop` is set.
+
+    kopf's own main loop would take every task of the process for its own and wait for them; so its tasks are run here.
+    """
+    tasks = await kopf.spawn_tasks(
+        registry=registry(access, wake),
+        settings=settings(),
+        clusterwide=namespace is None,
+        namespaces=[] if namespace is None else [namespace],
+        standalone=True,
+        stop_flag=stop,
+    )
+    await until_first_ends(tasks)

@@ -99,13 +99,9 @@ class PodInformer:
                 leaving = known is not None and known.uid == view.uid and known.deleting
                 view = replace(view, deleting=view.deleting or leaving)
                 siblings[view.name] = view
-            if known is None or event["type"] == "DELETED" or _matters(known, view):
+            if event["type"] == "DELETED" or known != view:
                 self._on_change(key)
         return version
-
-
-def _matters(before: PodView, after: PodView) -> bool:
-    return replace(before, resource_version=0) != replace(after, resource_version=0)
 
 
 def _views(pods: Iterable[dict[str, Any]]) -> Iterable[PodView]:

@@ -207,7 +207,8 @@ def _advance_attempt(
     peers = tuple(pod for pod in mine if pod.component is not Component.COORDINATOR)
     if coordinator is None:
         if current.restart_time is not None and not peers:
-            return current
+            backs_off = parse(current.restart_time) > now
+            return replace(current, phase=Phase.RESTARTING) if backs_off else current
         return _restart(current, "CoordinatorLost", "the coordinator pod is gone", now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:

@@ -7,13 +7,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import kopf
 import structlog
 from aiohttp import web
 
@@ -25,6 +24,7 @@ from longshore_operator.kubeconfig import Access, ConfigError
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.metrics import Metrics
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.tasks import until_first_ends
 
 log = structlog.get_logger(__name__)
 
@@ -115,14 +115,14 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
         parts: list[Coroutine[Any, Any, object]] = [
             stop.wait(),
             controller.informer.run(),
-            _watch_jobs(options, access, controller, stop),
+            handlers.watch_jobs(access, options.namespace, controller.wake, stop),
         ]
-        await _until_first_ends([*parts, election.hold()] if options.leader_election else parts)
+        await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
 
 
 async def _acquire(election: Election, stop: asyncio.Event) -> bool:
     """Whether leadership was reached before the process was told to stop."""
-    await _until_first_ends([election.acquire(), stop.wait()])
+    await until_first_ends([election.acquire(), stop.wait()])
     return not stop.is_set()
 
 
@@ -133,48 +133,34 @@ async def _release(election: Election) -> None:
         log.warning("the Lease was not released", error=repr(error))
 
 
-async def _watch_jobs(options: Options, access: Access, controller: Controller, stop: asyncio.Event) -> None:
-    await kopf.operator(
-        registry=handlers.registry(access, controller.wake),
-        settings=handlers.settings(),
-        clusterwide=options.namespace is None,
-        namespaces=[] if options.namespace is None else [options.namespace],
-        standalone=True,
-        stop_flag=stop,
-    )
-
-
-async def _until_first_ends(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run the parts together; when one ends, stop the others and let its error through."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point; the exit code is 0 after a requested stop and 1 otherwise."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # kopf tells of every event that it handed over.
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    _configure_logging()
     try:
         asyncio.run(_main(options))
     except (ConfigError, LeadershipLost, OSError) as error:
         sys.exit(f"longshore-operator: {error}")
+
+
+def _configure_logging() -> None:
+    """One JSON object a line on the standard output, ours and that of libraries."""
+    common: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    renderer = structlog.processors.JSONRenderer()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=common))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # kopf tells of every event that it handed over.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 async def _main(options: Options) -> None:

@@ -42,7 +42,8 @@ class PodView:
     waiting_message: str = ""
     spec_hash: str = ""
     role: str | None = None
-    resource_version: int = 0
+    owner_uid: str = ""
+    """uid of the RLJob that it was made for, which may have been a namesake of today's."""
 
     @property
     def terminal(self) -> bool:
@@ -110,7 +111,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=waiting.get("message", ""),
         spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
         role=labels.get(names.LABEL_ROLE),
-        resource_version=int(metadata.get("resourceVersion", "0")),
+        owner_uid=next(
+            (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """`reconcile`: the whole of the operator's decisions, without I/O and without a clock of its own."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from pydantic import ValidationError
@@ -7,8 +8,10 @@ from pydantic import ValidationError
 from longshore.api.names import Component, Role
 from longshore.api.rljob import RLJob
 from longshore.api.status import (
+    FINISHED_PHASES,
     Assignment,
     Baseline,
+    Condition,
     ConditionStatus,
     ConditionType,
     GpuCounts,
@@ -24,7 +27,9 @@ from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
 from longshore_operator.observed import Observed, PodView
-from longshore_operator.plan import Action, CreateOnce, DeleteJob, Event, OperatorConfig, Plan
+from longshore_operator.plan import Action, CreateOnce, DeleteJob, DeletePod, Event, OperatorConfig, Plan
+
+_NO_ATTEMPT = -1
 
 
 def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Plan:
@@ -35,6 +40,7 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     """
     if "deletionTimestamp" in job.metadata:
         return Plan()
+    observed = _without_namesakes(observed, Identity.of(job).uid)
     progress = _progress(job, observed, now, config)
     assignment = _assignment(job, progress)
     work = converge(job, config, progress, observed.pods, assignment.baseline.tp_size, now)
@@ -49,12 +55,14 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     return Plan(tuple(actions), status, _requeue_at(job, progress, work, expiry, now))
 
 
-def reject(name: str, status: RLJobStatus, generation: int, error: ValidationError, now: datetime) -> Plan:
+def reject(
+    status: RLJobStatus, generation: int, error: ValidationError, pods: tuple[PodView, ...], now: datetime
+) -> Plan:
     """A stored spec that this version cannot read: the job fails with the sentence that says why."""
-    if status.phase in (Phase.SUCCEEDED, Phase.FAILED):
+    if status.phase in FINISHED_PHASES:
         return Plan()
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "spec"
+    where = ".".join(("spec", *(str(part) for part in first["loc"])))
     message = f"{where}: {first['msg']}; create the job anew with a corrected spec"
     fact = {
         ConditionType.FAILED: Fact(ConditionStatus.TRUE, "InvalidSpec", message),
@@ -69,7 +77,16 @@ def reject(name: str, status: RLJobStatus, generation: int, error: ValidationErr
             "conditions": conditions.with_history(fact, status.conditions, generation, now),
         }
     )
-    return Plan((Event("Warning", "InvalidSpec", message, key=f"invalid-{name}-{generation}"),), failed)
+    deletions = tuple(DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal))
+    return Plan((*deletions, Event("Warning", "InvalidSpec", message, key=f"invalid-{generation}")), failed)
+
+
+def _without_namesakes(observed: Observed, uid: str) -> Observed:
+    """Pods of a deleted job of the same name belong to no attempt: they must be gone before anything starts."""
+    if all(pod.owner_uid == uid for pod in observed.pods):
+        return observed
+    pods = tuple(pod if pod.owner_uid == uid else replace(pod, attempt=_NO_ATTEMPT) for pod in observed.pods)
+    return replace(observed, pods=pods)
 
 
 def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Progress:
@@ -162,18 +179,16 @@ def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progre
         if lost and was_counted and not progress.finished and not progress.suspended:
             message = f"{describe_end(pod)}; it is replaced when it is gone"
             events.append(Event("Warning", "PodLost", message, key=f"lost-{pod.uid}"))
-    unschedulable = _condition_reason(after, ConditionType.SCHEDULED)
-    if unschedulable is not None and unschedulable != _condition_reason(before, ConditionType.SCHEDULED):
-        message = next(c.message for c in after.conditions if c.type == ConditionType.SCHEDULED.value)
-        events.append(Event("Warning", "Unschedulable", message, key=f"unschedulable-{progress.attempt}"))
+    unschedulable = _unschedulable(after)
+    if unschedulable is not None and _unschedulable(before) is None:
+        key = f"unschedulable-{progress.attempt}"
+        events.append(Event("Warning", "Unschedulable", unschedulable.message, key))
     return events
 
 
-def _condition_reason(status: RLJobStatus, kind: ConditionType) -> str | None:
-    for condition in status.conditions:
-        if condition.type == kind.value and condition.reason == "Unschedulable":
-            return condition.reason
-    return None
+def _unschedulable(status: RLJobStatus) -> Condition | None:
+    kind = ConditionType.SCHEDULED.value
+    return next((c for c in status.conditions if c.type == kind and c.reason == "Unschedulable"), None)
 
 
 def _expiry(job: RLJob, progress: Progress) -> datetime | None:

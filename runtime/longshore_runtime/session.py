@@ -77,6 +77,19 @@ class Session:
 
     def run(self) -> None:
         """Build all parts and train to the end."""
+        spec = self._spec
+        options = LoopOptions(
+            algorithm=spec.algorithm,
+            evaluation=spec.evaluation,
+            on_finish=spec.rollout.on_finish,
+            on_reward_error=spec.reward.on_error,
+            checkpoint_every_steps=spec.checkpoint.every_steps,
+        )
+        self._loop = TrainingLoop(options, self.build())
+        self._loop.run()
+
+    def build(self) -> Parts:
+        """Start everything on the pods of the job; raises UserError for what cannot start."""
         self._recorder.activity("PrepareModel")
         model = self._initial_model()
         tokenizer = load_tokenizer(self._storage.resolve(model.path))
@@ -86,29 +99,18 @@ class Session:
         engines.wait_for_all()
         spec, algorithm = self._spec, self._spec.algorithm
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
-        checkpoints = CheckpointStore(self._storage.output_dir / "checkpoints", spec.checkpoint.keep)
-        self._loop = TrainingLoop(
-            LoopOptions(
-                algorithm=algorithm,
-                evaluation=spec.evaluation,
-                on_finish=spec.rollout.on_finish,
-                on_reward_error=spec.reward.on_error,
-                checkpoint_every_steps=spec.checkpoint.every_steps,
-            ),
-            Parts(
-                policy=round_policy(spec.rollout, shape, DrawCursor(len(prompts.train), algorithm.seed)),
-                prompts=prompts,
-                engines=engines,
-                trainers=trainers,
-                rewards=self._rewards(tokenizer),
-                checkpoints=checkpoints,
-                storage=self._storage,
-                recorder=self._recorder,
-                events=self._events,
-                clock=SystemClock(),
-            ),
+        return Parts(
+            policy=round_policy(spec.rollout, shape, DrawCursor(len(prompts.train), algorithm.seed)),
+            prompts=prompts,
+            engines=engines,
+            trainers=trainers,
+            rewards=self._rewards(tokenizer),
+            checkpoints=CheckpointStore(self._storage.output_dir / "checkpoints", spec.checkpoint.keep),
+            storage=self._storage,
+            recorder=self._recorder,
+            events=self._events,
+            clock=SystemClock(),
         )
-        self._loop.run()
 
     @property
     def made_progress(self) -> bool:

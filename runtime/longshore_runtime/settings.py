@@ -1,5 +1,6 @@
 """What the operator tells a pod through its environment (`longshore.api.contract`)."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from pathlib import Path
 
 from longshore.api import contract
 from longshore.api.names import Component
+
+_SHARED_PORTS = range(20_000, 32_000)
+"""Above the ports that Ray gives its workers (10002 to 19999), below those that the kernel hands out."""
 
 
 class SettingsError(Exception):
@@ -53,9 +57,18 @@ class Settings:
         )
 
     @property
+    def ray_port(self) -> int:
+        """Port of the Ray head, which listens on every address of its machine.
+
+        Pods of a development cluster share one machine: there the port follows from the address, and two jobs can run.
+        """
+        address = ipaddress.ip_address(self.coordinator_ip)
+        return _SHARED_PORTS[int(address) % len(_SHARED_PORTS)] if address.is_loopback else contract.RAY_PORT
+
+    @property
     def ray_address(self) -> str:
         """Where the Ray head listens."""
-        return f"{self.coordinator_ip}:{contract.RAY_PORT}"
+        return f"{self.coordinator_ip}:{self.ray_port}"
 
     def tell_why(self, sentence: str) -> None:
         """Leave the reason of the end where Kubernetes finds it."""

@@ -86,22 +86,18 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train to the end; raises Interrupted or TrainerLost, after which a new loop continues from a checkpoint."""
-        self._restore()
+        self.restore()
         if self._state.step == 0 and self._state.held_out_before is None:
             self._evaluate()
-            self._checkpoint()
+            self.checkpoint()
         while self._state.step < self._options.algorithm.steps:
-            self._step(draining=False)
+            self.step(draining=False)
         while self._options.on_finish is OnFinish.DRAIN and self._parts.policy.num_deferred:
-            self._step(draining=True)
+            self.step(draining=True)
         self._finish()
 
-    def save(self, *, timeout_s: float) -> None:
-        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
-        if self._state.policy:
-            self._checkpoint(timeout_s=timeout_s)
-
-    def _step(self, *, draining: bool) -> None:
+    def step(self, *, draining: bool) -> None:
+        """One round and one optimizer step; `draining`: on deferred draws only."""
         started_s = self._parts.clock.now_s()
         result = self._rollout(draining)
         rolled_out_s = self._parts.clock.now_s()
@@ -124,7 +120,39 @@ class TrainingLoop:
         if every and self._state.step % every == 0 and self._state.step < self._options.algorithm.steps:
             self._evaluate()
         if self._state.step % self._options.checkpoint_every_steps == 0:
-            self._checkpoint()
+            self.checkpoint()
+
+    def restore(self) -> None:
+        """Continue from the newest checkpoint, or begin; either way the engines serve the right weights afterwards."""
+        checkpoint = self._parts.checkpoints.newest()
+        if checkpoint is None:
+            self._state = self._state.with_policy(self._parts.policy.export_state())
+            self._parts.recorder.begin()
+            self._publish(self._state.step)
+            return
+        log.info("resuming", step=checkpoint.step)
+        state = checkpoint.state()
+        self._state = RunState.load(state["run"], checkpoint.kept())
+        self._parts.policy.load_state(self._state.policy)
+        self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
+        self._parts.recorder.resume(self._state, state["recorder"])
+        self._publish(self._state.step)
+
+    def checkpoint(self, *, timeout_s: float | None = None) -> None:
+        """Save the last finished step; raises TrainerLost when its trainer state is gone or `timeout_s` is over."""
+        state = {"run": self._state.export(), "recorder": self._parts.recorder.export()}
+        checkpoint = self._parts.checkpoints.publish(
+            self._state.step,
+            state,
+            self._state.kept,
+            lambda directory: self._parts.trainers.save(self._parts.storage.relative(directory), timeout_s=timeout_s),
+        )
+        self._parts.recorder.checkpoint(checkpoint)
+
+    def save(self, *, timeout_s: float) -> None:
+        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
+        if self._state.policy:
+            self.checkpoint(timeout_s=timeout_s)
 
     def _rollout(self, draining: bool) -> RoundResult:
         recorder, state = self._parts.recorder, self._state
@@ -213,34 +241,9 @@ class TrainingLoop:
             partial=kept.runs if kept else (),
         )
 
-    def _restore(self) -> None:
-        checkpoint = self._parts.checkpoints.newest()
-        if checkpoint is None:
-            self._state = self._state.with_policy(self._parts.policy.export_state())
-            self._parts.recorder.begin()
-            self._publish(self._state.step)
-            return
-        log.info("resuming", step=checkpoint.step)
-        state = checkpoint.state()
-        self._state = RunState.load(state["run"], checkpoint.kept())
-        self._parts.policy.load_state(self._state.policy)
-        self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
-        self._parts.recorder.resume(self._state, state["recorder"])
-        self._publish(self._state.step)
-
-    def _checkpoint(self, *, timeout_s: float | None = None) -> None:
-        state = {"run": self._state.export(), "recorder": self._parts.recorder.export()}
-        checkpoint = self._parts.checkpoints.publish(
-            self._state.step,
-            state,
-            self._state.kept,
-            lambda directory: self._parts.trainers.save(self._parts.storage.relative(directory), timeout_s=timeout_s),
-        )
-        self._parts.recorder.checkpoint(checkpoint)
-
     def _finish(self) -> None:
         self._evaluate()
-        self._checkpoint()
+        self.checkpoint()
         newest = self._parts.checkpoints.newest()
         assert newest is not None and newest.step == self._state.step
         model = self._parts.storage.output_dir / "model"

@@ -12,6 +12,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
@@ -155,8 +156,10 @@ def endless(name: str) -> Request:
     return Request(name, prompt_tokens=(5, 6), max_tokens=1 << 30, temperature=1.0, seed=0)
 
 
-def aborted(handle: EngineHandle, name: str, events: "queue.SimpleQueue[Event]") -> Completion:
-    """Abort a request and wait for what it had."""
+def sampled(handle: EngineHandle, name: str, events: "queue.SimpleQueue[Event]") -> Completion:
+    """Wait until a request has tokens, abort it, and wait for what it had."""
+    while handle.stats().get(LIMIT_S).num_tokens == 0:
+        pass
     handle.abort([name])
     event = events.get(timeout=LIMIT_S)
     assert isinstance(event, ResponsesEnded)
@@ -176,8 +179,10 @@ def test_engines_survive_the_loss_of_other_pods_and_nothing_is_left_at_the_end(
         monkeypatch.setenv(name, value)
     pid = os.getpid()
     network = f"127.{100 + pid // 250 % 100}.{pid % 250}"  # that no other test of this machine has
-    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as driver:
-        driver.submit(drive, tmp_path, network).result()
+    with tempfile.TemporaryDirectory(dir="/tmp") as killed_pods_leave_files:
+        monkeypatch.setenv("TMPDIR", killed_pods_leave_files)
+        with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as driver:
+            driver.submit(drive, tmp_path, network).result()
 
 
 def drive(directory: Path, network: str) -> None:
@@ -212,7 +217,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             assert (lost.engine, handles[1].alive, handles[0].alive) == (1, False, True)
             with pytest.raises(EngineDied):
                 handles[1].stats().get(LIMIT_S)
-            assert aborted(handles[0], "on-0", events).tokens
+            assert sampled(handles[0], "on-0", events).tokens
 
             back = cluster.pod(1)
             back.wait_ready()
@@ -220,7 +225,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             handles[1].wait_started(LIMIT_S)
             handles[1].publish(weights, 1).get(LIMIT_S)
             handles[1].add([endless("again")])
-            assert aborted(handles[1], "again", events).runs[0].policy_version == 1
+            assert sampled(handles[1], "again", events).runs[0].policy_version == 1
 
             handles[0].stop()
             of_back = back.processes()

@@ -41,12 +41,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, create, delete]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [configmaps, services, serviceaccounts]
-  verbs: [create, patch]
-- apiGroups: [""]
-  resources: [persistentvolumeclaims]
+  resources: [configmaps, persistentvolumeclaims, services, serviceaccounts]
   verbs: [get, create, patch]
 # The Ray token of a job is created and never read: no right to see or change any Secret.
 - apiGroups: [""]
@@ -58,10 +55,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 # Coordinators get a part of the rights above, so neither "escalate" nor "bind" is needed.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 {{- if .Values.jobNetworkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 {{- end }}
 {{- end -}}

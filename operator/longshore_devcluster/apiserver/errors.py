@@ -64,7 +64,7 @@ class ObjectRef:
         named: Object = {"name": self.name} if self.name else {}
         if self.group:
             named["group"] = self.group
-        return {**named, "kind": self.resource}
+        return {**named, "kind": self.resource} if self.resource else named
 
 
 @dataclass(frozen=True, slots=True)

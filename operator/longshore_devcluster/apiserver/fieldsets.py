@@ -119,11 +119,10 @@ def of_applied(value: Json, schema: Schema, path: Path = ()) -> Iterator[Path]:
         return
     for element, (member, node) in parts.items():
         child = (*path, element)
-        if element.startswith("k:"):
+        without_schema = node.kind == "any" and isinstance(member, dict)
+        if element.startswith(("k:", "v:")) or without_schema:
             yield child
-        if element.startswith("v:"):
-            yield child
-        else:
+        if not element.startswith("v:"):
             yield from of_applied(member, node, child)
 
 

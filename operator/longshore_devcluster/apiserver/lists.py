@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import orjson
 
 from longshore_devcluster.apiserver.errors import bad_request, expired, too_large_version
-from longshore_devcluster.apiserver.objects import presented
 from longshore_devcluster.apiserver.request import ListOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.selectors import matches_fields, matches_labels, parse_fields, parse_labels
 from longshore_devcluster.apiserver.store import Record, Store, TooOld
+from longshore_devcluster.apiserver.write_rules import presented
 
 _TOO_OLD_PAGE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list "

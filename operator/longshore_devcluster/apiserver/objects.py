@@ -10,13 +10,11 @@ from longshore_devcluster.apiserver import ownership
 from longshore_devcluster.apiserver.builtin.validation import metadata_errors, name_errors
 from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import (
-    ApiError,
     FieldError,
     ObjectRef,
     already_exists,
     bad_request,
     conflict,
-    field_forbidden,
     field_invalid,
     field_required,
     forbidden,
@@ -30,6 +28,17 @@ from longshore_devcluster.apiserver.request import DeleteOptions, WriteOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Key, Record, Store, copied
+from longshore_devcluster.apiserver.write_rules import (
+    add_propagation,
+    error_ref,
+    generation_moves,
+    grace_period_s,
+    may_go,
+    new_finalizer_errors,
+    normalize,
+    presented,
+    restricted,
+)
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: generated names must not spell words
 _PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
@@ -98,7 +107,7 @@ class Objects:
             metadata["generation"] = 1
         key = resource.key(namespace, name)
         self._check_namespace(resource, namespace, name)
-        _normalize(resource, obj)
+        normalize(resource, obj)
         for admit in self.admission:
             admit(resource, obj, None, "")
         self._check(resource, obj, None)
@@ -121,7 +130,7 @@ class Objects:
         if not metadata.get("name"):
             if not metadata.get("generateName"):
                 cause = field_required("metadata.name", "name or generateName is required")
-                raise invalid(_kind_ref(resource, ""), [cause])
+                raise invalid(error_ref(resource, ""), [cause])
             suffix = "".join(self._rng.choices(_SUFFIX, k=5))
             metadata["name"] = metadata["generateName"][:58] + suffix
 
@@ -168,16 +177,16 @@ class Objects:
         metadata = new["metadata"]
         reset_managers = metadata.get("managedFields") == []
         stamped = metadata.pop("managedFields", None) or current["metadata"].get("managedFields")
-        new = _restricted(resource, current, new, subresource)
+        new = restricted(resource, current, new, subresource)
         self._keep_fixed(current, new)
         old = copied(record.obj)
-        _normalize(resource, new)
+        normalize(resource, new)
         for admit in self.admission:
             admit(resource, new, old, subresource)
         new["metadata"].pop("managedFields", None)
         old["metadata"].pop("managedFields", None)
         counts = (resource.counts_generation or resource.custom) and subresource != "binding"
-        if counts and _generation_moves(resource, old, new):
+        if counts and generation_moves(resource, old, new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         # A binding may set what is fixed for everyone else: the node.
         if subresource != "binding":
@@ -196,7 +205,7 @@ class Objects:
             if resource.from_storage:
                 resource.from_storage(new)
             return new
-        if _may_go(resource, new):
+        if may_go(resource, new):
             return presented(resource, self._remove(resource, record, new))
         return presented(resource, self.store.put(record.key, new))
 
@@ -235,12 +244,12 @@ class Objects:
         errors: list[FieldError] = [] if old else name_errors(resource.kind, metadata["name"])
         errors += metadata_errors(metadata)
         if old is not None and old["metadata"].get("deletionTimestamp"):
-            errors += _new_finalizer_errors(old, new)
+            errors += new_finalizer_errors(old, new)
         errors += resource.validate(new, old)
         if resource.custom:
             errors += resource.custom.validate(new, old)
         if errors:
-            raise invalid(_kind_ref(resource, metadata["name"]), errors)
+            raise invalid(error_ref(resource, metadata["name"]), errors)
 
     # --- delete
 
@@ -252,16 +261,16 @@ class Objects:
             raise forbidden(resource.ref(name), "this namespace may not be deleted")
         new = copied(record.obj)
         metadata = new["metadata"]
-        _add_propagation(metadata, options)
+        add_propagation(metadata, options)
         if resource.storage == "customresourcedefinitions.apiextensions.k8s.io":
             cleanup = "customresourcecleanup.apiextensions.k8s.io"
             metadata["finalizers"] = [*{*(metadata.get("finalizers") or ()), cleanup}]
-        grace_s = _grace_s(resource, new, options)
+        grace_s = grace_period_s(resource, new, options)
         if metadata.get("deletionTimestamp"):
             if grace_s >= metadata.get("deletionGracePeriodSeconds", 0) and metadata.get("finalizers") == record.obj[
                 "metadata"
             ].get("finalizers"):
-                if _may_go(resource, new):
+                if may_go(resource, new):
                     return self._gone(resource, record, new, options)
                 return Deleted(presented(resource, record), gone=False)
             grace_s = min(grace_s, metadata.get("deletionGracePeriodSeconds", 0))
@@ -273,7 +282,7 @@ class Objects:
         moment = self.now()
         metadata["deletionTimestamp"] = rfc3339(moment + timedelta(seconds=grace_s))
         metadata["deletionGracePeriodSeconds"] = grace_s
-        if _may_go(resource, new):
+        if may_go(resource, new):
             return self._gone(resource, record, new, options)
         if not options.dry_run:
             record = self.store.put(record.key, new)
@@ -304,103 +313,3 @@ class Objects:
                 f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
                 f"ResourceVersion in record ({metadata['resourceVersion']}). The object might have been modified",
             )
-
-
-def presented(resource: Resource, record: Record) -> Object:
-    """A copy of a stored object in the form of ``resource``."""
-    obj = copied(record.obj)
-    if resource.from_storage:
-        resource.from_storage(obj)
-    elif resource.custom:
-        obj["apiVersion"] = resource.group_version
-    return obj
-
-
-def _kind_ref(resource: Resource, name: str) -> ObjectRef:
-    """How validation errors name the object; views of core objects go by their stored kind."""
-    return ObjectRef("" if resource.to_storage else resource.group, resource.kind, name)
-
-
-def _normalize(resource: Resource, obj: Object) -> None:
-    """Defaults, then the stored form."""
-    for field in ("labels", "annotations", "finalizers", "ownerReferences"):
-        if field in obj["metadata"] and not obj["metadata"][field]:
-            del obj["metadata"][field]
-    if resource.custom:
-        resource.custom.fill_defaults(obj)
-    resource.fill_defaults(obj)
-    if resource.to_storage:
-        resource.to_storage(obj)
-
-
-def _restricted(resource: Resource, current: Object, new: Object, subresource: str) -> Object:
-    """What a write through ``subresource`` may change: everything else is taken from ``current``."""
-    if subresource == "status":
-        kept = {name: value for name, value in current.items() if name != "status"}
-        kept["metadata"] = dict(kept["metadata"])
-        if not resource.custom:
-            for field in ("annotations", "labels", "finalizers"):
-                if resource.plural in ("nodes", "pods", "customresourcedefinitions") and field in new["metadata"]:
-                    kept["metadata"][field] = new["metadata"][field]
-        return {**kept, "status": new["status"]} if new.get("status") is not None else kept
-    if resource.has_status and subresource == "":
-        kept = {name: value for name, value in new.items() if name != "status"}
-        return {**kept, "status": current["status"]} if "status" in current else kept
-    return new
-
-
-def _generation_moves(resource: Resource, old: Object, new: Object) -> bool:
-    ignored = {"metadata", "apiVersion", "kind"}
-    if resource.has_status:
-        ignored.add("status")
-    return {k: v for k, v in old.items() if k not in ignored} != {k: v for k, v in new.items() if k not in ignored}
-
-
-def _new_finalizer_errors(old: Object, new: Object) -> list[FieldError]:
-    known = set(old["metadata"].get("finalizers") or ())
-    added = [name for name in new["metadata"].get("finalizers") or () if name not in known]
-    if not added:
-        return []
-    listed = ", ".join(f'"{name}"' for name in added)
-    rule = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
-    return [field_forbidden("metadata.finalizers", rule)]
-
-
-def _add_propagation(metadata: Object, options: DeleteOptions) -> None:
-    finalizers = [f for f in metadata.get("finalizers") or () if f not in ("orphan", "foregroundDeletion")]
-    if options.propagation == "Orphan":
-        finalizers.append("orphan")
-    elif options.propagation == "Foreground":
-        finalizers.append("foregroundDeletion")
-    elif not options.propagation:
-        finalizers = list(metadata.get("finalizers") or ())
-    if finalizers:
-        metadata["finalizers"] = finalizers
-    else:
-        metadata.pop("finalizers", None)
-
-
-def _grace_s(resource: Resource, obj: Object, options: DeleteOptions) -> int:
-    """Seconds a pod may take to stop; other objects take none."""
-    if resource.storage != "pods":
-        return 0
-    spec, status = obj["spec"], obj.get("status", {})
-    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
-        return 0
-    wanted = options.grace_period_s
-    if wanted is None:
-        wanted = spec.get("terminationGracePeriodSeconds", 30)
-    return max(0, int(wanted))
-
-
-def _may_go(resource: Resource, obj: Object) -> bool:
-    """Whether a deleted object has nothing left that keeps it."""
-    metadata = obj["metadata"]
-    if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
-        return False
-    if resource.storage == "namespaces" and (obj.get("spec") or {}).get("finalizers"):
-        return False
-    return not metadata.get("deletionGracePeriodSeconds")
-
-
-__all__ = ["Admission", "ApiError", "Deleted", "Objects", "presented"]

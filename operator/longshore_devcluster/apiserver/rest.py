@@ -20,7 +20,7 @@ from longshore_devcluster.apiserver.errors import (
 )
 from longshore_devcluster.apiserver.lists import list_page, matcher
 from longshore_devcluster.apiserver.negotiate import negotiate
-from longshore_devcluster.apiserver.objects import Objects, presented
+from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.ownership import Owner, Owners
 from longshore_devcluster.apiserver.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patch_change
 from longshore_devcluster.apiserver.render import WatchEncoder, respond, shown_list, shown_object, wants_indent
@@ -35,6 +35,7 @@ from longshore_devcluster.apiserver.request import (
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.watches import Watch
+from longshore_devcluster.apiserver.write_rules import presented
 
 _DEFAULT_WATCH_S = 1800.0
 MAX_BODY_BYTES = 3 * 1024 * 1024

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from longshore_devcluster.apiserver.errors import expired, internal
 from longshore_devcluster.apiserver.lists import Match, matcher
-from longshore_devcluster.apiserver.objects import presented
 from longshore_devcluster.apiserver.request import ListOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Change, Record, Store, TooOld
+from longshore_devcluster.apiserver.write_rules import presented
 
 BOOKMARK_PERIOD_S = 60.0
 _BOOKMARK_LEAD_S = 2.0

@@ -89,8 +89,11 @@ class Informer:
             self.resource, self._namespace, labels=self._labels, fields=self._fields
         )
         listed = {key_of(item): item for item in items}
-        for key in [key for key in self._objects if key not in listed]:
-            self._remove(key)
+        # What is newer than the list was observed meanwhile, and is not missing from it.
+        missing = [key for key in self._objects if key not in listed]
+        for key in missing:
+            if _version(self._objects[key]) <= int(version):
+                self._remove(key)
         for item in items:
             self._store(item)
         return version

@@ -10,12 +10,14 @@ from longshore_devcluster.client.resources import (
     DEPLOYMENTS,
     ENDPOINT_SLICES,
     ENDPOINTS,
+    NODES,
     PODS,
     REPLICA_SETS,
     SERVICES,
     VOLUMES,
 )
 from longshore_devcluster.client.tasks import TaskGroup, run_until_cancelled
+from longshore_devcluster.controllers.orphans import OrphanController
 from longshore_devcluster.controllers.services import EndpointsController
 from longshore_devcluster.controllers.storage import StorageController
 from longshore_devcluster.controllers.workloads import DeploymentController, ReplicaSetController, alarm
@@ -25,7 +27,7 @@ class ControllerManager:
     """All controllers behind one client. `volume_root` holds the directories of provisioned volumes."""
 
     def __init__(self, client: Client, volume_root: Path, now: Callable[[], float]) -> None:
-        resources = (PODS, DEPLOYMENTS, REPLICA_SETS, CLAIMS, VOLUMES, SERVICES, ENDPOINTS, ENDPOINT_SLICES)
+        resources = (PODS, NODES, DEPLOYMENTS, REPLICA_SETS, CLAIMS, VOLUMES, SERVICES, ENDPOINTS, ENDPOINT_SLICES)
         self._informers = {resource.plural: Informer(client, resource) for resource in resources}
         self._client = client
         self._volume_root = volume_root
@@ -56,6 +58,10 @@ class ControllerManager:
             "storage controller": (
                 self._trigger("persistentvolumeclaims", "persistentvolumes", "pods"),
                 storage.reconcile,
+            ),
+            "orphan controller": (
+                self._trigger("pods", "nodes"),
+                OrphanController(client, of["pods"], of["nodes"]).reconcile,
             ),
             "endpoints controller": (self._trigger("services", "pods", "endpoints"), endpoints.reconcile),
         }

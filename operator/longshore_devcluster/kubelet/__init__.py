@@ -1,8 +1,18 @@
 """The kubelet of the embedded cluster: runs pods as processes of this machine."""
 
 from longshore_devcluster.kubelet.kubelet import Kubelet, KubeletConfig
-from longshore_devcluster.kubelet.layout import remove_run_dir
+from longshore_devcluster.kubelet.layout import create_run_dir, remove_if_empty, remove_run_dir
 from longshore_devcluster.kubelet.logs import LogOptions
 from longshore_devcluster.kubelet.streams import ExecOptions, PodStreams, StreamError
 
-__all__ = ["ExecOptions", "Kubelet", "KubeletConfig", "LogOptions", "PodStreams", "StreamError", "remove_run_dir"]
+__all__ = [
+    "ExecOptions",
+    "Kubelet",
+    "KubeletConfig",
+    "LogOptions",
+    "PodStreams",
+    "StreamError",
+    "create_run_dir",
+    "remove_if_empty",
+    "remove_run_dir",
+]

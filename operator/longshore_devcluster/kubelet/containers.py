@@ -41,7 +41,7 @@ class ContainerProcess:
         self._shim = shim
         self._on_log = on_log
         self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._exit_code = KILLED
+        self._exit_code: int | None = None
         self._follower = asyncio.create_task(self._follow())
 
     @classmethod
@@ -73,6 +73,9 @@ class ContainerProcess:
         except asyncio.CancelledError:
             process.kill()
             raise
+        except StartError:
+            await process.wait()
+            raise
         return process
 
     @property
@@ -83,7 +86,12 @@ class ContainerProcess:
     async def wait(self) -> int:
         """Wait until the main process and all its descendants have ended; the exit code, 128 + N after signal N."""
         await asyncio.shield(self._follower)
-        return self._exit_code
+        return KILLED if self._exit_code is None else self._exit_code
+
+    @property
+    def lost(self) -> bool:
+        """Whether the shim ended without a word, so that descendants of the main process may live on."""
+        return self.ended and self._exit_code is None
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process."""

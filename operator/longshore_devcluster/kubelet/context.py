@@ -9,13 +9,11 @@ from longshore_devcluster.client import Client, EventRecorder, Json
 from longshore_devcluster.kubelet.containers import Spec
 from longshore_devcluster.kubelet.environment import ConfigError, resolve_command, resolve_env
 from longshore_devcluster.kubelet.layout import PodLayout
+from longshore_devcluster.kubelet.leftovers import CONTAINER_MARK, POD_MARK
 from longshore_devcluster.kubelet.mounts import Mounts
 from longshore_devcluster.kubelet.status import PodRecord
 from longshore_devcluster.kubelet.volumes import VolumeLookup, kubeconfig_of, mount_table
 from longshore_devcluster.kubelet.waiting import Signal
-
-MARKER = "DEVCLUSTER_POD_UID"
-"""Environment variable by which processes of a pod are known even if they left its process tree."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -107,7 +105,8 @@ class PodContext:
             "HOSTNAME": self.pod["spec"].get("hostname") or self.pod["metadata"]["name"],
             "KUBERNETES_SERVICE_HOST": server.hostname or "",
             "KUBERNETES_SERVICE_PORT": str(server.port or 443),
-            MARKER: self.uid,
+            POD_MARK: self.uid,
+            CONTAINER_MARK: container["name"],
         }
         kubeconfig = kubeconfig_of(container, self.pod, self.layout)
         if kubeconfig is not None:

@@ -11,6 +11,7 @@ from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.kubelet.containers import ContainerProcess, StartError
 from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
+from longshore_devcluster.kubelet.leftovers import kill_marked
 from longshore_devcluster.kubelet.logs import LogWatch, last_lines
 from longshore_devcluster.kubelet.probes import Timing, Verdict, attempt, http_get
 from longshore_devcluster.kubelet.status import ContainerRecord
@@ -39,6 +40,8 @@ class Instance:
         async with TaskGroup(self._look_after()):
             code = await self._process.wait()
         self._record.ready = self._record.started = False
+        if self._process.lost:
+            await asyncio.to_thread(kill_marked, self._context.uid, self._container["name"])
         for process in list(self._execs):
             process.kill()
             await process.wait()
@@ -62,6 +65,8 @@ class Instance:
         spec = self._context.exec_command(self._container, argv, stdio, terminal)
         process = await ContainerProcess.start(spec)
         self._execs = {other for other in self._execs if not other.ended} | {process}
+        if self._process.ended:
+            process.kill()
         return process
 
     async def _look_after(self) -> None:

@@ -80,6 +80,13 @@ class PodLayout:
         return _MEMORY_ROOT / self.run_dir.name / self._short
 
 
+def create_run_dir(run_dir: Path) -> None:
+    """Make the run directory and its counterpart in memory, closed to other users."""
+    run_dir.mkdir(mode=0o700, exist_ok=True)
+    if _MEMORY_ROOT.is_dir():
+        (_MEMORY_ROOT / run_dir.name).mkdir(mode=0o700, exist_ok=True)
+
+
 def remove_strangers(run_dir: Path, log_dir: Path, known_uids: set[str]) -> None:
     """Remove the files of pods that exist no more."""
     layouts = [PodLayout(run_dir, log_dir, uid) for uid in known_uids]
@@ -88,6 +95,13 @@ def remove_strangers(run_dir: Path, log_dir: Path, known_uids: set[str]) -> None
         for entry in directory.iterdir() if directory.is_dir() else ():
             if entry.name not in names:
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+def remove_if_empty(run_dir: Path) -> None:
+    """Remove the run directory if no pod has files in it."""
+    for directory in (_MEMORY_ROOT / run_dir.name, run_dir):
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def remove_run_dir(run_dir: Path) -> None:

@@ -14,6 +14,7 @@ from longshore_devcluster.client.resources import LEASES, NODES
 from longshore_devcluster.client.rest import Patch
 
 LEASE_NAMESPACE = "kube-node-lease"
+_RUNTIME = "devcluster://"
 _LEASE_S = 40
 _HEARTBEAT_S = 10.0
 _RETRY_S = 0.5
@@ -75,7 +76,7 @@ def node_status(config: NodeConfig, version: str, now_s: float, since_s: float) 
             "kernelVersion": platform.release(),
             "kubeletVersion": version,
             "kubeProxyVersion": "",
-            "containerRuntimeVersion": "devcluster://1.0",
+            "containerRuntimeVersion": _RUNTIME + "1.0",
             "machineID": "",
             "systemUUID": "",
             "bootID": "",
@@ -98,6 +99,8 @@ class NodeRegistrar:
         """Register, then renew every node's status and Lease until cancelled."""
         while True:
             try:
+                if not self.registered.is_set():
+                    await self._retire_others()
                 version = (await self._client.request("GET", "/version")).get("gitVersion", "v0.0.0")
                 for config in self._configs:
                     await self._beat(config, version)
@@ -107,6 +110,15 @@ class NodeRegistrar:
                 await asyncio.sleep(_RETRY_S)
                 continue
             await asyncio.sleep(_HEARTBEAT_S)
+
+    async def _retire_others(self) -> None:
+        """Remove nodes that an earlier, larger configuration registered: nobody runs their pods any more."""
+        names = {config.name for config in self._configs}
+        nodes, _ = await self._client.list_all(NODES)
+        for node in nodes:
+            runtime = ((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", "")
+            if runtime.startswith(_RUNTIME) and node["metadata"]["name"] not in names:
+                await self._client.delete(NODES, node["metadata"]["name"])
 
     async def _beat(self, config: NodeConfig, version: str) -> None:
         status = {"status": node_status(config, version, self._now(), self._since_s)}

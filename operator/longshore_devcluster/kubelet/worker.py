@@ -79,7 +79,7 @@ class PodWorker:
         await asyncio.to_thread(kill_marked, self.context.uid)
         self._settle()
         if not self._abandoned.is_set():
-            await self._publish()
+            await self._publish_surely()
             phase = pod_phase(self.context.pod, self.context.record)
             _log.info("pod %s ended: %s", self.context.pod["metadata"]["name"], phase)
 
@@ -178,6 +178,10 @@ class PodWorker:
                 await asyncio.sleep(_RETRY_S)
                 continue
             await changed.wait()
+
+    async def _publish_surely(self) -> None:
+        while not (self.gone.is_set() or self._abandoned.is_set() or await self._publish()):
+            await first(self.gone.wait(), self._abandoned.wait(), timeout_s=_RETRY_S)
 
     async def _publish(self) -> bool:
         """Write the status; whether it has arrived, or the pod has gone."""

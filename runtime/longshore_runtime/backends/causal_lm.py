@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class CausalLM:
     def __init__(self, directory: Path, device: torch.device) -> None:
         """Load a checkpoint; raises ValueError when the model's logits are more than a head over hidden states."""
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-        self.module: torch.nn.Module = model.to(device)
+        self.module: Any = model.to(device)
         self.device = device
         _turn_dropout_off(self.module)
         self._require_plain_head()
@@ -66,7 +67,7 @@ class CausalLM:
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
 
 
-def _turn_dropout_off(module: torch.nn.Module) -> None:
+def _turn_dropout_off(module: Any) -> None:
     """The ratio to the sampling distribution must be 1 before the first step. (`eval` would stop checkpointing too.)"""
     module.train()
     for layer in module.modules():

@@ -28,10 +28,11 @@ def token_log_probs(
     """Log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (without gradient)."""
     if len(targets) <= _TOKENS_PER_CHUNK:
         return _chunk_log_probs(hidden, head, targets, temperature)
-    chunks = zip(hidden.split(_TOKENS_PER_CHUNK), targets.split(_TOKENS_PER_CHUNK), strict=True)
     pieces = [
         checkpoint(_chunk_log_probs, part, head, wanted, temperature, use_reentrant=False)
-        for part, wanted in chunks
+        for part, wanted in zip(
+            torch.split(hidden, _TOKENS_PER_CHUNK), torch.split(targets, _TOKENS_PER_CHUNK), strict=True
+        )
     ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 

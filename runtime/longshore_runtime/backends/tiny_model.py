@@ -12,7 +12,6 @@ PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = range(4)
 
 _SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
-_PAIRS_OF_DIGITS = tuple(f"{number:02}" for number in range(100))
 # The chat is the bare text: the tiny model is trained on prompts without roles.
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -20,7 +19,7 @@ _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor
 def tiny_config() -> Qwen3Config:
     """Shape of the model; two layers suffice to count and compare, and keep an engine step short."""
     return Qwen3Config(
-        vocab_size=256,
+        vocab_size=128,
         hidden_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -37,10 +36,10 @@ def tiny_config() -> Qwen3Config:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per printable ASCII character and per two digits in a row; everything else is `<unk>`."""
-    vocabulary = {token: number for number, token in enumerate((*_SPECIAL_TOKENS, *_CHARACTERS, *_PAIRS_OF_DIGITS))}
+    """One token per printable ASCII character; everything else is `<unk>`."""
+    vocabulary = {token: number for number, token in enumerate((*_SPECIAL_TOKENS, *_CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\d\d|[\s\S]"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

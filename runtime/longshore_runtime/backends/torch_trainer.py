@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.losses import grpo_token_losses
 from longshore_runtime.backends.micro_batches import pack
-from longshore_runtime.backends.torch_world import World
+from longshore_runtime.backends.torch_world import add_up, join
+from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
 
 __all__ = ["TorchTrainer", "World"]
@@ -74,7 +74,7 @@ class TorchTrainer:
             weight_decay=options.weight_decay,
         )
         self._policy_version = 0
-        self._world.join(self._device)
+        join(self._world, self._device)
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
@@ -90,7 +90,7 @@ class TorchTrainer:
         """All replicas together: sum, divide by `num_tokens`, clip to the global norm, one AdamW step."""
         assert num_tokens > 0, "an update needs the token count of the whole step"
         options, gradients = self._options, self._gradients.flat
-        self._world.add_up(gradients)
+        add_up(self._world, gradients)
         gradients /= num_tokens
         norm = torch.linalg.vector_norm(gradients).item()
         gradients *= min(1.0, options.max_grad_norm / (norm + 1e-6))
@@ -112,8 +112,7 @@ class TorchTrainer:
     def save(self, directory: Path) -> None:
         """Write weights and tokenizer (Hugging Face format), and optimizer, policy version and random state."""
         directory.mkdir(parents=True, exist_ok=True)
-        module: Any = self._model.module
-        module.save_pretrained(directory)
+        self._model.module.save_pretrained(directory)
         for pattern in _TOKENIZER_FILES:
             for file in self._directory.glob(pattern):
                 shutil.copyfile(file, directory / file.name)
@@ -179,7 +178,7 @@ class TorchTrainer:
         )
         loss = losses.total.sum()
         if torch.is_grad_enabled():
-            loss.backward()
+            torch.autograd.backward(loss)
         difference = tokens.log_probs.detach() - rollout
         return GradientSums(
             num_tokens=len(rollout),

@@ -1,37 +1,30 @@
-"""The data-parallel world of the torch trainer: who belongs to it, and the one sum it needs."""
+"""The torch trainer's communication: joining the world, and the one sum that an update needs."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from longshore_runtime.backends.world import World
+
 _TIMEOUT = timedelta(minutes=30)
 """A replica may wait so long for one that still computes; a lost one breaks the connection at once."""
 
 
-@dataclass(frozen=True)
-class World:
-    """Place of one replica among all, and where they meet."""
+def join(world: World, device: torch.device) -> None:
+    """Meet the other replicas (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
+    if world.size == 1:
+        return
+    dist.init_process_group(
+        backend="nccl" if device.type == "cuda" else "gloo",
+        init_method=f"tcp://{world.host}:{world.port}",
+        rank=world.rank,
+        world_size=world.size,
+        timeout=_TIMEOUT,
+    )
 
-    rank: int = 0
-    size: int = 1
-    host: str = "127.0.0.1"
-    port: int = 0
 
-    def join(self, device: torch.device) -> None:
-        """Meet the other replicas (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
-        if self.size == 1:
-            return
-        dist.init_process_group(
-            backend="nccl" if device.type == "cuda" else "gloo",
-            init_method=f"tcp://{self.host}:{self.port}",
-            rank=self.rank,
-            world_size=self.size,
-            timeout=_TIMEOUT,
-        )
-
-    def add_up(self, values: torch.Tensor) -> None:
-        """Replace `values` by their sum over all replicas, in place."""
-        if self.size > 1:
-            dist.all_reduce(values)
+def add_up(world: World, values: torch.Tensor) -> None:
+    """Replace `values` by their sum over all replicas, in place."""
+    if world.size > 1:
+        dist.all_reduce(values)

@@ -102,6 +102,6 @@ def _accumulate(model: torch.nn.Module, batch: list[tuple[list[int], int]]) -> f
         logits = model(input_ids=inputs, use_cache=False).logits
         losses = functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none")
         loss = (losses.sum(1) / (targets != _IGNORED).sum(1)).sum() / len(batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         total += loss.item()
     return total

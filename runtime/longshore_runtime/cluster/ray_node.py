@@ -20,7 +20,6 @@ import psutil
 import structlog
 import tenacity
 
-from longshore.api import contract
 from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.settings import Settings
@@ -82,8 +81,7 @@ class RayNode:
 
 def start_head(settings: Settings) -> RayNode:
     """Start the Ray head in this pod; raises RayNodeError."""
-    port = contract.RAY_PORT
-    flags = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+    flags = ["--head", f"--port={settings.ray_port}", "--include-dashboard=false", "--no-monitor"]
     return _start(settings, flags, START_LIMIT_S)
 
 
@@ -106,7 +104,7 @@ def join(settings: Settings) -> RayNode:
 def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
     """Whether something listens where the Ray head should."""
     try:
-        with socket.create_connection((settings.coordinator_ip, contract.RAY_PORT), timeout_s):
+        with socket.create_connection((settings.coordinator_ip, settings.ray_port), timeout_s):
             return True
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`, never imported."""
+"""The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`."""
 
 import math
 import os

@@ -51,7 +51,8 @@ class _TrainerActor:
 
             self._trainer = FakeTrainer(directory, options)
             return
-        from longshore_runtime.backends.torch_trainer import TorchTrainer, World
+        from longshore_runtime.backends.torch_trainer import TorchTrainer
+        from longshore_runtime.backends.world import World
 
         host, port = rendezvous
         try:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from longshore.api.rollout import Engine as EngineOptions
@@ -40,6 +41,7 @@ def vllm(model: Path) -> Harness:
     options = EngineOptions(
         max_num_seqs=MAX_NUM_SEQS, enforce_eager=True, extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS}
     )
+    torch.set_num_threads(1)  # torch is imported here already, and read the environment then
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
     return Harness(engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=32)
 

@@ -82,8 +82,8 @@ def test_counters_grow_with_the_work(harness: Harness) -> None:
 
 def test_preemptions_are_counted_and_lose_no_token(harness: Harness) -> None:
     before = harness.engine.stats().num_preemptions
-    prompt = range(10, 90)
-    many = [request(prompt, max_tokens=100, seed=seed) for seed in range(MAX_NUM_SEQS)]
+    # Different prompts: equal ones would share their blocks.
+    many = [request(range(10 + seed, 90 + seed), max_tokens=100, seed=seed) for seed in range(MAX_NUM_SEQS)]
     ended = harness.finish(many)
     assert harness.engine.stats().num_preemptions > before
     for completion in ended:

@@ -52,12 +52,12 @@ def test_log_probabilities_follow_published_weights_behind_a_cached_prompt(vllm:
 
 
 def test_log_probabilities_stay_right_when_requests_are_preempted(vllm: Harness, model: Path) -> None:
-    prompt = tuple(range(10, 90))
+    prompts = [tuple(range(first, first + 80)) for first in range(10, 18)]
     vllm.publish(0)
     before = vllm.engine.stats().num_preemptions
-    ended = vllm.finish([request(prompt, max_tokens=100, seed=seed) for seed in range(8)])
+    ended = vllm.finish([request(prompt, max_tokens=100) for prompt in prompts])
     assert vllm.engine.stats().num_preemptions > before
-    for completion in ended:
+    for prompt, completion in zip(prompts, ended, strict=True):
         expected = reference_log_probs(model, vllm.weights, prompt, completion, 1.0)
         np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
 

@@ -1,9 +1,10 @@
 """A plain HTTP client for the contract tests: what it sends is what the test says, no more."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -45,7 +46,9 @@ class Api:
         """The same cluster with another bearer token; an empty one sends none."""
         return Api(self.kubeconfig, token)
 
-    def _open(self, method: str, path: str, body: Json, headers: dict[str, str], stream: bool) -> urllib3.BaseHTTPResponse:
+    def _open(
+        self, method: str, path: str, body: Json, headers: dict[str, str], stream: bool
+    ) -> urllib3.BaseHTTPResponse:
         sent = {"User-Agent": "contract/1", **headers}
         if self._token:
             sent["Authorization"] = self._token
@@ -54,7 +57,9 @@ class Api:
             method, self.url + path, body=data, headers=sent, preload_content=not stream, retries=False, timeout=30
         )
 
-    def request(self, method: str, path: str, body: Json = None, /, content_type: str = "", accept: str = "", **query: object) -> Answer:
+    def request(
+        self, method: str, path: str, body: Json = None, /, content_type: str = "", accept: str = "", **query: object
+    ) -> Answer:
         headers = {"Accept": accept or "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -126,7 +131,12 @@ class Events:
             return self._seen[:count]
 
     def close(self) -> None:
-        self._response.close()
+        """Cuts the connection, which also ends the reader."""
+        connection = self._response.connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
 
 
 def _with_query(path: str, query: dict[str, object]) -> str:

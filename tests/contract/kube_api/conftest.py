@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from longshore_devcluster.apiserver import ApiServer
 
+from longshore_devcluster.apiserver import ApiServer
 from tests.contract.kube_api.api import Api
 
 GROUP = "contract.example.com"

@@ -38,17 +38,27 @@ def test_unknown_fields_are_pruned_except_where_they_are_kept(api: Api, widget_p
     ("spec", "field", "message"),
     [
         ({"size": "huge"}, "spec.size", 'Unsupported value: "huge": supported values: "small", "medium", "large"'),
-        ({"replicas": 99, "maxReplicas": 99}, "spec.replicas", "Invalid value: 99: spec.replicas in body should be less than or equal to 50"),
+        (
+            {"replicas": 99, "maxReplicas": 99},
+            "spec.replicas",
+            "Invalid value: 99: spec.replicas in body should be less than or equal to 50",
+        ),
         ({"note": "UPPER"}, "spec.note", "Invalid value: \"UPPER\": spec.note in body should match '^[a-z ]*$'"),
         ({"tags": ["a", "a"]}, "spec.tags[1]", 'Duplicate value: "a"'),
         ({"ports": [{"port": 1}, {"port": 1}]}, "spec.ports[1]", 'Duplicate value: {"port":1}'),
         ({"ports": [{}]}, "spec.ports[0].port", "Required value"),
-        ({"replicas": "many"}, "spec.replicas", 'Invalid value: "string": spec.replicas in body must be of type integer: "string"'),
+        (
+            {"replicas": "many"},
+            "spec.replicas",
+            'Invalid value: "string": spec.replicas in body must be of type integer: "string"',
+        ),
         ({"replicas": 11}, "spec", "Invalid value: replicas must not exceed maxReplicas"),
         ({"memory": "2Gi"}, "spec.memory", "Forbidden: memory 2Gi is above 1Gi"),
     ],
 )
-def test_what_the_schema_forbids_is_refused(api: Api, widget_path: str, spec: dict[str, Any], field: str, message: str) -> None:
+def test_what_the_schema_forbids_is_refused(
+    api: Api, widget_path: str, spec: dict[str, Any], field: str, message: str
+) -> None:
     assert _causes(api.post(widget_path, widget(**spec)))[field] == message
 
 
@@ -99,7 +109,11 @@ def test_a_rule_that_cannot_be_compiled_is_refused(api: Api) -> None:
     schema = {
         "type": "object",
         "properties": {
-            "spec": {"type": "object", "properties": {"a": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": "self.b > 1"}]}
+            "spec": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "x-kubernetes-validations": [{"rule": "self.b > 1"}],
+            }
         },
     }
     answer = api.post(DEFINITIONS, _definition("gizmos", "Gizmo", schema))

@@ -41,7 +41,12 @@ def test_field_selectors(api: Api, five: str) -> None:
 
 def test_selectable_fields_of_custom_resources(api: Api, widget_path: str) -> None:
     for name, size in (("a", "small"), ("b", "large")):
-        body = {"apiVersion": "contract.example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": size}}
+        body = {
+            "apiVersion": "contract.example.com/v1",
+            "kind": "Widget",
+            "metadata": {"name": name},
+            "spec": {"size": size},
+        }
         assert api.post(widget_path, body).status == 201
     assert _names(api.get(widget_path, fieldSelector="spec.size=large").json) == ["b"]
     refused = api.get(widget_path, fieldSelector="spec.note=x")
@@ -86,7 +91,12 @@ def test_a_table_has_typed_cells_and_metadata(api: Api, five: str) -> None:
 
 
 def test_printer_columns_of_custom_resources(api: Api, widget_path: str) -> None:
-    body = {"apiVersion": "contract.example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
+    body = {
+        "apiVersion": "contract.example.com/v1",
+        "kind": "Widget",
+        "metadata": {"name": "w"},
+        "spec": {"size": "small"},
+    }
     api.post(widget_path, body)
     api.patch(f"{widget_path}/w/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     table = api.get(widget_path, accept=TABLE).json

@@ -56,7 +56,9 @@ def test_a_change_without_effect_keeps_the_version(api: Api, config_maps: str) -
     first = api.post(config_maps, {"metadata": {"name": "a"}, "data": {"k": "v"}}).json
     again = api.patch(f"{config_maps}/a", {"data": {"k": "v"}}).json
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-    assert api.put(f"{config_maps}/a", first).json["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    assert (
+        api.put(f"{config_maps}/a", first).json["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,15 @@ def test_a_strategic_patch_merges_lists_by_key(api: Api, namespace: str) -> None
 
 
 def test_a_custom_resource_refuses_strategic_patches(api: Api, widget_path: str) -> None:
-    api.post(widget_path, {"apiVersion": "contract.example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}})
+    api.post(
+        widget_path,
+        {
+            "apiVersion": "contract.example.com/v1",
+            "kind": "Widget",
+            "metadata": {"name": "w"},
+            "spec": {"size": "small"},
+        },
+    )
     answer = api.patch(f"{widget_path}/w", {"spec": {"size": "large"}}, STRATEGIC)
     assert (answer.status, answer.json["reason"]) == (415, "UnsupportedMediaType")
 

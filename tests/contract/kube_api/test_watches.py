@@ -52,9 +52,7 @@ def test_objects_enter_and_leave_a_selected_watch(api: Api, path: str) -> None:
 
 def test_a_watch_list_marks_the_end_of_its_beginning(api: Api, path: str) -> None:
     api.post(path, {"metadata": {"name": "a"}})
-    events = api.watch(
-        path, sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="true"
-    )
+    events = api.watch(path, sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="true")
     assert _seen(events)[:2] == [("ADDED", "a"), ("BOOKMARK", "")]
     assert events[1]["object"]["kind"] == "Secret"
     assert events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true"

@@ -12,7 +12,7 @@ class Kubectl:
     """kubectl in one namespace. `image` runs the test pods where images matter."""
 
     def __init__(self, kubeconfig: Path, namespace: str, image: str) -> None:
-        self._base = ["kubectl", f"--kubeconfig={kubeconfig}", f"--namespace={namespace}"]
+        self.base = ["kubectl", f"--kubeconfig={kubeconfig}", f"--namespace={namespace}"]
         self.namespace = namespace
         self.image = image
 
@@ -27,7 +27,7 @@ class Kubectl:
     ) -> "subprocess.CompletedProcess[str]":
         """Run it, whatever the outcome."""
         return subprocess.run(
-            [*self._base, *arguments],
+            [*self.base, *arguments],
             input=stdin,
             stdin=None if stdin is not None else subprocess.DEVNULL,
             capture_output=True,
@@ -39,7 +39,7 @@ class Kubectl:
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Run it in the background, its output readable."""
         return subprocess.Popen(
-            [*self._base, *arguments],
+            [*self.base, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import select
 import signal
 import socket
@@ -12,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from longshore_devcluster.cluster import ClusterConfig
+from longshore_devcluster.cluster import ClusterConfig, remove_run_dirs
 from longshore_devcluster.kubelet.leftovers import marked_processes
+from longshore_devcluster.kubelet.shim import processes
 from longshore_devcluster.launcher import LaunchError, cluster_process, find, start_detached, stop
 from tests.contract.kube_nodes.kube import Json, Kubectl
 
@@ -27,6 +30,7 @@ CONFIG = ClusterConfig(gpus_per_node=2, restart_backoff_s=0.2)
 def data_dir(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "cluster"
     stop(tmp_path / "cluster")
+    remove_run_dirs(tmp_path / "cluster")
 
 
 def kubectl_of(kubeconfig: Path) -> Kubectl:
@@ -71,6 +75,7 @@ def test_environment_of_a_pod_holds_nothing_of_the_cluster_processes_environment
     names = {line.partition("=")[0] for line in kubectl("logs", "p").splitlines()}
 
     assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {
+        "DEVCLUSTER_CONTAINER",
         "DEVCLUSTER_POD_UID",
         "HOME",
         "HOSTNAME",
@@ -139,10 +144,23 @@ def test_forced_deletion_ends_the_processes_too(kubectl: Kubectl) -> None:
     os.close(handle)
 
 
+def test_container_whose_keeper_was_killed_is_ended_whole_and_restarted(kubectl: Kubectl) -> None:
+    kubectl.apply(kubectl.pod("p", "setsid -f sleep 1000; echo up; sleep 1000"))
+    pod = kubectl.wait_ready("pod/p")
+    first = marked_processes(uid(pod))
+    keepers = {parent for pid, parent in processes() if pid in first} - set(first)
+    assert len(keepers) == 1
+
+    os.kill(keepers.pop(), signal.SIGKILL)
+    kubectl.wait("pod/p", ".status.containerStatuses[0].restartCount", "1")
+    kubectl.wait("pod/p", ".status.containerStatuses[0].ready", "true")
+
+    assert not set(first) & set(marked_processes(uid(pod)))
+
+
 def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "pwd; echo $TMPDIR; sleep 1000"))
+    kubectl.apply(kubectl.pod("p", "sleep 1000"))
     kubectl.wait_ready("pod/p")
-    kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Running")
     home, scratch = kubectl("exec", "p", "--", "sh", "-c", "pwd; echo $TMPDIR").split()
     assert Path(home).is_dir()
 
@@ -153,12 +171,10 @@ def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:
 
 
 def test_terminal_of_an_exec_is_a_terminal(kubectl: Kubectl) -> None:
-    import pty
-
     kubectl.apply(kubectl.pod("p", "sleep 1000"))
     kubectl.wait_ready("pod/p")
     master, slave = pty.openpty()
-    command = [*kubectl._base, "exec", "-it", "p", "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"]
+    command = [*kubectl.base, "exec", "-it", "p", "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
 
@@ -191,6 +207,18 @@ def test_restarted_cluster_restarts_the_containers_that_it_lost(data_dir: Path) 
         assert kubectl("logs", "done") == "kept\n"
         # Its scratch volume has outlived the restart, as on a real node.
         assert kubectl("exec", "always", "--", "cat", "/state/runs") == "run\nrun\n"
+
+
+def test_smaller_cluster_forgets_its_former_nodes_and_their_pods(data_dir: Path) -> None:
+    with cluster_process(data_dir, ClusterConfig(num_nodes=2)) as running:
+        kubectl = kubectl_of(running.kubeconfig)
+        kubectl.apply(kubectl.pod("p", "sleep 1000", nodeSelector={"kubernetes.io/hostname": "dev-1"}))
+        kubectl.wait_ready("pod/p")
+
+    with cluster_process(data_dir, ClusterConfig(num_nodes=1)) as running:
+        kubectl = kubectl_of(running.kubeconfig)
+        kubectl("wait", "pod/p", "--for=delete", "--timeout=60s")
+        assert kubectl("get", "nodes", "-o", "name").split() == ["node/dev-0"]
 
 
 def test_nothing_survives_the_sudden_death_of_the_cluster(data_dir: Path) -> None:
@@ -260,8 +288,6 @@ def test_impossible_configuration_is_explained(data_dir: Path) -> None:
 
 
 def test_server_listens_on_loopback_only(kubectl: Kubectl, kubeconfig: Path) -> None:
-    import yaml
-
     server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
 
     assert server.startswith("https://127.0.0.1:")

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import kubernetes.client
+import kubernetes.config
+import kubernetes.stream
 import pytest
 
 from tests.contract.kube_nodes.kube import Json, Kubectl
@@ -227,6 +230,27 @@ def test_exec_passes_input_output_and_exit_code(kubectl: Kubectl) -> None:
     failed = kubectl.attempt("exec", "p", "--", "sh", "-c", "echo complaint >&2; exit 5")
     assert failed.returncode == 5
     assert failed.stderr.startswith("complaint\n")
+
+
+def test_python_client_execs_over_the_older_channel_protocol(kubectl: Kubectl, kubeconfig: Path) -> None:
+    kubectl.apply(kubectl.pod("p", "sleep 1000"))
+    kubectl.wait_ready("pod/p")
+    with kubernetes.config.new_client_from_config(str(kubeconfig)) as client:
+        api = kubernetes.client.CoreV1Api(client)
+        answer = kubernetes.stream.stream(
+            api.connect_get_namespaced_pod_exec,
+            "p",
+            kubectl.namespace,
+            command=["sh", "-c", "echo out; echo err >&2; exit 4"],
+            stdout=True,
+            stderr=True,
+            stdin=False,
+            tty=False,
+            _preload_content=False,
+        )
+        answer.run_forever(timeout=60)
+
+    assert (answer.read_stdout(), answer.read_stderr(), answer.returncode) == ("out\n", "err\n", 4)
 
 
 def test_files_are_copied_in_and_out(kubectl: Kubectl, tmp_path: Path) -> None:

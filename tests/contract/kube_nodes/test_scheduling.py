@@ -1,5 +1,7 @@
 """Pods wait for room and say what they wait for."""
 
+from typing import Any
+
 from tests.contract.kube_nodes.kube import Json, Kubectl
 
 GPU = "longshore.dev/pretend-gpu"
@@ -11,7 +13,7 @@ def scheduled(pod: Json) -> Json:
     return found
 
 
-def gpu_pod(kubectl: Kubectl, name: str, num_gpus: int, **fields: object) -> Json:
+def gpu_pod(kubectl: Kubectl, name: str, num_gpus: int, **fields: Any) -> Json:
     return kubectl.pod(name, "sleep 1000", c_resources={"limits": {GPU: str(num_gpus)}}, **fields)
 
 

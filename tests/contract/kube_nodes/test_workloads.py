@@ -59,8 +59,9 @@ def test_deleted_pod_of_a_deployment_is_replaced(kubectl: Kubectl) -> None:
     assert kubectl("get", "pods", "-l", "app=web", "-o", "name").strip() != first
 
 
-def test_deployment_whose_pods_cannot_start_is_not_available(kubectl: Kubectl) -> None:
-    broken = deployment(kubectl, "exit 1", progressDeadlineSeconds=3, minReadySeconds=1)
+def test_deployment_whose_pods_never_become_ready_misses_its_deadline(kubectl: Kubectl) -> None:
+    broken = deployment(kubectl, "sleep 1000", progressDeadlineSeconds=3)
+    broken["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["false"]}}
     kubectl.apply(broken)
 
     outcome = kubectl.attempt("rollout", "status", "deployment/web", "--timeout=100s")
@@ -123,6 +124,33 @@ def test_claimed_volume_outlives_its_pods(kubectl: Kubectl) -> None:
     kubectl("delete", "pod", "reader")
     kubectl("delete", "pvc", "data")
     kubectl("wait", f"pv/{volume}", "--for=delete", "--timeout=60s")
+
+
+def test_claim_takes_the_volume_that_was_made_for_its_class(kubectl: Kubectl) -> None:
+    name = f"manual-{kubectl.namespace}"
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": name,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": f"/tmp/{name}", "type": "DirectoryOrCreate"},
+        },
+    }
+    wanting = claim("data")
+    wanting["spec"]["storageClassName"] = name
+    kubectl.apply(wanting, volume)
+
+    bound = kubectl.wait("pvc/data", ".status.phase", "Bound")
+    assert bound["spec"]["volumeName"] == name
+    assert bound["status"]["capacity"]["storage"] == "2Gi"
+
+    kubectl("delete", "pvc", "data")
+    kubectl.wait(f"pv/{name}", ".status.phase", "Released")
+    kubectl("delete", "pv", name)
 
 
 def test_pod_waits_for_its_claim(kubectl: Kubectl) -> None:

@@ -6,7 +6,7 @@ import pytest
 from kubernetes import client
 from kubernetes.stream import stream
 
-from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import HOLD, Jobs, Operator, eventually, job_spec
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -137,9 +137,13 @@ def test_a_finished_job_and_all_its_children_go_after_the_time_to_live(jobs: Job
 
 def test_too_many_gpus_show_the_schedulers_words(jobs: Jobs) -> None:
     jobs.create(**job_spec(gpus_per_pod=16, replicas=1))
-    condition = jobs.wait_condition("Scheduled", "Unschedulable")
-    assert "demo-worker-0" in condition["message"]
-    assert "Insufficient longshore.dev/pretend-gpu" in condition["message"]
+
+    def message() -> str | None:
+        said = str(jobs.condition("Scheduled").get("message"))
+        return said if said.startswith("demo-worker-0: ") else None
+
+    assert "Insufficient longshore.dev/pretend-gpu" in eventually("the worker finds no node", message)
+    assert jobs.condition("Scheduled")["reason"] == "Unschedulable"
 
 
 def test_a_missing_claim_is_named(jobs: Jobs) -> None:
@@ -200,3 +204,28 @@ def test_nothing_is_left_in_the_object_by_the_framework(jobs: Jobs, operator: Op
     assert "finalizers" not in job["metadata"]
     assert not [name for name in job["metadata"].get("annotations", {}) if "kopf" in name]
     assert "kopf" not in str(job.get("status"))
+
+
+def test_a_job_can_be_deleted_and_created_again_under_its_name(jobs: Jobs) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    old = {pod.metadata.uid for pod in jobs.pods().values()}
+    jobs.delete()
+    eventually("the job is deleted", lambda: jobs.get() is None)
+    jobs.create(**job_spec())
+    status = jobs.wait_phase("Running")
+    assert (status["attempt"], status["failures"]) == (1, 0)
+    assert not old & {pod.metadata.uid for pod in jobs.pods().values()}
+
+
+def test_a_strange_pod_under_one_of_our_names_is_named(jobs: Jobs) -> None:
+    container = client.V1Container(name="main", image="any", command=["sh", "-c", HOLD])
+    stranger = client.V1Pod(
+        metadata=client.V1ObjectMeta(name="demo-coordinator"), spec=client.V1PodSpec(containers=[container])
+    )
+    jobs.cluster.core.create_namespaced_pod(jobs.namespace, stranger)
+    jobs.create(**job_spec())
+    condition = jobs.wait_condition("Ready", "ApplyFailed")
+    assert "pod demo-coordinator exists and does not belong to this job" in condition["message"]
+    jobs.cluster.core.delete_namespaced_pod("demo-coordinator", jobs.namespace, grace_period_seconds=0)
+    jobs.wait_phase("Running")

@@ -132,7 +132,7 @@ class TestRights:
     @pytest.mark.parametrize(
         ("verb", "resource"),
         [
-            ("get", "secrets"), ("list", "secrets"), ("patch", "secrets"), ("get", "configmaps"), ("get", "pods"),
+            ("get", "secrets"), ("list", "secrets"), ("patch", "secrets"), ("list", "configmaps"), ("patch", "nodes"),
             ("patch", "pods"), ("create", "pods/exec"), ("update", "rljobs"), ("create", "rljobs"), ("get", "nodes"),
             ("bind", "roles"), ("escalate", "roles"), ("delete", "persistentvolumeclaims"), ("create", "namespaces"),
         ],
@@ -217,10 +217,13 @@ class TestChart:
             try:
                 jobs.create(**job_spec())
                 jobs.wait_phase("Running")
-                deployment = client.AppsV1Api(cluster.client).read_namespaced_deployment(
-                    SERVICE_ACCOUNT, RELEASE_NAMESPACE
-                )
-                assert deployment.status.ready_replicas == 1
+                apps = client.AppsV1Api(cluster.client)
+
+                def ready() -> bool:
+                    found = apps.read_namespaced_deployment(SERVICE_ACCOUNT, RELEASE_NAMESPACE)
+                    return found.status.ready_replicas == 1
+
+                eventually("the operator's pod is ready", ready)
             finally:
                 release.upgrade(str(CHART), "longshore", {"replicas": 0}, timeout=60)
 

@@ -1,15 +1,17 @@
 """What the operator decides, as a specification: one behaviour per test, on a cluster in memory."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
-from longshore.api.rljob import RLJob
+from longshore.api.names import Component
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import Phase, RLJobStatus, RuntimeStatus
 from longshore_operator.lifecycle import backoff
-from longshore_operator.observed import ClaimView, Observed
+from longshore_operator.observed import ClaimView, Observed, PodView
 from longshore_operator.plan import Apply, CreateOnce, CreatePod, DeletePod, Event, OperatorConfig
 from longshore_operator.reconcile import reconcile, reject
 from tests.unit.operator.model import CONFIG, START, Cluster, make_job
@@ -171,6 +173,8 @@ class TestCoordinatorEnds:
         plan = running.step()
         assert running.names() == []
         assert plan.requeue_at == START + timedelta(seconds=10)
+        assert running.status.phase is Phase.RESTARTING
+        assert running.condition("Ready")[1:] == (reason, message), "the reason stays while the back-off lasts"
         running.pass_time(9.5)
         running.step()
         assert running.names() == []
@@ -459,17 +463,31 @@ class TestObstacles:
         assert cluster.manifests["Pod", "demo-coordinator"]["spec"]["hostNetwork"] is True
 
     def test_a_stored_spec_that_cannot_be_read_fails_with_the_sentence(self) -> None:
-        stored = make_job().model_dump(mode="json", by_alias=True, exclude_none=True)
-        stored["spec"]["algorithm"]["maxResponseTokens"] = 10**6
+        stored = make_job().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        stored["algorithm"]["steps"] = 0
         with pytest.raises(ValidationError) as caught:
-            RLJob.model_validate(stored)
-        plan = reject("demo", RLJobStatus(), 1, caught.value, START)
+            RLJobSpec.model_validate(stored)
+        running = PodView("demo-coordinator", "team", "u", "demo", Component.COORDINATOR, 0, 1, phase="Running")
+        plan = reject(RLJobStatus(), 1, caught.value, (running,), START)
         assert plan.status is not None
+        assert DeletePod("demo-coordinator", "u") in plan.actions
         failed = next(c for c in plan.status.conditions if c.type == "Failed")
         assert failed.reason == "InvalidSpec"
-        assert "maxResponseTokens" in failed.message
-        again = reject("demo", plan.status, 1, caught.value, START + timedelta(days=1))
+        assert failed.message.startswith("spec.algorithm.steps: ")
+        again = reject(plan.status, 1, caught.value, (), START + timedelta(days=1))
         assert (again.actions, again.status) == ((), None)
+
+
+class TestNamesake:
+    def test_pods_of_a_deleted_job_of_the_same_name_are_never_taken_for_ones_own(self, running: Cluster) -> None:
+        again = Cluster(pods={name: replace(pod, owner_uid="old-uid") for name, pod in running.pods.items()})
+        again.exit("demo-coordinator", 0)
+        plan = again.step()
+        assert again.status.phase is Phase.PENDING
+        assert not any(isinstance(action, CreatePod) for action in plan.actions)
+        again.settle()
+        assert again.status.phase is Phase.RUNNING
+        assert {pod.owner_uid for pod in again.pods.values()} == {"job-uid"}
 
 
 class TestEnd:

@@ -148,6 +148,7 @@ PODS = st.builds(
     scheduled=st.booleans(),
     exit_code=st.sampled_from([None, 0, 1, 64, 75, 137]),
     disruption=st.sampled_from([None, "PreemptionByScheduler"]),
+    owner_uid=st.sampled_from(["job-uid", "old-uid"]),
 )
 STATUSES = st.builds(
     RLJobStatus,

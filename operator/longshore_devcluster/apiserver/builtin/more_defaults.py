@@ -78,6 +78,11 @@ def network_policy(obj: Object) -> None:
                 port.setdefault("protocol", "TCP")
 
 
+def disruption_budget(obj: Object) -> None:
+    counts = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+    obj.setdefault("status", dict.fromkeys(counts, 0))
+
+
 def storage_class(obj: Object) -> None:
     obj.setdefault("reclaimPolicy", "Delete")
     obj.setdefault("volumeBindingMode", "Immediate")

@@ -203,7 +203,7 @@ def _others() -> list[Resource]:
         ),
         _resource(
             "policy", "PodDisruptionBudget", "poddisruptionbudgets", short="pdb", status=True,
-            printer=printers_more.DISRUPTION_BUDGETS, generation=True,
+            printer=printers_more.DISRUPTION_BUDGETS, generation=True, fill=more_defaults.disruption_budget,
         ),
         _resource(
             "storage.k8s.io", "StorageClass", "storageclasses", namespaced=False, short="sc",

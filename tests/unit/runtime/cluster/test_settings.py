@@ -44,6 +44,14 @@ def test_the_coordinator_is_its_own_head_and_has_no_number() -> None:
     assert settings.index == 0
 
 
+def test_two_heads_on_one_machine_have_ports_of_their_own() -> None:
+    ports = {
+        Settings.from_env({**WORKER, contract.ENV_COORDINATOR_ADDRESS: f"127.17.1.{last}"}).ray_port
+        for last in range(1, 255)
+    }
+    assert len(ports) == 254
+
+
 @pytest.mark.parametrize("name", sorted(WORKER))
 def test_a_missing_variable_is_named(name: str) -> None:
     with pytest.raises(SettingsError, match=name):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from longshore.api.training import RewardKind
-from longshore_runtime.rewards.scorer import RewardError, RewardOptions, Scorer, ScoreItem
+from longshore_runtime.rewards.scorer import RewardError, RewardOptions, ScoreItem, Scorer
 
 
 def misbehaving(prompt: str, response: str, answer: str) -> object:
@@ -27,7 +27,7 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
         case "die":
             os._exit(3)
         case "print":
-            print("noise that must not be taken for an answer")  # noqa: T201
+            print("noise that must not be taken for an answer")
             return 0.25
         case "environment":
             return float("RAY_AUTH_TOKEN_PATH" in os.environ or "KUBECONFIG" in os.environ)

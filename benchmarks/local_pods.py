@@ -1,0 +1,96 @@
+"""The pods of a job as local processes, without a cluster: for benchmarks that look at the runtime alone.
+
+Ray reads its token settings when it is imported, so the coordinator is a process of its own like every other pod: a
+benchmark starts itself again in it.
+"""
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from longshore.api import contract
+from longshore.api.names import Component
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.settings import Settings
+
+_COORDINATOR_IP = "127.30.0.1"
+
+
+def in_coordinator() -> bool:
+    """Whether this process is the coordinator pod."""
+    return os.environ.get(contract.ENV_COMPONENT) == Component.COORDINATOR
+
+
+def run_in_coordinator(module: str, arguments: Sequence[str], num_workers: int) -> int:
+    """Start worker pods and run `module` in the coordinator pod; returns its exit status."""
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))
+        (root / "storage").mkdir()
+        (root / "token").write_text(secrets.token_hex(32))
+        for index in range(num_workers):
+            environment = _environment(root, Component.WORKER, index, f"127.30.1.{index + 1}")
+            stack.enter_context(_worker(environment, root / f"worker-{index}.log"))
+        environment = _environment(root, Component.COORDINATOR, 0, _COORDINATOR_IP)
+        return subprocess.run([sys.executable, "-m", module, *arguments], env=environment, check=False).returncode
+
+
+@contextlib.contextmanager
+def ray_head() -> Iterator[Settings]:
+    """In the coordinator: the Ray head, and this process as its driver."""
+    import ray
+
+    from longshore_runtime.cluster.ray_node import start_head
+
+    settings = Settings.from_env()
+    with start_head(settings):
+        ray.init(
+            address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=False, logging_level="error"
+        )
+        try:
+            yield settings
+        finally:
+            ray.shutdown()
+
+
+def _environment(root: Path, component: Component, index: int, ip: str) -> dict[str, str]:
+    return {
+        **RAY_ENVIRONMENT,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        contract.ENV_JOB_NAME: "bench",
+        contract.ENV_JOB_NAMESPACE: "default",
+        contract.ENV_JOB_UID: "bench",
+        contract.ENV_ATTEMPT: "1",
+        contract.ENV_COMPONENT: component.value,
+        contract.ENV_INDEX: str(index),
+        contract.ENV_POD_NAME: f"bench-{component.value}-{index}",
+        contract.ENV_POD_IP: ip,
+        contract.ENV_COORDINATOR_ADDRESS: _COORDINATOR_IP,
+        contract.ENV_CONFIG: str(root / "spec.json"),
+        contract.ENV_STORAGE: str(root / "storage"),
+        contract.ENV_TERMINATION_LOG: str(root / f"{component.value}-{index}.end"),
+        contract.ENV_RAY_AUTH_MODE: "token",
+        contract.ENV_RAY_TOKEN_PATH: str(root / "token"),
+    }
+
+
+@contextlib.contextmanager
+def _worker(environment: dict[str, str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "longshore_runtime", "worker"],
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()

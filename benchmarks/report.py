@@ -1,0 +1,32 @@
+"""How every benchmark reports: raw figures in a file, medians with their spread, one JSON object as the last line."""
+
+import json
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+RESULTS: Final = Path(__file__).parent / "results"
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Minimum, median and maximum."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def report(
+    name: str, ratios: Mapping[str, Sequence[float]], settings: Mapping[str, Any], raw: Sequence[Mapping[str, Any]]
+) -> None:
+    """Keep the raw figures in `results/NAME.json` and print the summary."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    machine = {"machine": platform.machine(), "python": platform.python_version()}
+    summary = {
+        "name": name,
+        "ratios": {key: {k: round(v, 3) for k, v in spread(values).items()} for key, values in ratios.items()},
+        "settings": {**settings, **machine},
+        "raw": f"benchmarks/results/{path.name}",
+    }
+    path.write_text(json.dumps({**summary, "runs": list(raw)}, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(summary))

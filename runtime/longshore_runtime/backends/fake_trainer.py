@@ -1,0 +1,93 @@
+"""A trainer without a model: exact arithmetic that remembers precisely which samples were trained, and when.
+
+Weights after an update depend on every sample's identity, tokens and advantage and on the denominator, and not on their
+order or on the replica that took them: two runs end with equal weights only if they trained on equal batches.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from longshore_runtime.backends.fake_world import FakeWorld
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+
+WEIGHT_NAME = "fake.weight"
+
+_SIZE = 8
+_MODULUS = 1 << 20
+"""Values stay below it, so that fp32 holds them exactly."""
+_STATE_FILE = "trainer.json"
+
+
+class FakeTrainer:
+    """One replica (see `types.Trainer`). The checkpoint directory that it is given is not read."""
+
+    def __init__(self, directory: Path, options: TrainerOptions, world: World | None = None) -> None:
+        """Weights follow from the seed alone; joins `world`."""
+        self._options = options
+        self._weights = _digest(f"initial/{options.seed}")
+        self._gradient = _zeros()
+        self._policy_version = 0
+        self._world = FakeWorld(world or World())
+
+    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
+        """Add the samples' digests."""
+        for sample in samples:
+            self._gradient = (self._gradient + _digest(_identity(sample))) % _MODULUS
+        num_tokens = sum(len(sample.response_tokens) for sample in samples)
+        loss = -sum(sample.advantage * len(sample.response_tokens) for sample in samples)
+        return GradientSums(num_tokens=num_tokens, loss=loss, policy_loss=loss)
+
+    def update(self, num_tokens: int) -> UpdateReport:
+        """All replicas together: add the digests up and mix them, and the denominator, into the weights."""
+        assert num_tokens > 0, "an update needs the token count of the whole step"
+        total = np.array(self._world.add_up(self._gradient.tolist()), dtype=np.int64) % _MODULUS
+        self._weights = (5 * self._weights + total + _digest(f"tokens/{num_tokens}")) % _MODULUS
+        self._policy_version += 1
+        self.discard()
+        return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
+
+    def weights(self) -> Weights:
+        """One small vector."""
+        return {WEIGHT_NAME: self._weights.astype(np.float32)}
+
+    def save(self, directory: Path) -> None:
+        """Write weights and policy version."""
+        directory.mkdir(parents=True, exist_ok=True)
+        state = {"weights": self._weights.tolist(), "policy_version": self._policy_version}
+        (directory / _STATE_FILE).write_text(json.dumps(state))
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote."""
+        state = json.loads((directory / _STATE_FILE).read_text())
+        self._weights = np.array(state["weights"], dtype=np.int64)
+        self._policy_version = state["policy_version"]
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget accumulated samples."""
+        self._gradient = _zeros()
+
+    def sleep(self) -> None:
+        """Nothing to free."""
+
+    def wake(self) -> None:
+        """Nothing to fetch."""
+
+
+def _zeros() -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    return np.zeros(_SIZE, dtype=np.int64)
+
+
+def _identity(sample: Sample) -> str:
+    tokens = ",".join(map(str, (*sample.prompt_tokens, -1, *sample.response_tokens)))
+    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}"
+
+
+def _digest(text: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    values = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
+    return values.astype(np.int64) % _MODULUS

@@ -1,0 +1,173 @@
+"""Authentication, RBAC and tokens of service accounts."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.kube_api.api import Api
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+def bot(api: Api, namespace: str) -> Api:
+    """A service account without rights of its own."""
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    assert api.post(accounts, {"metadata": {"name": "bot"}}).status == 201
+    return api.as_token(_token(api, namespace))
+
+
+def _token(api: Api, namespace: str, **spec: Any) -> str:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/bot/token"
+    answer = api.post(path, {"spec": {"expirationSeconds": 3600, **spec}})
+    assert answer.status == 201, answer.text
+    return str(answer.json["status"]["token"])
+
+
+def _grant(api: Api, namespace: str, *rules: dict[str, Any], name: str = "r") -> None:
+    base = f"{RBAC}/namespaces/{namespace}"
+    assert api.post(f"{base}/roles", {"metadata": {"name": name}, "rules": list(rules)}).status == 201
+    binding = {
+        "metadata": {"name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+    }
+    assert api.post(f"{base}/rolebindings", binding).status == 201
+
+
+def _until_allowed(api: Api, path: str) -> None:
+    """Rights take effect at once here, and within a moment on a real cluster."""
+    for _ in range(200):
+        if api.get(path).status == 200:
+            return
+    raise AssertionError(f"still not allowed: {path}")
+
+
+def test_nobody_gets_in_with_a_wrong_token(api: Api, namespace: str) -> None:
+    answer = api.as_token("wrong").get(f"/api/v1/namespaces/{namespace}/pods")
+    assert (answer.status, answer.json["reason"]) == (401, "Unauthorized")
+
+
+def test_strangers_see_health_and_version_only(api: Api) -> None:
+    stranger = api.as_token("")
+    assert stranger.get("/healthz").text == "ok"
+    assert stranger.get("/version").status == 200
+    answer = stranger.get("/api")
+    assert (answer.status, answer.json["message"]) == (403, 'forbidden: User "system:anonymous" cannot get path "/api"')
+
+
+def test_a_refusal_says_who_may_not_do_what_where(api: Api, bot: Api, namespace: str) -> None:
+    user = f"system:serviceaccount:{namespace}:bot"
+    listing = bot.get(f"/api/v1/namespaces/{namespace}/secrets").json
+    assert listing["message"] == (
+        f'secrets is forbidden: User "{user}" cannot list resource "secrets" in API group "" in the namespace "{namespace}"'
+    )
+    assert listing["details"] == {"kind": "secrets"}
+    named = bot.get("/apis/apps/v1/namespaces/default/deployments/x").json
+    assert named["message"] == (
+        f'deployments.apps "x" is forbidden: User "{user}" cannot get resource "deployments" in API group "apps" '
+        'in the namespace "default"'
+    )
+    everywhere = bot.get("/api/v1/nodes").json["message"]
+    assert everywhere.endswith('cannot list resource "nodes" in API group "" at the cluster scope')
+
+
+def test_a_role_gives_what_it_names(api: Api, bot: Api, namespace: str) -> None:
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}
+    _grant(api, namespace, rule)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    _until_allowed(bot, path)
+    assert bot.post(path, {"metadata": {"name": "a"}}).status == 403
+    assert bot.get("/api/v1/namespaces/default/configmaps").status == 403
+
+
+def test_rights_may_be_for_named_objects_and_subresources(api: Api, bot: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("mine", "yours"):
+        api.post(path, {"metadata": {"name": name}})
+    named = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"], "verbs": ["get", "patch"]}
+    status = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
+    _grant(api, namespace, named, status)
+    _until_allowed(bot, f"{path}/mine")
+    assert bot.get(f"{path}/yours").status == 403
+    assert bot.get(f"/api/v1/namespaces/{namespace}/pods/p/log").status == 404
+    assert bot.get(f"/api/v1/namespaces/{namespace}/pods/p").status == 403
+
+
+def test_nobody_grants_what_they_do_not_hold(api: Api, bot: Api, namespace: str) -> None:
+    write = {
+        "apiGroups": ["rbac.authorization.k8s.io"],
+        "resources": ["roles", "rolebindings"],
+        "verbs": ["create", "list"],
+    }
+    _grant(api, namespace, write)
+    roles = f"{RBAC}/namespaces/{namespace}/roles"
+    _until_allowed(bot, roles)
+    held = {"metadata": {"name": "held"}, "rules": [{**write, "verbs": ["list"]}]}
+    assert bot.post(roles, held).status == 201
+    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    refused = bot.post(roles, {"metadata": {"name": "more"}, "rules": [secrets]})
+    assert refused.status == 403
+    assert "is attempting to grant RBAC permissions not currently held" in refused.json["message"]
+    binding = {
+        "metadata": {"name": "admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+    }
+    assert bot.post(f"{RBAC}/namespaces/{namespace}/rolebindings", binding).status == 403
+
+
+def test_a_binding_keeps_its_role(api: Api, bot: Api, namespace: str) -> None:
+    _grant(api, namespace, {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]})
+    path = f"{RBAC}/namespaces/{namespace}/rolebindings/r"
+    other = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "other"}}
+    assert api.patch(path, other).status == 422
+
+
+def test_a_token_says_whose_it_is(api: Api, bot: Api, namespace: str) -> None:
+    review = bot.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    info = review.json["status"]["userInfo"]
+    assert info["username"] == f"system:serviceaccount:{namespace}:bot"
+    assert f"system:serviceaccounts:{namespace}" in info["groups"]
+    token = _token(api, namespace)
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    assert claims["sub"] == info["username"] and claims["exp"] > claims["iat"]
+    answer = api.post("/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": token}}).json
+    assert answer["status"]["authenticated"] and answer["status"]["user"]["username"] == info["username"]
+
+
+def test_a_token_ends_with_its_pod(api: Api, bot: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    spec = {"schedulerName": "none", "containers": [{"name": "c", "image": "x"}]}
+    uid = api.post(pods, {"metadata": {"name": "p"}, "spec": spec}).json["metadata"]["uid"]
+    token = _token(api, namespace, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": uid})
+    review = {"spec": {"token": token}}
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    assert api.post(path, review).json["status"]["authenticated"]
+    api.delete(f"{pods}/p")
+    for _ in range(200):
+        if not api.post(path, review).json["status"].get("authenticated"):
+            return
+    raise AssertionError("the token outlives its pod")
+
+
+def test_a_token_for_another_audience_is_not_ours(api: Api, bot: Api, namespace: str) -> None:
+    token = _token(api, namespace, audiences=["somebody-else"])
+    assert api.as_token(token).get("/version").status == 401
+
+
+def test_access_reviews_answer_without_trying(api: Api, bot: Api, namespace: str) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    asked = {"spec": {"resourceAttributes": {"namespace": namespace, "verb": "delete", "resource": "pods"}}}
+    assert bot.post(path, asked).json["status"]["allowed"] is False
+    assert api.post(path, asked).json["status"]["allowed"] is True
+
+
+def test_an_administrator_may_act_as_another(api: Api, namespace: str) -> None:
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    asked = {
+        "spec": {"user": "nobody", "resourceAttributes": {"namespace": namespace, "verb": "list", "resource": "pods"}}
+    }
+    assert api.post(path, asked).json["status"]["allowed"] is False

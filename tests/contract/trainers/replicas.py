@@ -1,0 +1,127 @@
+"""Trainers under test: one of each kind, alone or as a world of processes."""
+
+import multiprocessing
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from longshore.policy.draws import Draw
+from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+
+OPTIONS = TrainerOptions(
+    learning_rate=1e-3,
+    warmup_steps=0,
+    weight_decay=0.01,
+    max_grad_norm=1.0,
+    clip_low=0.2,
+    clip_high=0.28,
+    kl_coefficient=0.05,
+    temperature=0.8,
+    max_tokens_per_micro_batch=64,
+    seed=0,
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to make one kind of trainer."""
+
+    name: str
+    model: Path
+
+    def start(self, options: TrainerOptions = OPTIONS, world: World | None = None) -> Trainer:
+        """A replica; alone unless a world is given."""
+        if self.name == "fake":
+            return FakeTrainer(self.model, options, world)
+        import torch
+
+        from longshore_runtime.backends.torch_trainer import TorchTrainer
+
+        torch.set_num_threads(1)
+        return TorchTrainer(self.model, options, world)
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums do not depend on their order at all."""
+        return self.name == "fake"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One step of one replica."""
+
+    sums: GradientSums
+    report: UpdateReport
+    weights: Weights
+
+
+def step(trainer: Trainer, parts: Sequence[Sequence[Sample]]) -> Outcome:
+    """Accumulate the parts one after the other, and update."""
+    total = [trainer.accumulate(part) for part in parts]
+    report = trainer.update(sum(sums.num_tokens for sums in total))
+    return Outcome(total[-1], report, trainer.weights())
+
+
+def world_step(kind: Kind, shares: Sequence[Sequence[Sample]], num_steps: int = 1) -> list[Outcome]:
+    """The same as processes, one per share, that form one world; each does `num_steps` equal steps."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    num_tokens = sum(len(sample.response_tokens) for share in shares for sample in share)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(shares), mp_context=context) as pool:
+        futures = [
+            pool.submit(_replica_step, kind, World(rank, len(shares), port=port), share, num_tokens, num_steps)
+            for rank, share in enumerate(shares)
+        ]
+        return [future.result() for future in futures]
+
+
+def _replica_step(kind: Kind, world: World, share: Sequence[Sample], num_tokens: int, num_steps: int) -> Outcome:
+    trainer = kind.start(world=world)
+    for _ in range(num_steps):
+        sums = trainer.accumulate(share)
+        report = trainer.update(num_tokens)
+    return Outcome(sums, report, trainer.weights())
+
+
+def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:
+    """Samples of very different lengths; some have advantage zero, and old log-probabilities far enough to be clipped."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    for number in range(count):
+        length = int(rng.integers(1, 6)) if number % 4 else int(rng.integers(40, 60))
+        samples.append(
+            Sample(
+                draw=Draw(0, number // 4),
+                index=number % 4,
+                prompt_tokens=tuple(int(token) for token in rng.integers(4, 100, size=rng.integers(1, 5))),
+                response_tokens=tuple(int(token) for token in rng.integers(4, 100, size=length)),
+                rollout_log_probs=tuple(float(value) for value in rng.normal(-4.8, 0.3, size=length)),
+                advantage=0.0 if number % 3 == 2 else float(rng.normal()),
+                reward=float(rng.random()),
+            )
+        )
+    return samples
+
+
+def without_kl(options: TrainerOptions = OPTIONS) -> TrainerOptions:
+    """Options without a reference model."""
+    return replace(options, kl_coefficient=0.0)
+
+
+def assert_same_weights(kind: Kind, before: Weights, one: Weights, other: Weights) -> None:
+    """Equal bit by bit where sums are exact; otherwise the two moved alike, to fp32 accuracy."""
+    assert one.keys() == other.keys()
+    if kind.exact:
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+        return
+    moved = np.concatenate([(one[name] - before[name]).ravel() for name in one])
+    apart = np.concatenate([(one[name] - other[name]).ravel() for name in one])
+    assert np.linalg.norm(moved) > 0
+    assert np.linalg.norm(apart) < 2e-3 * np.linalg.norm(moved)

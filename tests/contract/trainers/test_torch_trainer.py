@@ -1,0 +1,137 @@
+"""The torch trainer against a plain implementation of the same mathematics, and what its metrics say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from longshore_runtime.backends.torch_trainer import TorchTrainer
+from longshore_runtime.types import Sample, TrainerOptions
+from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, step, without_kl
+
+BATCHES = [make_samples(seed=seed) for seed in range(3)]
+
+
+class PlainTrainer:
+    """One sample at a time, whole logits, the formulas of the papers written out."""
+
+    def __init__(self, model: Path, options: TrainerOptions) -> None:
+        self.options = options
+        self.policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        self.initial = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=options.weight_decay
+        )
+
+    def log_probs(self, module: torch.nn.Module, sample: Sample) -> torch.Tensor:
+        tokens = torch.tensor([sample.prompt_tokens + sample.response_tokens])
+        logits = module(tokens).logits[0] / self.options.temperature
+        everywhere = torch.log_softmax(logits, dim=-1)
+        first = len(sample.prompt_tokens)
+        return torch.stack([everywhere[place - 1, tokens[0, place]] for place in range(first, tokens.shape[1])])
+
+    def loss(self, sample: Sample) -> torch.Tensor:
+        new, old = self.log_probs(self.policy, sample), torch.tensor(sample.rollout_log_probs)
+        with torch.no_grad():
+            initial = self.log_probs(self.initial, sample)
+        ratio = (new - old).exp()
+        low, high = 1 - self.options.clip_low, 1 + self.options.clip_high
+        gain = torch.minimum(ratio * sample.advantage, torch.clip(ratio, low, high) * sample.advantage)
+        penalty = (initial - new).exp() - (initial - new) - 1
+        return (self.options.kl_coefficient * penalty - gain).sum()
+
+    def step(self, samples: list[Sample]) -> float:
+        num_tokens = sum(len(sample.response_tokens) for sample in samples)
+        loss = sum((self.loss(sample) for sample in samples), torch.zeros(())) / num_tokens
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.max_grad_norm)
+        self.optimizer.step()
+        return float(norm)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, without_kl(), replace(OPTIONS, max_grad_norm=0.01)])
+def test_three_steps_agree_with_a_plain_implementation(model: Path, options: TrainerOptions) -> None:
+    trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options)
+    before = trainer.weights()
+    for batch in BATCHES:
+        norm = plain.step(batch)
+        assert step(trainer, [batch]).report.grad_norm == pytest.approx(norm, rel=1e-3)
+    after = trainer.weights()
+    expected = {name: values.detach().numpy() for name, values in plain.policy.named_parameters()}
+    moved = np.concatenate([(expected[name] - before[name]).ravel() for name in before])
+    apart = np.concatenate([(expected[name] - after[name]).ravel() for name in before])
+    assert np.linalg.norm(apart) < 5e-3 * np.linalg.norm(moved)
+
+
+def test_the_gradient_norm_is_that_of_the_mean_over_all_tokens(model: Path) -> None:
+    norms = []
+    for num_tokens in (100, 200):
+        trainer = TorchTrainer(model, OPTIONS)
+        trainer.accumulate(BATCHES[0])
+        norms.append(trainer.update(num_tokens).grad_norm)
+    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-6)
+
+
+def test_samples_without_advantage_have_no_gradient_without_kl(model: Path) -> None:
+    trainer = TorchTrainer(model, without_kl(replace(OPTIONS, weight_decay=0.0)))
+    before = trainer.weights()
+    outcome = step(trainer, [[replace(sample, advantage=0.0) for sample in BATCHES[0]]])
+    assert outcome.report.grad_norm == 0.0
+    assert all(np.array_equal(before[name], outcome.weights[name]) for name in before)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_metrics_are_zero_where_the_rollout_came_from_the_same_weights(model: Path, temperature: float) -> None:
+    options = replace(OPTIONS, temperature=temperature)
+    plain = PlainTrainer(model, options)
+    with torch.no_grad():
+        samples = [
+            replace(sample, rollout_log_probs=tuple(plain.log_probs(plain.policy, sample).tolist()))
+            for sample in BATCHES[0]
+        ]
+    sums = TorchTrainer(model, options).accumulate(samples)
+    assert sums.mismatch_max < 1e-4
+    assert sums.clipped == 0.0
+    assert sums.kl == pytest.approx(0.0, abs=1e-5)
+    assert sums.policy_loss == pytest.approx(
+        -sum(sample.advantage * len(sample.response_tokens) for sample in samples), rel=1e-3
+    )
+    assert sums.entropy / sums.num_tokens == pytest.approx(np.log(128), rel=0.05), "an untrained model knows nothing"
+
+
+def test_the_learning_rate_rises_linearly_and_stays(model: Path) -> None:
+    trainer = TorchTrainer(model, replace(OPTIONS, warmup_steps=4))
+    rates = [step(trainer, [BATCHES[0][:2]]).report.learning_rate for _ in range(6)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
+
+
+def test_the_kl_penalty_is_towards_the_initial_weights_also_after_a_restart(model: Path, tmp_path: Path) -> None:
+    trainer = TorchTrainer(model, OPTIONS)
+    for batch in BATCHES:
+        step(trainer, [batch])
+    trainer.save(tmp_path)
+    resumed = TorchTrainer(model, OPTIONS)
+    resumed.load(tmp_path)
+    expected, actual = trainer.accumulate(BATCHES[0]), resumed.accumulate(BATCHES[0])
+    assert actual.kl == expected.kl > 0
+
+
+def test_a_saved_checkpoint_opens_in_transformers_with_its_tokenizer(model: Path, tmp_path: Path) -> None:
+    trainer = TorchTrainer(model, OPTIONS)
+    outcome = step(trainer, [BATCHES[0]])
+    trainer.save(tmp_path)
+    opened = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    for name, values in opened.named_parameters():
+        assert np.array_equal(values.detach().numpy(), outcome.weights[name])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("k5: k4")) == "k5: k4"
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "k5:"}], tokenize=False) == "k5:"
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError)):
+        Kind("torch", tmp_path).start()

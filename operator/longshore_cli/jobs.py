@@ -12,8 +12,10 @@ from longshore_cli import chart, stream
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.copy import Claim
+from longshore_cli.transfer.pod import trouble
 
 DELETE_TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 600.0
 
 
 def read_manifest(path: Path) -> list[Json]:
@@ -59,6 +61,29 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.worker_pod(job, index)
         case Component.REWARD:
             return names.reward_pod(job, index)
+
+
+def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:
+    """Lines of a pod's log; with `follow` from its start, which is waited for, to its end.
+
+    Raises:
+        CliError: there is no such pod, or it has not started.
+    """
+    pods = f"/api/v1/namespaces/{kube.namespace}/pods"
+    found = kube.find(f"{pods}/{pod}")
+    if found is None:
+        raise CliError(f"There is no pod {pod} now.", "`longshore watch` shows what the job does, or how it ended.")
+    if follow:
+        changes = stream.watch(kube, pods, f"metadata.name={pod}", timeout_s=START_TIMEOUT_S)
+        found = next((item for _, item in changes if has_started(item)), found)
+    if not has_started(found):
+        raise CliError(f"The pod {pod} has not started yet: {trouble(found) or 'its container is being created'}.")
+    yield from kube.log_lines(pod, follow=follow, tail_lines=tail_lines, previous=previous)
+
+
+def has_started(pod: Json) -> bool:
+    """Has the pod a log?"""
+    return bool((pod.get("status") or {}).get("phase", "Pending") != "Pending")
 
 
 def delete(kube: Kube, name: str) -> None:

@@ -143,9 +143,7 @@ def logs(
     """Print the log of a pod of a job."""
     kube = Target(kubeconfig, context, namespace).connect()
     pod = jobs.pod_name(job, component, index)
-    if kube.find(f"/api/v1/namespaces/{kube.namespace}/pods/{pod}") is None:
-        raise CliError(f"The job has no pod {pod} now.", f"See `longshore watch {job}` for why.")
-    for line in kube.log_lines(pod, follow=follow, tail_lines=tail, previous=previous):
+    for line in jobs.pod_log(kube, pod, follow=follow, tail_lines=tail, previous=previous):
         typer.echo(line)
 
 

@@ -93,9 +93,8 @@ class Controller:
         """Jobs that wait for a pass, or are in one."""
         return sum(job.pending_since_s is not None for job in self._jobs.values())
 
-    def oldest_pending_s(self) -> float:
-        """How long the most patient job has waited for a pass to end."""
-        now_s = time.monotonic()
+    def oldest_pending_s(self, now_s: float) -> float:
+        """How long the most patient job has waited for a pass to end; `now_s` is monotonic time."""
         waits = (now_s - job.pending_since_s for job in self._jobs.values() if job.pending_since_s is not None)
         return max(waits, default=0.0)
 

@@ -18,7 +18,7 @@ def obstacle(controller: Controller, leads: bool, now_s: float) -> str | None:
     """Why reconciling makes no progress, or None; a process that stands by is healthy."""
     if not leads:
         return None
-    pending_s = controller.oldest_pending_s()
+    pending_s = controller.oldest_pending_s(now_s)
     if pending_s > MAX_PENDING_S:
         return f"a job has waited {pending_s:.0f} s for a reconciliation to end"
     silence_s = now_s - controller.informer.last_contact_s

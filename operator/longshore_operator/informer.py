@@ -17,8 +17,10 @@ Key = tuple[str, str]
 """(namespace, name) of an RLJob."""
 
 SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB}"
-_FIRST_RETRY_S = 0.5
-_MAX_RETRY_S = 30.0
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 30.0
+_HEALTHY_STREAM_S = 5.0
+"""A stream that lasted so long was no failure, even if nothing happened meanwhile."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,24 +48,27 @@ class PodInformer:
             self._pods[key][name] = replace(pod, deleting=True)
 
     async def run(self) -> None:
-        """List and watch for ever; a broken stream is resumed where it broke."""
-        retry_s = _FIRST_RETRY_S
+        """List and watch for ever; a broken stream is resumed where it broke, after pauses that grow."""
+        pause_s = _FIRST_PAUSE_S
         version: str | None = None
         while True:
+            began_s, heard = time.monotonic(), False
             try:
                 if version is None:
                     version = await self._relist()
                     self.synced.set()
                 async for event in self._kube.watch("Pod", self._namespace, SELECTOR, version):
-                    version = self._take(event)
-                    retry_s = _FIRST_RETRY_S
+                    version, heard = self._take(event), True
                 self.last_contact_s = time.monotonic()
             except Gone:
                 version = None
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                log.warning("following pods was interrupted", error=repr(error), retry_s=retry_s)
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                log.warning("following pods was interrupted", error=repr(error))
+            if heard or time.monotonic() - began_s > _HEALTHY_STREAM_S:
+                pause_s = _FIRST_PAUSE_S
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def _relist(self) -> str:
         views: dict[Key, dict[str, PodView]] = {}

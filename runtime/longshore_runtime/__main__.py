@@ -1,13 +1,17 @@
 """`python -m longshore_runtime coordinator|worker|reward`: the main program of every pod of a job."""
 
+import os
 import sys
 
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.logs import configure_logging
 
 
 def main(arguments: list[str]) -> int:
     """Run the component that the arguments name; returns the exit status of the contract."""
     configure_logging()
+    # Ray reads its settings, the token mode included, when it is imported: nothing may import it before.
+    os.environ.update(RAY_ENVIRONMENT)
     match arguments:
         case ["coordinator"]:
             from longshore_runtime.coordinator import run_coordinator

@@ -198,6 +198,8 @@ def main(arguments: list[str]) -> int:
     try:
         path = inside(Path(root), relative)
         if action == "send":
+            if not path.exists():
+                raise ArchiveError(f"there is no {relative!r} in the storage")
             pack(path, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:

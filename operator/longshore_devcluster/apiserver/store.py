@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value INTEGER);
 class Store:
     """Objects by key, and the recent past of each resource."""
 
-    def __init__(self, path: Path | str, *, log_length: int = 20_000) -> None:
+    def __init__(self, path: Path | str, *, log_length: int = 5_000) -> None:
         self._database = sqlite3.connect(path, isolation_level=None)
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=NORMAL")

@@ -37,8 +37,10 @@ class FakeWorld:
 
     def close(self) -> None:
         """Leave the others."""
-        for channel in (*self._peers, *self._sockets):
-            channel.close()
+        for peer in self._peers:
+            peer.close()
+        for connection in self._sockets:
+            connection.close()
 
     def _send(self, values: list[int]) -> None:
         for peer in self._peers:

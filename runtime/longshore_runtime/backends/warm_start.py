@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -15,8 +16,6 @@ from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer, tiny_config
 from longshore_runtime.tasks.counting import Demonstration, demonstrations
 
-_RECIPE = 1
-"""Raise it when steps, batches or the demonstrations change: results cached under the old one are not reused."""
 _DEMONSTRATIONS_PER_STEP = 32
 _LEARNING_RATE = 4e-3
 _RAMP_STEPS = 20
@@ -35,8 +34,12 @@ Progress = Callable[[int, float], None]
 def fingerprint(num_steps: int, seed: int) -> str:
     """Names what `warm_start` would produce: equal fingerprints, equal weights."""
     determinants = {
-        "recipe": _RECIPE,
         "model": tiny_config().to_dict(),
+        "optimizer": (_DEMONSTRATIONS_PER_STEP, _LEARNING_RATE, _RAMP_STEPS, _FINAL_RATE_SHARE, _MAX_PADDED_TOKENS),
+        "schedule": (_SKILL_SHARE, _SHARE_RIGHT),
+        "demonstrations": [
+            asdict(shown) for share in (1.0, 0.0) for shown in islice(demonstrations(random.Random(0), share), 100)
+        ],
         "num_steps": num_steps,
         "seed": seed,
         "torch": torch.__version__,

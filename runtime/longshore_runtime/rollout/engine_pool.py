@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -29,6 +29,9 @@ class PublishedWeights:
     policy_version: int
 
 
+_MAX_FAILED_STARTS: Final = 5
+
+
 class EnginePool:
     """Only engines that have acknowledged the current weights are alive: no other is ever given a request."""
 
@@ -42,6 +45,7 @@ class EnginePool:
         self._lock = threading.Lock()
         self._current: PublishedWeights | None = None
         self._stopped = False
+        self._num_failed_starts = dict.fromkeys(range(len(places)), 0)
         self._handles = {engine: self._start(engine) for engine in range(len(places))}
         self._serving: set[int] = set()
 
@@ -120,21 +124,32 @@ class EnginePool:
         return EngineHandle(engine, self._places[engine], self._spec, self._model, self._output, self._events)
 
     def _join(self, engine: int) -> None:
+        """Wait for a new engine and give it the current weights; runs in a thread of its own."""
         handle = self._handles[engine]
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
-            if not self._stopped:
-                self._events.put(EngineLost(engine, str(error)))
+            self._start_failed(engine, str(error))
             return
         with self._lock:
             if self._stopped or self._current is None:
                 return
             reply = handle.publish(self._current.reference, self._current.policy_version)
-            if not self._acknowledged(engine, self._current, reply):
-                return
-            self._serving.add(engine)
-        self._events.put(EngineJoined(engine))
+            serves = self._acknowledged(engine, self._current, reply)
+            if serves:
+                self._serving.add(engine)
+                self._num_failed_starts[engine] = 0
+        if serves:
+            self._events.put(EngineJoined(engine))
+        else:
+            self._start_failed(engine, "it ended while it loaded the weights")
+
+    def _start_failed(self, engine: int, reason: str) -> None:
+        if self._stopped:
+            return
+        self._num_failed_starts[engine] += 1
+        given_up = self._num_failed_starts[engine] >= _MAX_FAILED_STARTS
+        self._events.put(EngineLost(engine, reason, given_up))
 
     def _acknowledged(self, engine: int, weights: PublishedWeights, reply: Any) -> bool:
         try:

@@ -21,6 +21,8 @@ class EngineLost:
 
     engine: int
     reason: str
+    given_up: bool = False
+    """It was started anew several times in a row and never served."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ class RoundRunner:
         start = self._policy.start_round(draining=draining)
         self._kind = start.kind
         self._execute(start.decision)
+        self._on_progress(Progress(self._kind, self._num_launched, 0))
         while not self._complete:
             self._handle(self._events.get())
         assert self._rollout_ended_s is not None
@@ -128,6 +129,8 @@ class RoundRunner:
                 self._responses_ended(completions)
             case GroupScored():
                 self._group_scored(event)
+            case EngineLost(engine=engine, reason=reason, given_up=True):
+                raise RuntimeError(f"engine {engine} does not start again: {reason}")
             case EngineLost(engine=engine, reason=reason):
                 log.warning("engine lost", engine=engine, reason=reason)
                 self._engine_lost(engine)

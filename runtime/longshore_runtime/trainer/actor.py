@@ -9,6 +9,7 @@ import ray
 
 from longshore.api import contract
 from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.world import World
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
 from longshore_runtime.weights import checksum
@@ -46,17 +47,16 @@ class _TrainerActor:
         """Join the world and load the initial weights; raises TrainerStartError."""
         self._storage = JobStorage.from_env(output)
         directory = self._storage.resolve(model)
+        world = World(rank, world_size, *rendezvous)
         if backend is TrainerBackend.FAKE:
             from longshore_runtime.backends.fake_trainer import FakeTrainer
 
-            self._trainer = FakeTrainer(directory, options)
+            self._trainer = FakeTrainer(directory, options, world)
             return
         from longshore_runtime.backends.torch_trainer import TorchTrainer
-        from longshore_runtime.backends.world import World
 
-        host, port = rendezvous
         try:
-            self._trainer = TorchTrainer(directory, options, World(rank, world_size, host, port))
+            self._trainer = TorchTrainer(directory, options, world)
         except (OSError, ValueError) as error:
             raise TrainerStartError(f"model: {model!r} cannot be loaded for training ({error})") from error
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from kubernetes.client.exceptions import ApiException
-from tests.unit.cli.samples import at_step, condition
 from typer.testing import CliRunner, Result
 
 from longshore_cli import jobs, stream
@@ -19,6 +18,7 @@ from longshore_cli.client import Json, Kube
 from longshore_cli.main import app
 from longshore_cli.target import Target
 from longshore_devcluster.launcher import cluster_process
+from tests.unit.cli.samples import at_step, condition
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60.0
@@ -43,8 +43,8 @@ def kube(kubeconfig: Path) -> Kube:
 def crd(kube: Kube) -> None:
     """RLJobs are known."""
     (definition,) = jobs.read_manifest(ROOT / "crds" / "longshore.dev_rljobs.yaml")
-    kube.apply(definition)
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    kube.request("POST", path, definition)
     name = definition["metadata"]["name"]
     for _, item in stream.watch(kube, path, f"metadata.name={name}", timeout_s=TIMEOUT_S):
         if any(
@@ -243,7 +243,7 @@ def test_a_copy_that_fails_says_why_and_leaves_neither_files_nor_pod(
     longshore(kubeconfig, "submit", manifest)
     result = longshore(kubeconfig, "fetch", "demo", tmp_path / "copy", "--path", "nothing/here", "--image", IMAGE)
     assert result.exit_code == 1
-    assert "there is no 'here'" in result.stderr
+    assert "there is no 'nothing/here' in the storage" in result.stderr
     assert not (tmp_path / "copy").exists()
     assert _helper_pods(kube) == []
 

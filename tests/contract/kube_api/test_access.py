@@ -62,7 +62,8 @@ def test_a_refusal_says_who_may_not_do_what_where(api: Api, bot: Api, namespace:
     user = f"system:serviceaccount:{namespace}:bot"
     listing = bot.get(f"/api/v1/namespaces/{namespace}/secrets").json
     assert listing["message"] == (
-        f'secrets is forbidden: User "{user}" cannot list resource "secrets" in API group "" in the namespace "{namespace}"'
+        f'secrets is forbidden: User "{user}" cannot list resource "secrets" in API group "" '
+        f'in the namespace "{namespace}"'
     )
     assert listing["details"] == {"kind": "secrets"}
     named = bot.get("/apis/apps/v1/namespaces/default/deployments/x").json

@@ -124,13 +124,27 @@ def test_roles_aggregate_by_label(api: Api, namespace: str) -> None:
 
 def test_events_are_one_store_with_two_views(api: Api, namespace: str) -> None:
     about = {"kind": "ConfigMap", "name": "cm", "namespace": namespace}
-    core = {"metadata": {"generateName": "e-"}, "involvedObject": about, "reason": "Old", "message": "hello", "type": "Normal",
-            "firstTimestamp": "2026-01-01T00:00:00+00:00", "count": 1}  # fmt: skip
+    core = {
+        "metadata": {"generateName": "e-"},
+        "involvedObject": about,
+        "reason": "Old",
+        "message": "hello",
+        "type": "Normal",
+        "firstTimestamp": "2026-01-01T00:00:00+00:00",
+        "count": 1,
+    }
     assert api.post(f"/api/v1/namespaces/{namespace}/events", core).status == 201
     newer = {
-        "metadata": {"generateName": "e-"}, "regarding": about, "reason": "New", "note": "hi", "type": "Normal", "action": "Test",
-        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.com/x", "reportingInstance": "i",
-    }  # fmt: skip
+        "metadata": {"generateName": "e-"},
+        "regarding": about,
+        "reason": "New",
+        "note": "hi",
+        "type": "Normal",
+        "action": "Test",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "example.com/x",
+        "reportingInstance": "i",
+    }
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     assert api.post(path, newer).status == 201
     notes = {e["reason"]: e["note"] for e in api.get(path).json["items"] if e["reason"] in ("Old", "New")}

@@ -67,11 +67,18 @@ class Script:
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.requests: list[web.Request] = []
+        self._heard = asyncio.Condition()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append(request)
+        async with self._heard:
+            self.requests.append(request)
+            self._heard.notify_all()
         assert self._answers, f"an unexpected request: {request.path_qs}"
         return await self._answers.pop(0)(request)
+
+    async def until_asked(self, num_requests: int) -> None:
+        async with asyncio.timeout(20), self._heard:
+            await self._heard.wait_for(lambda: len(self.requests) >= num_requests)
 
     @property
     def queries(self) -> list[dict[str, str]]:
@@ -209,7 +216,7 @@ class TestInformer:
         )
         async with informer_of(script) as (informer, changes):
             await until_pods_are(informer, changes, "b")
-            await asyncio.wait_for(_requests(script, 4), 20)
+            await script.until_asked(4)
         assert script.queries[3]["resourceVersion"] == "9"
 
     async def test_a_list_that_expires_between_pages_begins_anew(self) -> None:
@@ -257,8 +264,3 @@ class TestInformer:
             go_on.set()
             await until_pods_are(informer, changes, "a", "b")
             assert informer.pods(KEY)[0].deleting
-
-
-async def _requests(script: Script, num: int) -> None:
-    while len(script.requests) < num:
-        await asyncio.sleep(0.01)

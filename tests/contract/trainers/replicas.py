@@ -91,7 +91,7 @@ def _replica_step(kind: Kind, world: World, share: Sequence[Sample], num_tokens:
 
 
 def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:
-    """Samples of very different lengths; some have advantage zero, and old log-probabilities far enough to be clipped."""
+    """Samples of very different lengths; some have no advantage, and some ratios are far enough from 1 to clip."""
     rng = np.random.default_rng(seed)
     samples = []
     for number in range(count):

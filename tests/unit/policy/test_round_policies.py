@@ -52,9 +52,7 @@ def test_every_draw_is_consumed_once_and_every_batch_is_exact(
 
 
 @given(rollouts, shapes, st.integers(0, 8), st.randoms(use_true_random=False))
-def test_draining_empties_the_queue(
-    rollout: Rollout, shape: BatchShape, num_rounds: int, rng: random.Random
-) -> None:
+def test_draining_empties_the_queue(rollout: Rollout, shape: BatchShape, num_rounds: int, rng: random.Random) -> None:
     policy = build(rollout, shape)
     fake = FakeRollout(policy, shape, rng)
     for _ in range(num_rounds):

@@ -1,0 +1,186 @@
+"""What an end-to-end test does with a cluster, through the programs that a user has: kubectl and longshore."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from longshore.api import contract
+
+LIMIT_S = 400.0
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster and a shell on it."""
+
+    kubeconfig: Path
+    environment: dict[str, str]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """Run the real kubectl; returns its standard output."""
+        if shutil.which("kubectl") is None:
+            pytest.skip("kubectl is not installed")
+        done = self._run(["kubectl", *arguments], stdin)
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout if check else done.stdout + done.stderr
+
+    def longshore(self, *arguments: str) -> str:
+        """Run the command line; returns its standard output."""
+        done = self._run([sys.executable, "-m", "longshore_cli", *arguments], None)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def apply(self, manifest: Json) -> "Job":
+        """`kubectl apply`."""
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+        return Job(self, manifest["metadata"]["name"])
+
+    def _run(self, command: list[str], stdin: str | None) -> "subprocess.CompletedProcess[str]":
+        environment = {**self.environment, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(
+            command, env=environment, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """An applied RLJob."""
+
+    cluster: Cluster
+    name: str
+
+    def status(self) -> Json:
+        """`status` of the RLJob."""
+        status: Json = json.loads(self.cluster.kubectl("get", "rljob", self.name, "-o", "json")).get("status", {})
+        return status
+
+    def condition(self, kind: str) -> Json:
+        """One condition, or an empty one."""
+        found: list[Json] = [c for c in self.status().get("conditions", []) if c["type"] == kind]
+        return found[0] if found else {}
+
+    def wait(self, what: str, holds: Callable[[Json], bool]) -> Json:
+        """Wait until the status is as asked; the job's story is told when it does not come."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline_s:
+            status = self.status()
+            if holds(status):
+                return status
+            if status.get("phase") in ("Succeeded", "Failed"):
+                break
+            time.sleep(0.2)  # Between two looks at the API server, which kubectl cannot watch for any condition.
+        raise AssertionError(f"{what}: not reached\n{self.story()}")
+
+    def wait_finished(self) -> Json:
+        """Wait for Succeeded or Failed."""
+        return self.wait("the job ends", lambda status: status.get("phase") in ("Succeeded", "Failed"))
+
+    def wait_step(self, step: int) -> Json:
+        """Wait until so many steps are done."""
+        return self.wait(f"step {step}", lambda status: status.get("runtime", {}).get("step", 0) >= step)
+
+    def wait_nothing_runs(self) -> None:
+        """Wait until every pod of the job has ended or is gone."""
+        selector = f"longshore.dev/job={self.name}"
+        running = ("get", "pods", "-l", selector, "--field-selector=status.phase=Running", "-o", "name")
+        deadline_s = time.monotonic() + LIMIT_S
+        while names := self.cluster.kubectl(*running):
+            assert time.monotonic() < deadline_s, f"still running: {names}"
+            time.sleep(0.2)  # As above.
+
+    def story(self) -> str:
+        """Everything that explains a failure."""
+        describe = self.cluster.kubectl("describe", "rljob", self.name, check=False)
+        logs = self.cluster.kubectl("logs", f"{self.name}-coordinator", "--tail=40", check=False)
+        return f"{describe}\n{logs}"
+
+    def output(self) -> Path:
+        """The job's output directory, on the disk of the embedded cluster."""
+        volumes = json.loads(self.cluster.kubectl("get", "pv", "-o", "json"))["items"]
+        claim = f"{self.name}-storage"
+        path = next(v["spec"]["hostPath"]["path"] for v in volumes if v["spec"]["claimRef"]["name"] == claim)
+        return Path(path) / "rljobs" / self.name
+
+    def ledger(self) -> list[Json]:
+        """Which draws every step consumed."""
+        return [json.loads(line) for line in (self.output() / "ledger.jsonl").read_text().splitlines()]
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL the main process of a pod, as when it runs out of memory."""
+        name = f"{self.name}-{pod}"
+        for process in _processes(name):
+            if process.cmdline()[1:3] == ["-m", "longshore_runtime"]:
+                process.send_signal(signal.SIGKILL)
+                return
+        raise AssertionError(f"pod {name} has no main process")
+
+    def delete(self) -> None:
+        """Delete the job and see that nothing of it is left: no object, no process."""
+        self.cluster.kubectl("delete", "rljob", self.name, "--timeout=120s")
+        selector = f"longshore.dev/job={self.name}"
+        kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
+        self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
+        assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
+        assert list(_processes(f"{self.name}-")) == []
+
+
+def _processes(pod_prefix: str) -> Iterator[psutil.Process]:
+    """Processes whose environment names a pod of the job."""
+    marker = f"{contract.ENV_POD_NAME}={pod_prefix}".encode()
+    for process in psutil.process_iter():
+        try:
+            if any(
+                entry.startswith(marker) for entry in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            ):
+                yield process
+        except (OSError, psutil.NoSuchProcess):
+            continue  # It has ended, or belongs to somebody else.
+
+
+def fake_job(name: str, **spec: Any) -> Json:
+    """A job with a deterministic engine and trainer: everything around them is real."""
+    algorithm = {"steps": 12, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
+    base: Json = {
+        "model": {"builtin": "Tiny", "maxContextTokens": 256},
+        "data": {"builtin": "Counting", "heldOutPrompts": 4},
+        "algorithm": algorithm,
+        "rollout": {"strategy": "TailBatching", "engine": {"backend": "Fake", "extraArgs": {"step_s": 0.01}}},
+        "trainer": {"backend": "Fake"},
+        "reward": {"kind": "Task", "pods": 0, "workersPerPod": 1},
+        "checkpoint": {"everySteps": 2},
+        "workers": {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
+        "storage": {"create": {"size": "1Gi"}},
+    }
+    return {
+        "apiVersion": "longshore.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {**base, **spec},
+    }
+
+
+def assert_every_draw_once(ledger: list[Json], num_prompts: int, num_responses: int) -> None:
+    """No draw is lost or trained twice, batches are exact, and only the drain at the end is smaller."""
+    trained = Counter(draw for row in ledger for draw in row["trained"])
+    assert set(trained.values()) == {1}, "a draw was trained twice"
+    deferred = {draw for row in ledger for draw in row["deferred"]}
+    assert deferred <= trained.keys(), "a deferred draw was lost"
+    assert [row["step"] for row in ledger] == list(range(1, len(ledger) + 1))
+    for row in ledger:
+        assert all(len(set(responses)) == num_responses for responses in row["trained"].values())
+        assert len(row["trained"]) == num_prompts or row["kind"] == "Long"
+        assert row["policy_versions"] == [row["step"] - 1], "a token of other weights was trained"

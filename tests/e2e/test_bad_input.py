@@ -1,0 +1,133 @@
+"""What a user may get wrong: refused at apply, or the job ends with one sentence, its logs, and nothing running."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.jobs import Cluster, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"rollout": {"strategy": "Fastest"}}, "spec.rollout.strategy", "Unsupported value"),
+        ({"algorithm": {"promptsPerStep": 0}}, "spec.algorithm.promptsPerStep", "greater than or equal to 1"),
+        (
+            {"rollout": {"tailBatching": {"promptFactor": 0.9}}},
+            "spec.rollout.tailBatching.promptFactor",
+            "greater than or equal to 1",
+        ),
+        ({"activeDeadlineSeconds": -1}, "spec.activeDeadlineSeconds", "greater than or equal to 1"),
+        (
+            {"workers": {"gpusPerPod": 4}, "rollout": {"engine": {"tensorParallelSize": 3}}},
+            "spec.rollout.engine.tensorParallelSize",
+            "must divide workers.gpusPerPod",
+        ),
+        (
+            {"rollout": {"strategy": "PartialRollout", "onPolicy": "Strict"}},
+            "spec.rollout.strategy",
+            "set onPolicy to Relaxed",
+        ),
+        ({"algorithm": {"steps": "many"}}, "spec.algorithm.steps", "must be of type integer"),
+        ({"algorithm": {"stepz": 3}}, "spec.algorithm.stepz", "unknown field"),
+        ({"model": {"path": "models/a"}}, "spec.model", "exactly one of path and builtin"),
+        ({"storage": {"claimName": "other"}}, "spec.storage", "exactly one of claimName and create"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_field_and_reason(
+    cluster: Cluster, change: dict[str, Any], field: str, reason: str
+) -> None:
+    manifest = fake_job("wrong")
+    for part, values in change.items():
+        spec = manifest["spec"]
+        spec[part] = {**spec.get(part, {}), **values} if isinstance(values, dict) else values
+    said = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
+    assert field in said
+    assert reason in said
+    assert cluster.kubectl("get", "rljob", "wrong", "--ignore-not-found") == ""
+
+
+def test_the_model_of_a_job_cannot_change(cluster: Cluster) -> None:
+    manifest = fake_job("fixed", suspend=True)
+    job = cluster.apply(manifest)
+    manifest["spec"]["model"] = {"path": "models/other"}
+    said = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
+    assert "spec.model" in said
+    assert "immutable" in said
+    job.delete()
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "sentence"),
+    [
+        ("no-model", {"model": {"path": "models/absent"}}, "model.path: 'models/absent' does not exist"),
+        (
+            "no-reward",
+            {"reward": {"kind": "Python", "importPath": "nowhere:score", "pods": 0, "workersPerPod": 1}},
+            "reward.importPath: 'nowhere:score' cannot be imported",
+        ),
+        (
+            "no-engine",
+            {"rollout": {"engine": {"backend": "Fake", "extraArgs": {"speed": 9}}}},
+            "rollout.engine.extraArgs: backend Fake has no option 'speed'",
+        ),
+    ],
+)
+def test_a_job_that_cannot_run_fails_with_one_sentence_and_keeps_its_logs(
+    cluster: Cluster, name: str, spec: dict[str, Any], sentence: str
+) -> None:
+    job = cluster.apply(fake_job(name, **spec))
+    assert job.wait_finished()["phase"] == "Failed"
+    failed = job.condition("Failed")
+    assert failed["reason"] == "UserError"
+    assert sentence in failed["message"]
+    assert "\n" not in failed["message"]
+    assert sentence in cluster.kubectl("logs", f"{name}-coordinator")
+    job.wait_nothing_runs()
+    job.delete()
+
+
+def test_a_malformed_data_file_is_told_with_its_line_and_a_right_one_trains(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=_claim("prompts"))
+    rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(12)]
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text("\n".join(rows) + "\n")
+    bad.write_text("\n".join([*rows[:4], '{"question": "cut', *rows[5:]]) + "\n")
+    for file in (good, bad):
+        cluster.longshore("put", "prompts", str(file), f"data/{file.name}")
+    spec: dict[str, Any] = {
+        "storage": {"claimName": "prompts"},
+        "algorithm": {"steps": 2, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 16},
+        "reward": {"kind": "Maths", "pods": 1, "workersPerPod": 1},
+    }
+    fields = {"promptField": "question", "heldOutPrompts": 2}
+
+    wrong = cluster.apply(fake_job("wrong-data", **spec, data={"path": "data/bad.jsonl", **fields}))
+    assert wrong.wait_finished()["phase"] == "Failed"
+    assert "data/bad.jsonl, line 5: not valid JSON" in wrong.condition("Failed")["message"]
+    wrong.delete()
+
+    right = cluster.apply(fake_job("right-data", **spec, data={"path": "data/good.jsonl", **fields}))
+    assert right.wait_finished()["phase"] == "Succeeded", right.story()
+    right.delete()
+
+
+def test_a_pod_that_fits_nowhere_shows_as_such_with_the_reason(cluster: Cluster) -> None:
+    workers = {"replicas": 1, "gpusPerPod": 8, "gpuResourceName": "longshore.dev/pretend-gpu"}
+    job = cluster.apply(fake_job("wide", workers=workers))
+    job.wait("unschedulable", lambda _: job.condition("Scheduled").get("reason") == "Unschedulable")
+    message = job.condition("Scheduled")["message"]
+    assert "wide-worker-0" in message
+    assert "Insufficient longshore.dev/pretend-gpu" in message
+    job.delete()
+
+
+def _claim(name: str) -> str:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+    return yaml.safe_dump(claim)

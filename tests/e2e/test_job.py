@@ -1,0 +1,117 @@
+"""A job from `kubectl apply` to its end, with the real kubectl, operator, Ray and vLLM."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def small_quickstart(root: Path) -> Json:
+    """The quickstart's manifest, cut down to a minute."""
+    manifest: Json = yaml.safe_load((root / "manifests/quickstart.yaml").read_text())
+    manifest["metadata"]["name"] = "small"
+    spec = manifest["spec"]
+    spec["model"]["warmStartSteps"] = 5
+    spec["algorithm"] |= {"steps": 6, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 32}
+    spec["data"]["heldOutPrompts"] = 4
+    return manifest
+
+
+def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, root: Path, tmp_path: Path) -> None:
+    job = cluster.apply(small_quickstart(root))
+    cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
+    status = job.status()
+    assert status["phase"] == "Succeeded", job.story()
+    runtime = status["runtime"]
+    assert runtime["short"]["rounds"] >= 4
+    assert runtime["long"]["rounds"] >= 1
+    assert runtime["draws"]["deferred"] == 0
+    assert runtime["heldOut"]["before"] is not None
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    for line in (job.output() / "metrics.jsonl").read_text().splitlines():
+        mismatch = json.loads(line).get("rollout_corr/log_prob_mismatch_max", 0.0)
+        assert mismatch < 1e-3, "engine and trainer disagree about log-probabilities"
+
+    table = cluster.kubectl("get", "rljobs")
+    assert table.splitlines()[0].split() == [
+        "NAME", "PHASE", "ROUND", "STEP", "STEPS", "REWARD", "ROLLOUT-GPUS", "TRAINER-GPUS", "AGE",
+    ]  # fmt: skip
+    assert table.splitlines()[1].split()[:2] == ["small", "Succeeded"]
+    assert "Finished" in cluster.kubectl("describe", "rljob", "small")
+    assert "finished" in cluster.kubectl("logs", "-f", "small-coordinator")
+    job.wait_nothing_runs()
+
+    cluster.longshore("fetch", "small", str(tmp_path / "model"))
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() < 1_000_000
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("12")
+    job.delete()
+
+
+def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> None:
+    manifest = small_quickstart(root)
+    manifest["metadata"]["name"] = "lossy"
+    manifest["spec"]["algorithm"] |= {"steps": 60}
+    manifest["spec"]["checkpoint"] = {"everySteps": 3}
+    manifest["spec"]["backoffLimit"] = 10
+    job = cluster.apply(manifest)
+    job.wait_step(4)
+    cluster.kubectl("delete", "pod", "lossy-worker-1", "--wait=false")
+    step = job.wait("a step after the loss", lambda s: s["runtime"]["step"] >= 1 and s["workers"]["ready"] < 2)
+    job.wait("the pod is back", lambda s: s["workers"]["ready"] == 2)
+    job.wait_step(step["runtime"]["step"] + 3)
+    job.kill("reward-0")
+    job.wait_step(job.status()["runtime"]["step"] + 3)
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    job.delete()
+
+
+def test_a_killed_coordinator_leaves_batches_and_weights_as_if_never_killed(cluster: Cluster) -> None:
+    undisturbed = cluster.apply(fake_job("calm"))
+    killed = cluster.apply(fake_job("killed"))
+    killed.wait_step(1 + time.time_ns() % 8)
+    killed.kill("coordinator")
+    for job in (undisturbed, killed):
+        assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert killed.status()["attempt"] == 2
+    assert killed.status()["failures"] == 1
+    assert killed.ledger() == undisturbed.ledger()
+    assert _final_weights(killed.output()) == _final_weights(undisturbed.output())
+    assert_every_draw_once(killed.ledger(), num_prompts=4, num_responses=4)
+    for job in (undisturbed, killed):
+        job.delete()
+
+
+def test_a_suspended_job_holds_no_pod_and_resumes_where_it_was(cluster: Cluster) -> None:
+    job = cluster.apply(fake_job("paused"))
+    job.wait_step(3)
+    cluster.longshore("suspend", "paused")
+    job.wait("suspended", lambda status: status["phase"] == "Suspended")
+    cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=paused", "--timeout=150s")
+    cluster.longshore("resume", "paused")
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    job.delete()
+
+
+def test_the_deadline_ends_a_job(cluster: Cluster) -> None:
+    endless = {"steps": 10_000, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200}
+    job = cluster.apply(fake_job("late", algorithm=endless, activeDeadlineSeconds=25))
+    assert job.wait_finished()["phase"] == "Failed"
+    assert job.condition("Failed")["reason"] == "DeadlineExceeded"
+    job.delete()
+
+
+def _final_weights(output: Path) -> Json:
+    newest = max((output / "checkpoints").iterdir())
+    weights: Json = json.loads((newest / "trainer/trainer.json").read_text())
+    return weights

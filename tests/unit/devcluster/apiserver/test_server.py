@@ -1,0 +1,145 @@
+"""The server as a whole: files, restarts, the kubelet's streams."""
+
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from longshore_devcluster.apiserver import ApiServer
+
+
+def _token(server: ApiServer) -> str:
+    config: Any = yaml.safe_load(server.kubeconfig_path.read_text())
+    return str(config["users"][0]["user"]["token"])
+
+
+def _session(server: ApiServer, token: str) -> aiohttp.ClientSession:
+    context = ssl.create_default_context(cadata=server.ca_pem)
+    headers = {"Authorization": f"Bearer {token}"}
+    return aiohttp.ClientSession(server.url, headers=headers, connector=aiohttp.TCPConnector(ssl=context))
+
+
+async def test_secrets_are_private_files(tmp_path: Path) -> None:
+    server = ApiServer(tmp_path / "data")
+    await server.start()
+    try:
+        private = ["kubeconfig", "tokens.json", "pki/ca.key", "pki/server.key", "pki/service-accounts.key"]
+        modes = {name: stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) for name in private}
+        assert set(modes.values()) == {0o600}, modes
+    finally:
+        await server.stop()
+
+
+async def test_a_restart_finds_the_cluster_as_it_was(tmp_path: Path) -> None:
+    first = ApiServer(tmp_path)
+    await first.start()
+    token, path = _token(first), "/api/v1/namespaces/default/configmaps"
+    async with _session(first, token) as session, session.post(path, json={"metadata": {"name": "a"}}) as answer:
+        before = (await answer.json())["metadata"]
+    await first.stop()
+    second = ApiServer(tmp_path)
+    await second.start()
+    try:
+        assert _token(second) == token and second.ca_pem == first.ca_pem
+        async with _session(second, token) as session:
+            async with session.get(f"{path}/a") as answer:
+                assert (await answer.json())["metadata"] == before
+            query = {"watch": "true", "resourceVersion": str(int(before["resourceVersion"]) - 1), "timeoutSeconds": "1"}
+            async with session.get(path, params={**query, "fieldSelector": "metadata.name=a"}) as answer:
+                assert b'"type":"ADDED"' in await answer.content.readline()
+    finally:
+        await second.stop()
+
+
+async def test_components_have_the_rights_they_need(tmp_path: Path) -> None:
+    server = ApiServer(tmp_path)
+    await server.start()
+    try:
+        async with _session(server, server.component_token("system:kube-scheduler")) as session:
+            async with session.get("/api/v1/pods") as answer:
+                assert answer.status == 200
+            async with session.get("/api/v1/secrets") as answer:
+                assert answer.status == 403
+        node_session = _session(server, server.component_token("system:node"))
+        node = {"metadata": {"name": "n"}}
+        async with node_session as session, session.post("/api/v1/nodes", json=node) as answer:
+            assert answer.status == 201
+    finally:
+        await server.stop()
+
+
+class _Streams:
+    """A kubelet that has one container with two lines."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    async def logs(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
+        self.asked = {"pod": f"{namespace}/{pod}/{container}", **options}
+        for line in (b"one\n", b"two\n"):
+            yield line
+
+    async def exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: list[str],
+        ws: aiohttp.web.WebSocketResponse,
+        *,
+        stdin: bool,
+        tty: bool,
+    ) -> None:
+        self.asked = {"stdin": stdin, "tty": tty}
+        await ws.send_bytes(b"\x01" + " ".join(command).encode())
+        await ws.close()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    server = ApiServer(tmp_path)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def _bound_pod(session: aiohttp.ClientSession) -> str:
+    path = "/api/v1/namespaces/default/pods"
+    spec = {"containers": [{"name": "c", "image": "x"}], "automountServiceAccountToken": False}
+    async with session.post(path, json={"metadata": {"name": "p"}, "spec": spec}) as answer:
+        assert answer.status == 201, await answer.text()
+    async with session.post(f"{path}/p/binding", json={"target": {"name": "n"}}) as answer:
+        assert answer.status == 201
+    return f"{path}/p"
+
+
+async def test_logs_and_exec_come_from_the_kubelet(server: ApiServer) -> None:
+    streams = _Streams()
+    async with _session(server, _token(server)) as session:
+        path = await _bound_pod(session)
+        async with session.get(f"{path}/log") as answer:
+            assert answer.status == 500
+        server.set_pod_streams(streams)
+        async with session.get(f"{path}/log", params={"tailLines": "2", "timestamps": "true"}) as answer:
+            assert (answer.status, await answer.text()) == (200, "one\ntwo\n")
+        assert streams.asked["pod"] == "default/p/c"
+        assert (streams.asked["tail_lines"], streams.asked["timestamps"]) == (2, True)
+        exec_path = f"{path}/exec?command=ls&command=-l&stdout=true"
+        async with session.ws_connect(exec_path, protocols=["v5.channel.k8s.io"]) as socket:
+            assert socket.protocol == "v5.channel.k8s.io"
+            assert await socket.receive_bytes() == b"\x01ls -l"
+        assert streams.asked == {"stdin": False, "tty": False}
+
+
+async def test_an_unknown_container_is_refused(server: ApiServer) -> None:
+    server.set_pod_streams(_Streams())
+    async with _session(server, _token(server)) as session:
+        path = await _bound_pod(session)
+        async with session.get(f"{path}/log", params={"container": "x"}) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["message"] == "container x is not valid for pod p"

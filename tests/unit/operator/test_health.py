@@ -1,0 +1,49 @@
+"""Healthy means that reconciling makes progress."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from longshore_operator.controller import Controller
+from longshore_operator.health import MAX_PENDING_S, MAX_SILENCE_S, obstacle
+from longshore_operator.kube import Kube
+from longshore_operator.kubeconfig import Access
+from longshore_operator.metrics import Metrics
+from tests.unit.operator.model import CONFIG
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[Controller]:
+    """A controller whose pods were never listed, so that no pass can end."""
+    controller = Controller(Kube(Access("http://nowhere.invalid")), CONFIG, Metrics(), None)
+    yield controller
+    await controller.close()
+
+
+async def test_a_leader_that_hears_of_pods_and_owes_nothing_is_healthy(controller: Controller) -> None:
+    assert obstacle(controller, True, time.monotonic()) is None
+
+
+async def test_a_pass_that_does_not_end_is_unhealthy(controller: Controller) -> None:
+    controller.wake(("team", "demo"))
+    assert obstacle(controller, True, time.monotonic()) is None
+    reason = obstacle(controller, True, time.monotonic() + MAX_PENDING_S + 1)
+    assert reason is not None
+    assert "waited" in reason
+
+
+async def test_silence_about_pods_is_unhealthy(controller: Controller) -> None:
+    reason = obstacle(controller, True, time.monotonic() + MAX_SILENCE_S + 1)
+    assert reason is not None
+    assert "nothing was heard" in reason
+
+
+async def test_a_process_that_stands_by_is_healthy(controller: Controller) -> None:
+    assert obstacle(controller, False, time.monotonic() + 10 * MAX_SILENCE_S) is None
+
+
+async def test_waiting_jobs_are_counted_once_however_often_they_are_woken(controller: Controller) -> None:
+    for name in ("a", "b", "a"):
+        controller.wake(("team", name))
+    assert controller.num_pending() == 2

@@ -13,6 +13,7 @@ from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.copy import Claim
 from longshore_cli.transfer.pod import trouble
+from longshore_cli.watch.model import job_view
 
 DELETE_TIMEOUT_S: Final = 180.0
 START_TIMEOUT_S: Final = 600.0
@@ -61,6 +62,18 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.worker_pod(job, index)
         case Component.REWARD:
             return names.reward_pod(job, index)
+
+
+def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
+    """Stop the pods of a job, or let it go on.
+
+    Raises:
+        CliError: there is no such job, or it is finished.
+    """
+    view = job_view(kube.job(name))
+    if view.is_finished:
+        raise CliError(f"The RLJob {name!r} {view.phase.lower()} already; only a job that goes on can be suspended.")
+    kube.patch_job(name, {"spec": {"suspend": suspended}})
 
 
 def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The commands: each one connects, calls one module, and prints what came of it."""
 
+import sys
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -209,7 +210,7 @@ def suspend(
     context: options.Context = None,
 ) -> None:
     """Stop the pods of a job; its state is kept."""
-    Target(kubeconfig, context, namespace).connect().patch_job(job, {"spec": {"suspend": True}})
+    jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=True)
     _console().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
 
 
@@ -221,7 +222,7 @@ def resume(
     context: options.Context = None,
 ) -> None:
     """Go on with a suspended job from its newest checkpoint."""
-    Target(kubeconfig, context, namespace).connect().patch_job(job, {"spec": {"suspend": False}})
+    jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=False)
     _console().print(f"rljob/{job} is being resumed.")
 
 
@@ -292,7 +293,8 @@ def _print_error(error: CliError) -> None:
 
 
 def _console() -> Console:
-    return Console(highlight=False)
+    # A pipe has no width: whoever reads it may search for whole sentences.
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def _errors() -> Console:

@@ -74,9 +74,9 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         console.print(f"The same at any time: longshore watch {job}", style="dim")
         seen = follow(kube, job, console, clock)
     _require_success(kube, job, seen)
-    with _step(console, 5, "What it has shown", clock):
-        console.print(summary.table(seen))
-        console.print(_next_commands(plan, target, kube, job), highlight=False)
+    _headline(console, 5, "What it has shown")
+    console.print(summary.table(seen) if console.is_terminal else summary.lines(seen))
+    console.print(_next_commands(plan, target, kube, job), highlight=False, soft_wrap=True)
     held_out = seen.view.runtime.held_out
     learned = fmt.change(held_out.before, held_out.latest)
     console.print(
@@ -95,10 +95,14 @@ def failure_report(kube: Kube, job: str) -> str:
 
 @contextmanager
 def _step(console: Console, number: int, title: str, clock: Callable[[], float]) -> Iterator[None]:
-    console.print(Rule(f"[bold]{number}/{NUM_STEPS}  {title}[/bold]", align="left"))
+    _headline(console, number, title)
     started_s = clock()
     yield
     console.print(f"({fmt.duration(clock() - started_s)})", style="dim", highlight=False)
+
+
+def _headline(console: Console, number: int, title: str) -> None:
+    console.print(Rule(f"[bold]{number}/{NUM_STEPS}  {title}[/bold]", align="left"))
 
 
 def _only_job(manifest: Path) -> str:
@@ -149,16 +153,17 @@ def _require_success(kube: Kube, job: str, seen: History) -> None:
 
 
 def _next_commands(plan: Quickstart, target: Target, kube: Kube, job: str) -> str:
-    path = kubeconfig_path(target)
-    is_embedded = plan.kind is ClusterKind.EMBEDDED
     in_namespace = "" if kube.namespace == "default" else f" -n {kube.namespace}"
-    lines = [
-        "",
-        *(["The cluster is still up:", f"  export KUBECONFIG={path}"] if is_embedded else ["Look around:"]),
-        f"  kubectl get rljobs,pods{in_namespace} -L longshore.dev/role",
-        f"  kubectl describe rljob {job}{in_namespace}",
-        f"  longshore fetch {job} trained-model    # copy the final model here",
-        "  make down                              # stop everything" if is_embedded else "",
-        "",
+    commands = [
+        (f"kubectl get rljobs,pods{in_namespace} -L longshore.dev/role", "what is there"),
+        (f"kubectl describe rljob {job}{in_namespace}", "how it went"),
+        (f"longshore fetch {job}{in_namespace} trained-model", "copy the final model here"),
     ]
-    return "\n".join(lines)
+    if plan.kind is ClusterKind.EMBEDDED:
+        commands.insert(0, (f"export KUBECONFIG={kubeconfig_path(target)}", ""))
+        commands.append(("make down", "stop everything"))
+    return "\n".join(["", "Look around:", *(_command(*command) for command in commands), ""])
+
+
+def _command(command: str, purpose: str) -> str:
+    return f"  {command:<58} # {purpose}" if purpose else f"  {command}"

@@ -42,6 +42,11 @@ def table(history: History) -> Table:
     return drawn
 
 
+def lines(history: History) -> str:
+    """The rows as plain text."""
+    return "\n".join(f"{what:<34}{figure}" for what, figure in rows(history))
+
+
 def total_s(history: History) -> float | None:
     """Seconds from the start of the job to its end, by the cluster's clock."""
     status = history.view.status
@@ -84,6 +89,6 @@ def _times(history: History) -> str:
     split = [
         f"{words.in_words(activity)} {fmt.duration(seconds)}"
         for activity, seconds in sorted(history.activity_s.items(), key=lambda item: -item[1])
-        if seconds >= 0.05
+        if seconds >= 0.5
     ]
     return ": ".join(filter(None, [*parts, ", ".join(split)]))

@@ -55,7 +55,7 @@ def _figures(history: History, now_s: float) -> Table:
     table.add_column()
     view, runtime = history.view, history.view.runtime
     table.add_row("Step", _step_row(history, now_s))
-    table.add_row("Round", _round_row(view))
+    table.add_row("Round", _round_row(view, now_s - history.since_s))
     if history.rewards:
         trend = fmt.sparkline([value for _, value in history.rewards], _TREND_WIDTH)
         table.add_row("Reward", Text.assemble(f"{fmt.reward(runtime.reward)}  ", (trend, "cyan")))
@@ -82,11 +82,13 @@ def _step_row(history: History, now_s: float) -> RenderableType:
     return _bar_row(f"{done}/{view.steps}", done / max(1, view.steps), " · ".join(pace))
 
 
-def _round_row(view: JobView) -> RenderableType:
+def _round_row(view: JobView, for_s: float) -> RenderableType:
     current = view.runtime.round
     activity = words.in_words(words.activity(view))
-    if current is None or view.is_finished:
+    if view.is_finished:
         return Text(activity, style="dim")
+    if current is None or words.activity(view) not in words.IN_EVERY_ROUND:
+        return Text(f"{activity} for {fmt.duration(for_s)}", style="dim")
     label = Text(f"{current.number} {current.kind}", style=KIND_STYLES[current.kind])
     return _bar_row(label, current.fraction_finished, f"finished · {activity}")
 
@@ -107,10 +109,11 @@ def _bar(fraction: float) -> ProgressBar:
 
 def _held_out_row(view: JobView) -> Text:
     reward = view.runtime.held_out
-    row = Text(fmt.change(reward.before, reward.latest))
-    if reward.long_before is not None or reward.long_latest is not None:
+    is_new = reward.latest != reward.before
+    row = Text(fmt.change(reward.before, reward.latest if is_new else None))
+    if reward.long_before is not None:
         row.append("   longest quarter ", style="dim")
-        row.append(fmt.change(reward.long_before, reward.long_latest))
+        row.append(fmt.change(reward.long_before, reward.long_latest if is_new else None))
     return row
 
 

@@ -10,8 +10,8 @@ from longshore_cli.watch.model import JobView
 
 PACE_STEPS: Final = 8
 """The pace is that of the last so many steps."""
-_ROUND_ACTIVITIES: Final = frozenset({"Rollout", "Train", "Publish"})
-"""What every round does; other activities are worth a line."""
+_UNTOLD: Final = words.IN_EVERY_ROUND | {"Done"}
+"""Other activities are worth a line."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class History:
     """Round kinds by round number: a finished step is reported together with the next round."""
     rewards: tuple[tuple[int, float], ...] = ()
     marks: tuple[tuple[int, float], ...] = ()
-    """(steps done, when this was first seen)."""
+    """(steps done, when this was first seen while rounds were running)."""
+    since_s: float = 0.0
+    """When the present activity was first seen."""
     activity_s: Mapping[str, float] = field(default_factory=dict)
     """How long each activity was seen."""
 
@@ -75,30 +77,42 @@ class History:
 
 def begin(view: JobView, now_s: float) -> History:
     """The first look at a job."""
-    return _remember(History(view, now_s), view, now_s)
+    return _remember(History(view, now_s, since_s=now_s), view, now_s)
 
 
 def advance(history: History, view: JobView, now_s: float) -> tuple[History, tuple[Line, ...]]:
     """Take a newer status in; the lines tell what happened since the last one."""
+    view = _with_figures_of(history.view, view)
     before, after = history.view.runtime, view.runtime
     doing = words.activity(history.view)
     spent = {**history.activity_s, doing: history.activity_s.get(doing, 0.0) + now_s - history.seen_s}
     lines = _notices(history.view, view)
-    if after.step < before.step:
+    if after.step < before.step or (after.step > before.step and doing in words.PREPARATIONS):
         lines += (Notice(f"continues from step {after.step}"),)
         history = _forget_after(history, after.step)
     elif after.step > before.step:
         lines += (_step_done(history, view, now_s),)
-    return _remember(replace(history, activity_s=spent), view, now_s), lines
+    since_s = history.since_s if words.activity(view) == doing else now_s
+    return _remember(replace(history, activity_s=spent, since_s=since_s), view, now_s), lines
+
+
+def _with_figures_of(before: JobView, after: JobView) -> JobView:
+    """While a new attempt prepares itself, the figures of the one before stay."""
+    if words.activity(after) not in words.PREPARATIONS or after.runtime.step >= before.runtime.step:
+        return after
+    kept = before.runtime.model_copy(
+        update={"attempt": after.runtime.attempt, "activity": after.runtime.activity, "round": None}
+    )
+    return replace(after, status=after.status.model_copy(update={"runtime": kept}))
 
 
 def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
     if after.phase is not before.phase:
         return (Notice(f"{after.phase}"),)
-    if after.status.attempt != before.status.attempt:
+    if after.status.attempt != before.status.attempt and after.status.attempt > 1:
         return (Notice(f"attempt {after.status.attempt}"),)
     doing = words.activity(after)
-    if doing != words.activity(before) and doing not in _ROUND_ACTIVITIES:
+    if doing != words.activity(before) and doing not in _UNTOLD:
         return (Notice(words.in_words(doing)),)
     return ()
 
@@ -106,7 +120,7 @@ def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
 def _step_done(history: History, view: JobView, now_s: float) -> StepDone:
     before, after = history.view.runtime, view.runtime
     num_steps = after.step - before.step
-    seen_before_s = history.marks[-1][1] if history.marks and before.step else None
+    seen_before_s = history.marks[-1][1] if history.marks else None
     return StepDone(
         step=after.step,
         steps=view.steps,
@@ -127,7 +141,8 @@ def _remember(history: History, view: JobView, now_s: float) -> History:
     rewards, marks = history.rewards, history.marks
     if runtime.reward is not None and (not rewards or rewards[-1][0] < runtime.step):
         rewards += ((runtime.step, runtime.reward),)
-    if runtime.attempt and (not marks or marks[-1][0] < runtime.step):
+    runs_rounds = words.activity(view) in words.IN_EVERY_ROUND
+    if runs_rounds and (not marks or marks[-1][0] < runtime.step):
         marks += ((runtime.step, now_s),)
     return replace(history, view=view, seen_s=now_s, kinds=_kinds(history, view), rewards=rewards, marks=marks)
 

@@ -57,12 +57,14 @@ def job_view(job: Json) -> JobView:
     """Read an RLJob as the API server gives it; fields that this version does not know are passed over."""
     spec = job.get("spec") or {}
     status = RLJobStatus.model_validate(job.get("status") or {}, extra="ignore")
+    runtime = status.runtime or RuntimeStatus()
     return JobView(
         namespace=job["metadata"].get("namespace", "default"),
         name=job["metadata"]["name"],
         uid=job["metadata"].get("uid", ""),
         strategy=(spec.get("rollout") or {}).get("strategy", ""),
-        steps=(status.runtime and status.runtime.steps) or (spec.get("algorithm") or {}).get("steps", 0),
+        # Deferred draws may be trained in one step more than was asked for.
+        steps=max(runtime.steps or (spec.get("algorithm") or {}).get("steps", 0), runtime.step),
         status=status,
     )
 

@@ -15,9 +15,13 @@ _WORDS: Final = {
     "Rollout": "rollout",
     "Train": "training",
     "Publish": "weights to the engines",
+    "Done": "end of the pods",
     "Restarting": "restart",
     "Suspended": "suspension",
 }
+IN_EVERY_ROUND: Final = frozenset({"Rollout", "Train", "Publish"})
+PREPARATIONS: Final = frozenset({"WaitForWorkers", "PrepareModel", "StartEngines"})
+"""A coordinator that does these has not read its checkpoint yet, so it reports zeros."""
 _WITHOUT_COORDINATOR: Final = frozenset({Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})
 
 

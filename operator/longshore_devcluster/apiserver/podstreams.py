@@ -8,7 +8,7 @@ from aiohttp import web
 from longshore_devcluster.apiserver.errors import ApiError, bad_request, internal
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.request import is_true
-from longshore_devcluster.apiserver.rest import Call
+from longshore_devcluster.apiserver.rest import STREAMING, Call
 from longshore_devcluster.apiserver.schema.node import Object
 
 _EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -99,6 +99,7 @@ async def logs(objects: Objects, streams: PodStreams | None, call: Call) -> web.
         message = f'container "{container}" in pod "{call.info.name}" is not available: {why}'
         raise bad_request(message) from error
     await response.prepare(call.http)
+    call.http[STREAMING] = True
     try:
         if first is not None:
             await response.write(first)
@@ -121,6 +122,7 @@ async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> w
         raise ApiError(400, "BadRequest", "unable to upgrade: only websockets are supported for exec")
     socket = web.WebSocketResponse(protocols=_EXEC_PROTOCOLS)
     await socket.prepare(call.http)
+    call.http[STREAMING] = True
     command = call.http.query.getall("command", [])
     stdin, tty = is_true(call.query.get("stdin", "")), is_true(call.query.get("tty", ""))
     await streams.exec(call.info.namespace, call.info.name, container, command, socket, stdin=stdin, tty=tty)

@@ -38,6 +38,7 @@ from longshore_devcluster.apiserver.watches import Watch
 from longshore_devcluster.apiserver.write_rules import presented
 
 _DEFAULT_WATCH_S = 1800.0
+STREAMING = web.RequestKey("streaming", bool)  # set on a request once its answer has begun
 MAX_BODY_BYTES = 3 * 1024 * 1024
 
 
@@ -129,6 +130,7 @@ class Rest:
         response.enable_chunked_encoding()
         try:
             await response.prepare(call.http)
+            call.http[STREAMING] = True
             if too_old:
                 await response.write(encoder.line("ERROR", too_old.status(), self._objects.now()))
                 return response

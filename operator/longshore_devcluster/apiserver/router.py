@@ -18,7 +18,7 @@ from longshore_devcluster.apiserver.podstreams import PodStreams, execute, logs
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import RequestInfo, parse_request
 from longshore_devcluster.apiserver.resources import Registry, Resource
-from longshore_devcluster.apiserver.rest import Call, Rest
+from longshore_devcluster.apiserver.rest import STREAMING, Call, Rest
 from longshore_devcluster.apiserver.reviews import Reviews
 from longshore_devcluster.apiserver.subresources import Subresources
 
@@ -75,8 +75,10 @@ class Router:
             return web.Response(status=404, text="404 page not found\n")
         except ConnectionResetError:
             raise
-        except Exception as error:  # noqa: BLE001  (one bad request must not take the server down)
+        except Exception as error:
             _LOG.exception("%s %s", request.method, request.path_qs)
+            if request.get(STREAMING):
+                raise  # an answer is on its way already: aiohttp cuts the connection
             status = ApiError(500, "InternalError", f"Internal error occurred: {error!r}").status()
             return respond(status, status=500)
 

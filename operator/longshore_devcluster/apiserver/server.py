@@ -95,7 +95,13 @@ class ApiServer:
         assert self._router is not None
         application = web.Application(client_max_size=16 * 1024 * 1024)
         application.router.add_route("*", "/{path:.*}", self._router.serve)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,  # a watch ends when its client goes
+        )
         await self._runner.setup()
         context = await asyncio.to_thread(authority.serving_context, self._host)
         site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)

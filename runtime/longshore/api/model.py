@@ -57,7 +57,7 @@ class Data(ApiModel):
     path: RelativePath | None = None
     """JSONL file, or directory of a Hugging Face data set, relative to the storage of the job."""
     builtin: BuiltinTask | None = None
-    """Counting: "count from 1 to N" with a long-tailed N."""
+    """Counting: count down from N, with a long-tailed N."""
     format: DataFormat = DataFormat.JSONL
     """How the data at `path` is stored."""
     split: str = Field(default="train", min_length=1, max_length=128)

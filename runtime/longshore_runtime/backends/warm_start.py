@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -50,8 +51,23 @@ def fingerprint(num_steps: int, seed: int) -> str:
 def warm_start(directory: Path, num_steps: int, seed: int, progress: Progress | None = None) -> None:
     """Write a tiny model after `num_steps` supervised steps on Counting as a Hugging Face checkpoint."""
     build_tiny_model(directory, seed)
-    if num_steps == 0:
-        return
+    if num_steps > 0:
+        with _one_thread():
+            _imitate(directory, num_steps, seed, progress)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A model this small gains nothing from more threads, and on a busy machine loses much by waiting for them."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _imitate(directory: Path, num_steps: int, seed: int, progress: Progress | None) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)

@@ -2,10 +2,11 @@
 
 import itertools
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,23 @@ def test_suspend_and_resume_change_the_spec_alone(kubeconfig: Path, kube: Kube, 
     assert kube.job("demo")["spec"] == before
 
 
+def test_a_finished_job_cannot_be_suspended(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    report(kube, "demo", {"phase": "Succeeded"})
+    result = longshore(kubeconfig, "suspend", "demo")
+    assert result.exit_code == 1
+    assert "succeeded already" in result.stderr
+
+
+def test_ctrl_c_ends_the_watch_and_not_the_job(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    told = _watch_while(kubeconfig, kube, interrupt=True)
+    assert told.returncode == 130
+    assert "what runs in the cluster runs on" in told.stderr
+    assert "Traceback" not in told.stderr
+    assert kube.find_job("demo") is not None
+
+
 def test_watch_tells_every_step_until_the_job_succeeded(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
     reports: list[Json] = [{"phase": "Running", "attempt": 1, "runtime": at_step(step)} for step in (1, 2, 3)]
@@ -172,13 +190,15 @@ def test_watch_ends_with_one_and_the_sentence_when_the_job_failed(kubeconfig: Pa
 
 def test_watch_ends_when_the_job_is_deleted(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
-    told = _watch_while(kubeconfig, kube, [])
+    told = _watch_while(kubeconfig, kube, delete=True)
     assert told.returncode == 1
     assert "The RLJob 'demo' was deleted." in told.stderr
 
 
-def _watch_while(kubeconfig: Path, kube: Kube, reports: list[Json]) -> subprocess.CompletedProcess[str]:
-    """Watch in a process of its own, write the reports once it looks, and delete the job when there are none."""
+def _watch_while(
+    kubeconfig: Path, kube: Kube, reports: Sequence[Json] = (), *, delete: bool = False, interrupt: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Watch in a process of its own; once it looks, write the reports, then delete the job or press Ctrl-C."""
     command = [sys.executable, "-m", "longshore_cli", "watch", "demo", "--kubeconfig", str(kubeconfig)]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     giving_up = threading.Timer(TIMEOUT_S, watching.kill)
@@ -187,8 +207,10 @@ def _watch_while(kubeconfig: Path, kube: Kube, reports: list[Json]) -> subproces
         seen = _wait_until_it_looks(kube, watching)
         for status in reports:
             report(kube, "demo", status)
-        if not reports:
+        if delete:
             kube.request("DELETE", kube.job_path("demo"))
+        if interrupt:
+            watching.send_signal(signal.SIGINT)
         stdout, stderr = watching.communicate()
         return subprocess.CompletedProcess(command, watching.returncode, seen + stdout, stderr)
     finally:
@@ -201,7 +223,7 @@ def _wait_until_it_looks(kube: Kube, watching: "subprocess.Popen[str]") -> str:
     first: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert watching.stdout is not None
     threading.Thread(target=lambda: first.put(watching.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]
-    for attempt in itertools.count(1):
+    for attempt in itertools.count(2):
         report(kube, "demo", {"attempt": attempt})
         try:
             return first.get(timeout=0.5)

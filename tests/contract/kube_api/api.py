@@ -53,12 +53,13 @@ class Api:
         if self._token:
             sent["Authorization"] = self._token
         data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
-        return self._pool.request(
+        response: urllib3.BaseHTTPResponse = self._pool.request(
             method, self.url + path, body=data, headers=sent, preload_content=not stream, retries=False, timeout=30
         )
+        return response
 
     def request(
-        self, method: str, path: str, body: Json = None, /, content_type: str = "", accept: str = "", **query: object
+        self, method: str, path: str, body: Json = None, /, content_type: str = "", accept: str = "", **query: Any
     ) -> Answer:
         headers = {"Accept": accept or "application/json"}
         if content_type:
@@ -66,32 +67,32 @@ class Api:
         found = self._open(method, _with_query(path, query), body, headers, stream=False)
         return Answer(found.status, found.headers, found.data.decode())
 
-    def get(self, path: str, /, **query: object) -> Answer:
+    def get(self, path: str, /, **query: Any) -> Answer:
         return self.request("GET", path, **query)
 
-    def post(self, path: str, body: Json, /, **query: object) -> Answer:
+    def post(self, path: str, body: Json, /, **query: Any) -> Answer:
         return self.request("POST", path, body, **{"content_type": "application/json", **query})
 
-    def put(self, path: str, body: Json, /, **query: object) -> Answer:
+    def put(self, path: str, body: Json, /, **query: Any) -> Answer:
         return self.request("PUT", path, body, **{"content_type": "application/json", **query})
 
-    def patch(self, path: str, body: Json, /, kind: str = MERGE, **query: object) -> Answer:
+    def patch(self, path: str, body: Json, /, kind: str = MERGE, **query: Any) -> Answer:
         return self.request("PATCH", path, body, content_type=kind, **query)
 
-    def apply(self, path: str, body: Json, manager: str, /, **query: object) -> Answer:
+    def apply(self, path: str, body: Json, manager: str, /, **query: Any) -> Answer:
         return self.request("PATCH", path, body, content_type=APPLY, fieldManager=manager, **query)
 
-    def delete(self, path: str, body: Json = None, /, **query: object) -> Answer:
+    def delete(self, path: str, body: Json = None, /, **query: Any) -> Answer:
         return self.request("DELETE", path, body, **({"content_type": "application/json"} if body else {}), **query)
 
-    def watch(self, path: str, /, accept: str = "", **query: object) -> list[Json]:
+    def watch(self, path: str, /, accept: str = "", **query: Any) -> list[Json]:
         """All events until the server ends the watch (after ``timeoutSeconds``)."""
         answer = self.request("GET", path, accept=accept, **{"watch": "true", "timeoutSeconds": 2, **query})
         assert answer.status == 200, answer.text
         return [json.loads(line) for line in answer.text.splitlines()]
 
     @contextmanager
-    def watching(self, path: str, /, accept: str = "", **query: object) -> Iterator["Events"]:
+    def watching(self, path: str, /, accept: str = "", **query: Any) -> Iterator["Events"]:
         """A watch that runs beside the test."""
         full = _with_query(path, {"watch": "true", "timeoutSeconds": 60, **query})
         response = self._open("GET", full, None, {"Accept": accept or "application/json"}, stream=True)
@@ -132,12 +133,12 @@ class Events:
 
     def close(self) -> None:
         """Cuts the connection, which also ends the reader."""
-        connection = self._response.connection
+        connection: Any = self._response.connection
         if connection is not None and connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
 
 
-def _with_query(path: str, query: dict[str, object]) -> str:
+def _with_query(path: str, query: dict[str, Any]) -> str:
     return f"{path}?{urlencode(query)}" if query else path

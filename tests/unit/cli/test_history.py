@@ -52,6 +52,18 @@ def test_time_left_follows_the_pace_of_the_last_steps() -> None:
     assert history.left_s(now_s=1_000.0) == pytest.approx(10.0), "a late step does not count below the next one"
 
 
+def test_preparations_are_no_part_of_the_pace() -> None:
+    history, _ = watched(
+        (0, rljob(at_step(0, activity="StartEngines"))), (60, rljob(at_step(0))), (62, rljob(at_step(1)))
+    )
+    assert history.step_s == pytest.approx(2.0)
+
+
+def test_a_step_for_deferred_draws_counts_as_one_of_the_steps() -> None:
+    history, _ = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
+    assert (history.view.steps, history.left_s(now_s=1.0)) == (11, 0.0)
+
+
 def test_time_left_is_unknown_before_two_steps_were_seen() -> None:
     history, _ = watched((0, rljob(at_step(1))))
     assert history.left_s(now_s=5.0) is None
@@ -59,12 +71,32 @@ def test_time_left_is_unknown_before_two_steps_were_seen() -> None:
 
 def test_a_restart_goes_back_to_the_checkpoint() -> None:
     history, lines = watched(
-        (0, rljob(at_step(1))), (2, rljob(at_step(2))), (4, rljob(at_step(3))), (9, rljob(at_step(1), attempt=2))
-    )
-    assert Notice("attempt 2") in lines
-    assert Notice("continues from step 1") in lines
+        (0, rljob(at_step(1))), (2, rljob(at_step(2))), (4, rljob(at_step(3))),
+        (5, rljob(at_step(3), phase="Restarting", attempt=2)),
+        (7, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)),
+        (9, rljob(at_step(1), attempt=2)),
+    )  # fmt: skip
+    assert [line.text for line in lines if isinstance(line, Notice)] == [
+        "Restarting",
+        "Running",
+        "continues from step 1",
+    ]
+    assert [line.step for line in lines if isinstance(line, StepDone)] == [2, 3]
     assert [step for step, _ in history.rewards] == [1]
     assert history.step_s is None, "the time of the restart is no step's"
+
+
+def test_figures_stay_while_a_new_attempt_has_not_read_its_checkpoint() -> None:
+    history, _ = watched((0, rljob(at_step(5))), (2, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)))
+    assert history.view.runtime.step == 5
+    assert history.view.runtime.round is None
+
+
+def test_a_watch_that_begins_during_a_restart_takes_the_checkpoint_for_no_step() -> None:
+    _, lines = watched(
+        (0, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)), (2, rljob(at_step(6), attempt=2))
+    )
+    assert lines == [Notice("continues from step 6")]
 
 
 def test_changes_of_phase_and_activity_are_told_but_not_those_of_every_round() -> None:

@@ -56,6 +56,17 @@ def test_the_dashboard_shows(figure: str) -> None:
     assert figure in drawn(dashboard(history, (), now_s=5.0))
 
 
+def test_a_long_preparation_shows_its_time() -> None:
+    history = begin(job_view(rljob({"activity": "StartEngines"})), 10.0)
+    assert "start of the engines for 12.0s" in drawn(dashboard(history, (), now_s=22.0))
+
+
+def test_held_out_reward_is_compared_only_once_there_is_a_later_one() -> None:
+    history = begin(job_view(rljob(at_step(1, heldOut={"before": 0.5, "latest": 0.5}))), 0.0)
+    shown = drawn(dashboard(history, (), now_s=0.0))
+    assert "0.500" in shown and "→" not in shown
+
+
 def test_the_dashboard_of_a_new_job_is_drawn_too() -> None:
     history = begin(job_view({"metadata": {"name": "new"}}), 0.0)
     assert "Pending" in drawn(dashboard(history, (), now_s=0.0))

@@ -115,15 +115,22 @@ def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
 
 
 def _check_rules(new: Json, old: Json, schema: Schema, path: str) -> Iterator[FieldError]:
-    variables = {"self": to_cel(new, schema)}
-    for rule in schema.rules:
+    # A value that stays as it was is not judged again (CRD validation ratcheting); a transition always is.
+    unchanged = new == old
+    rules = [rule for rule in schema.rules if not unchanged or _OLD.search(rule.rule)]
+    if not rules:
+        return
+    current = to_cel(new, schema)
+    previous = current if unchanged else None if old is _MISSING else to_cel(old, schema)
+    for rule in rules:
+        variables = {"self": current}
         if _OLD.search(rule.rule):
             if rule.optional_old_self:
-                variables["oldSelf"] = MaybeValue(() if old is _MISSING else (to_cel(old, schema),))
+                variables["oldSelf"] = MaybeValue(() if old is _MISSING else (previous,))
             elif old is _MISSING:
                 continue
             else:
-                variables["oldSelf"] = to_cel(old, schema)
+                variables["oldSelf"] = previous
         try:
             passed = bool(_program(rule.rule).evaluate(variables))
         except _ERRORS as error:

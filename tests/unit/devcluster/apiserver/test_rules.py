@@ -9,7 +9,7 @@ from longshore_devcluster.apiserver.crd.cel_check import BadRule
 from longshore_devcluster.apiserver.crd.structural import structural
 from longshore_devcluster.apiserver.errors import FieldError
 
-PROPERTIES = {
+PROPERTIES: dict[str, Any] = {
     "n": {"type": "integer"},
     "s": {"type": "string"},
     "tags": {"type": "array", "items": {"type": "string"}},
@@ -85,14 +85,19 @@ def test_transition_rules_wait_for_an_old_value() -> None:
     assert _errors({"n": 1}, {"n": 2}, rule="self.n >= oldSelf.n") != []
 
 
+def test_what_stays_as_it_was_is_not_judged_again() -> None:
+    assert _errors({"n": 1, "s": "a"}, {"n": 1, "s": "a"}, rule="self.n > 1") == []
+    assert _errors({"n": 1, "s": "b"}, {"n": 1, "s": "a"}, rule="self.n > 1") != []
+
+
 def test_an_optional_old_value_holds_on_creation_too() -> None:
-    rule = {"rule": "oldSelf.hasValue() || self.n == 0", "optionalOldSelf": True}
+    rule: dict[str, Any] = {"rule": "oldSelf.hasValue() || self.n == 0", "optionalOldSelf": True}
     assert _errors({"n": 1}, **rule) != []
     assert _errors({"n": 1}, {"n": 5}, **rule) == []
 
 
 def test_items_of_a_list_map_remember_their_old_selves() -> None:
-    item = {**PROPERTIES["ports"]["items"], "x-kubernetes-validations": [{"rule": "self.port == oldSelf.port"}]}  # type: ignore[dict-item]
+    item = {**PROPERTIES["ports"]["items"], "x-kubernetes-validations": [{"rule": "self.port == oldSelf.port"}]}
     schema = structural({"type": "object", "properties": {"ports": {**PROPERTIES["ports"], "items": item}}})
     old = {"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}
     new = {"ports": [{"name": "b", "port": 2}, {"name": "a", "port": 3}, {"name": "c", "port": 4}]}

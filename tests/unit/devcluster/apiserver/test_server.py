@@ -1,5 +1,6 @@
 """The server as a whole: files, restarts, the kubelet's streams."""
 
+import asyncio
 import ssl
 import stat
 from collections.abc import AsyncIterator
@@ -143,3 +144,28 @@ async def test_an_unknown_container_is_refused(server: ApiServer) -> None:
         async with session.get(f"{path}/log", params={"container": "x"}) as answer:
             assert answer.status == 400
             assert (await answer.json())["message"] == "container x is not valid for pod p"
+
+
+class _BrokenStreams(_Streams):
+    async def logs(self, namespace: str, pod: str, container: str, **options: Any) -> AsyncIterator[bytes]:
+        yield b"one\n"
+        raise OSError("the disk is gone")
+
+
+async def test_a_stream_that_breaks_is_cut_and_the_server_lives_on(server: ApiServer) -> None:
+    server.set_pod_streams(_BrokenStreams())
+    async with _session(server, _token(server)) as session:
+        path = await _bound_pod(session)
+        with pytest.raises(aiohttp.ClientError):
+            async with session.get(f"{path}/log") as answer:
+                await answer.read()
+        async with session.get(path) as answer:
+            assert answer.status == 200
+
+
+async def test_a_watch_ends_when_its_client_goes(server: ApiServer) -> None:
+    async with _session(server, _token(server)) as session, session.get("/api/v1/pods", params={"watch": "true"}):
+        watching = {task for task in asyncio.all_tasks() if "RequestHandler" in repr(task.get_coro())}
+        assert watching
+    await asyncio.wait(watching, timeout=20)
+    assert all(task.done() for task in watching)

@@ -138,7 +138,9 @@ def claim_named(kube: Kube, claim: str, image: str | None) -> Claim:
 
 def output_path(job: Json) -> str:
     """Where a job writes, relative to its storage."""
-    return str(job["spec"]["storage"].get("output") or names.default_output(job["metadata"]["name"]))
+    return str(
+        job["spec"]["storage"].get("output") or names.default_output(job["metadata"]["name"], job["metadata"]["uid"])
+    )
 
 
 def _pod_image(kube: Kube, name: str) -> str | None:

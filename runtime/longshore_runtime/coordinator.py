@@ -22,7 +22,7 @@ from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.events import Event, StopRequested
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
-from longshore_runtime.storage import JobStorage, output_of
+from longshore_runtime.storage import job_storage
 from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ def run_coordinator() -> int:
 
 def _train(settings: Settings) -> None:
     spec = _read_spec(settings)
-    output = JobStorage(settings.storage, output_of(settings.job, spec.storage.output)).output_dir
+    output = job_storage(settings, spec.storage.output).output_dir
     configure_logging(copy_to=output / "logs" / f"coordinator-{settings.attempt}.log")
     stop = _StopSignal()
     registry = CollectorRegistry()

@@ -30,11 +30,11 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.settings import Settings
-from longshore_runtime.storage import JobStorage, output_of
+from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
-from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.recorder import Recorder, resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import LoopOptions, Parts, TrainingLoop
@@ -60,11 +60,13 @@ class Session:
         self._spec = spec
         self._events = events
         self._exit = contextlib.ExitStack()
-        self._storage = JobStorage(settings.storage, output_of(settings.job, spec.storage.output))
+        self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
         metrics = Metrics(output, registry)
         self._exit.callback(metrics.close)
-        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, first)
+        self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
+        status = resumed_status(first, self._checkpoints.newest())
+        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, status)
         self._loop: TrainingLoop | None = None
 
     def __enter__(self) -> "Session":
@@ -105,7 +107,7 @@ class Session:
             engines=engines,
             trainers=trainers,
             rewards=self._rewards(tokenizer),
-            checkpoints=CheckpointStore(self._storage.output_dir / "checkpoints", spec.checkpoint.keep),
+            checkpoints=self._checkpoints,
             storage=self._storage,
             recorder=self._recorder,
             events=self._events,

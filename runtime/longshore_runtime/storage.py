@@ -6,6 +6,7 @@ from pathlib import Path
 
 from longshore.api import contract, names
 from longshore_runtime.errors import UserError
+from longshore_runtime.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class JobStorage:
         return str(path.resolve().relative_to(self.root.resolve()))
 
 
-def output_of(job: str, configured: str) -> str:
-    """`spec.storage.output`, or its default."""
-    return configured or names.default_output(job)
+def job_storage(settings: Settings, configured_output: str) -> JobStorage:
+    """The storage of a job as the coordinator sees it."""
+    output = configured_output or names.default_output(settings.job, settings.job_uid)
+    return JobStorage(settings.storage, output)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from longshore.api import contract
+from longshore.api import contract, names
 
 LIMIT_S = 400.0
 
@@ -113,7 +113,8 @@ class Job:
         volumes = json.loads(self.cluster.kubectl("get", "pv", "-o", "json"))["items"]
         claim = f"{self.name}-storage"
         path = next(v["spec"]["hostPath"]["path"] for v in volumes if v["spec"]["claimRef"]["name"] == claim)
-        return Path(path) / "rljobs" / self.name
+        uid = self.cluster.kubectl("get", "rljob", self.name, "-o", "jsonpath={.metadata.uid}")
+        return Path(path) / names.default_output(self.name, uid)
 
     def ledger(self) -> list[Json]:
         """Which draws every step consumed."""

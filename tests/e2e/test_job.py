@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 def small_quickstart(root: Path) -> Json:
     """The quickstart's manifest, cut down to a minute."""
-    manifest: Json = yaml.safe_load((root / "manifests/quickstart.yaml").read_text())
+    manifest: Json = next(yaml.safe_load_all((root / "manifests/quickstart.yaml").read_text()))
     manifest["metadata"]["name"] = "small"
     spec = manifest["spec"]
+    spec["storage"] = {"create": {"size": "1Gi"}}
     spec["model"]["warmStartSteps"] = 5
     spec["algorithm"] |= {"steps": 6, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 32}
     spec["data"]["heldOutPrompts"] = 4
@@ -69,7 +70,9 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.wait_step(step["runtime"]["step"] + 3)
     job.kill("reward-0")
     job.wait_step(job.status()["runtime"]["step"] + 3)
+    job.kill("coordinator")
     status = job.wait_finished()
+    assert status["attempt"] == 2
     assert status["phase"] == "Succeeded", job.story()
     assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
     job.delete()

@@ -49,7 +49,10 @@ def media_type(content_type: str) -> str:
 
 def parse_yaml(text: bytes) -> Json:
     """YAML or JSON; raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Strings)
+    try:
+        return orjson.loads(text)  # YAML 1.1 takes a JSON number such as 1e-06 for a string.
+    except orjson.JSONDecodeError:
+        return yaml.load(text, Loader=_Strings)
 
 
 def parse_body(body: bytes, content_type: str, kind: str) -> Json:

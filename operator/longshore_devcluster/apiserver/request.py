@@ -1,7 +1,7 @@
 """What a request asks for: path, verb and options, before anything is decided about it."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from longshore_devcluster.apiserver.errors import (
@@ -119,7 +119,6 @@ class ListOptions:
     send_initial_events: bool = False
     bookmarks: bool = False
     timeout_s: float | None = None
-    extra: Query = field(default_factory=dict)
 
 
 def list_options(query: Query) -> ListOptions:

@@ -81,7 +81,6 @@ class Resource:
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[Subresource, ...] = ()
     store_as: str = ""
-    storage_api_version: str = ""
     selectable: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     fill_defaults: Callable[[Object], None] = _nothing
     validate: Callable[[Object, Object | None], list[FieldError]] = _valid
@@ -132,16 +131,6 @@ class Registry:
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         return self._resources.get((group, version, plural))
-
-    def by_kind(self, group: str, version: str, kind: str) -> Resource | None:
-        return next(
-            (
-                r
-                for r in self._resources.values()
-                if (r.group, r.version, r.kind) == (group, version, kind) and "get" in r.verbs
-            ),
-            None,
-        )
 
     def by_storage(self, storage: str) -> Resource | None:
         """A resource that reads and writes the given stored objects in their stored form."""

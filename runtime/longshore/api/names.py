@@ -82,6 +82,6 @@ def storage_claim(job: str) -> str:
     return f"{job}-storage"
 
 
-def default_output(job: str) -> str:
-    """Default of `spec.storage.output`, relative to the storage."""
-    return f"rljobs/{job}"
+def default_output(job: str, uid: str) -> str:
+    """Default of `spec.storage.output`, relative to the storage; a later job of that name gets another one."""
+    return f"rljobs/{job}-{uid[:8]}"

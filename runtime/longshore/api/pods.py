@@ -96,4 +96,5 @@ class Storage(ApiModel):
     create: ClaimTemplate | None = None
     """Create a claim for this job."""
     output: str = Field(default="", max_length=1024, pattern=r"^([^/].*)?$")
-    """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME`."""
+    """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME-UID`. A job
+    whose directory holds checkpoints continues from the newest."""

@@ -31,6 +31,14 @@ _MILESTONES: Final = tuple(percent / 100 for percent in range(20, 55, 5))
 """Fractions of a round at which telemetry is sent: where the scale-down decision lies (RollPacker, 4.4)."""
 
 
+def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
+    """The first report of an attempt: it shows what the newest checkpoint holds, and not a job without a step."""
+    if checkpoint is None:
+        return first
+    state = RunState.load(checkpoint.state()["run"], {})
+    return first.model_copy(update={**_state_fields(state, state.policy), "checkpoint_step": checkpoint.step})
+
+
 class Recorder:
     """The only writer of metrics, ledger and runtime status."""
 

@@ -117,7 +117,7 @@ def test_fetch_means_the_final_model_a_checkpoint_or_a_path() -> None:
     finished = rljob({**at_step(10), "finalModel": "rljobs/demo/final"}, phase="Succeeded")
     assert fetch.source_path(finished, None, None) == "rljobs/demo/final"
     assert fetch.source_path(finished, None, "rljobs/demo/metrics.jsonl") == "rljobs/demo/metrics.jsonl"
-    assert fetch.source_path(finished, 7, None) == "rljobs/demo/checkpoints/step-000007/trainer"
+    assert fetch.source_path(finished, 7, None) == "rljobs/demo-uid-1/checkpoints/step-000007/trainer"
     with pytest.raises(CliError, match="exclude each other"):
         fetch.source_path(finished, 7, "x")
 

@@ -14,7 +14,8 @@ class Audit:
     """What became of every draw over a run."""
 
     shape: BatchShape
-    launched: set[Draw] = field(default_factory=set)
+    admitted: set[Draw] = field(default_factory=set)
+    """Draws that a round started, or put off before any of their responses was launched."""
     trained: Counter[Draw] = field(default_factory=Counter)
     rejected: Counter[Draw] = field(default_factory=Counter)
     ends: list[RoundEnd] = field(default_factory=list)
@@ -23,7 +24,7 @@ class Audit:
         """Every draw is consumed at most once, and what is not consumed waits; every batch is exact."""
         assert all(count == 1 for count in self.trained.values()), "a draw was trained twice"
         assert not self.trained.keys() & self.rejected.keys(), "a rejected draw was trained"
-        waiting = self.launched - self.trained.keys() - self.rejected.keys()
+        waiting = self.admitted - self.trained.keys() - self.rejected.keys()
         assert len(waiting) == policy.num_deferred, "a draw was lost"
         for end in self.ends:
             assert all(len(set(group.responses)) == self.shape.num_responses for group in end.accepted)
@@ -54,6 +55,7 @@ class FakeRollout:
             ended = self._execute(self._policy.responses_finished(events))
         end = self._policy.end_round()
         self.audit.ends.append(end)
+        self.audit.admitted.update(end.deferred)
         self.audit.trained.update(group.draw for group in end.accepted)
         return end
 
@@ -61,7 +63,7 @@ class FakeRollout:
         for response in decision.launch:
             assert response not in self._running, "a response was launched twice"
             self._running[response] = self._rng.randint(1, 60)
-            self.audit.launched.add(response.draw)
+            self.audit.admitted.add(response.draw)
         for response in decision.abort:
             del self._running[response]
         ended = decision.ended

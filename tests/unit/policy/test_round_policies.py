@@ -62,7 +62,7 @@ def test_draining_empties_the_queue(rollout: Rollout, shape: BatchShape, num_rou
         end = fake.round(draining=True)
         assert 0 < len(end.accepted) <= shape.num_prompts
         assert policy.num_deferred == before - len(end.accepted)
-    assert set(fake.audit.trained) == fake.audit.launched
+    assert set(fake.audit.trained) == fake.audit.admitted
     fake.audit.assert_invariants(policy)
 
 

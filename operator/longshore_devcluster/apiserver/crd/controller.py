@@ -22,20 +22,19 @@ _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 def custom_resources(definition: Object) -> list[Resource]:
     """The resources that a definition serves, one a version."""
     spec = definition["spec"]
-    storage = next(v["name"] for v in spec["versions"] if v.get("storage"))
-    return [_resource(spec, version, storage) for version in spec["versions"] if version.get("served")]
+    return [_resource(spec, version) for version in spec["versions"] if version.get("served")]
 
 
-def _resource(spec: Object, version: Object, storage_version: str) -> Resource:
+def _resource(spec: Object, version: Object) -> Resource:
     names, namespaced = spec["names"], spec["scope"] == "Namespaced"
     source = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
     schema = structural(source, root=True)
     subresources = version.get("subresources") or {}
-    has_status, scale = "status" in subresources, subresources.get("scale")
+    scale = subresources.get("scale")
     described = []
     if scale:
         described.append(Subresource("scale", "Scale", ITEM_VERBS, "autoscaling", "v1"))
-    if has_status:
+    if "status" in subresources:
         described.append(Subresource("status", names["kind"], ITEM_VERBS))
     selectable = dict(by_name(namespaced))
     for field in version.get("selectableFields") or ():
@@ -53,9 +52,8 @@ def _resource(spec: Object, version: Object, storage_version: str) -> Resource:
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
         subresources=tuple(described),
-        storage_api_version=f"{spec['group']}/{storage_version}",
         selectable=selectable,
-        custom=CustomVersion(schema, RuleSet(schema), has_status, scale),
+        custom=CustomVersion(schema, RuleSet(schema), scale),
     )
 
 

@@ -23,7 +23,6 @@ class CustomVersion:
 
     schema: Schema
     rules: RuleSet
-    has_status: bool
     scale: Object | None = None
 
     def prune(self, obj: Object) -> list[str]:

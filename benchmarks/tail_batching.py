@@ -7,7 +7,9 @@ same position in the data, and train equally many samples.
 The model is tiny and never ends a response by itself; `tail_batching.yaml` says how long each one gets, so that the
 tail is that of a known distribution and every token of it is really decoded, scored and trained on.
 
-Figures are ratios of whole periods, tail batching over synchronous.
+Figures are ratios of whole periods, tail batching over synchronous. On a CPU the time of a decode step grows with the
+number of running responses, which a GPU hides up to large batches: there, expect the rollout time to follow the ratio
+of decode steps rather than that of the seconds measured here.
 """
 
 import argparse
@@ -46,7 +48,13 @@ from longshore_runtime.types import Completion, Request, Sample, TrainResult
 WORKLOAD = Path(__file__).with_suffix(".yaml")
 ROUNDS_PER_PERIOD = 5
 
-FIGURES = ("rollout_s_per_trained_sample", "step_s", "tokens_trained_per_s", "bubble_share")
+FIGURES = (
+    "rollout_s_per_trained_sample",
+    "decode_steps_per_trained_sample",
+    "step_s",
+    "tokens_trained_per_s",
+    "bubble_share",
+)
 
 Step = dict[str, Any]
 Run = dict[str, Any]
@@ -87,6 +95,7 @@ class Keep(Recorder):
                 "step_s": times.step_s,
                 "busy_share": result.busy_share,
                 "sampled_tokens": result.num_sampled_tokens,
+                "decode_steps": result.num_steps,
                 "draws": sorted(str(group.draw) for group in result.groups),
             }
         )
@@ -179,6 +188,7 @@ def totals(steps: list[Step]) -> dict[str, float]:
     rollout_s = sum(s["rollout_s"] for s in steps)
     return {
         "rollout_s_per_trained_sample": rollout_s / samples,
+        "decode_steps_per_trained_sample": sum(s["decode_steps"] for s in steps) / samples,
         "step_s": seconds / len(steps),
         "tokens_trained_per_s": sum(s["tokens"] for s in steps) / seconds,
         "bubble_share": 1.0 - sum(s["busy_share"] * s["rollout_s"] for s in steps) / rollout_s,

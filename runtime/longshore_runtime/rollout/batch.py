@@ -43,5 +43,7 @@ class RoundResult:
     busy_share: float
     """Share of engine time spent in steps during the rollout."""
     num_preemptions: int
+    num_steps: int
+    """Decode steps of the engine that took most: the length of the rollout where a step's time is constant."""
     num_sampled_tokens: int
     """All tokens that engines sampled in this round, those that were dropped included."""

@@ -225,6 +225,7 @@ class RoundRunner:
             rollout_s=rollout_s,
             busy_share=busy_s / (rollout_s * len(deltas)) if rollout_s > 0 and deltas else 0.0,
             num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
+            num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
             num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
         )
 

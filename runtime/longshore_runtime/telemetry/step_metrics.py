@@ -88,6 +88,7 @@ def step_metrics(
         "round/queue_length": queue_length,
         "round/num_launched": result.num_launched,
         "round/num_preemptions": result.num_preemptions,
+        "round/num_steps": result.num_steps,
         "draws/zero_variance": sum(map(has_zero_variance, result.groups)),
         "draws/rejected": len(result.rejected),
     }

@@ -6,7 +6,6 @@ checkpoints/step-000010/
     kept.json      tokens of partial responses, with the policy version of every run
 """
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ import structlog
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.durable import sync, sync_tree
 from longshore_runtime.types import Completion, FinishReason, TokenRun
 
 log = structlog.get_logger()
@@ -81,9 +81,9 @@ class CheckpointStore:
         save_trainer(unfinished / TRAINER_DIR)
         (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
         (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
-        _sync_tree(unfinished)
+        sync_tree(unfinished)
         unfinished.rename(final)
-        _sync(self._directory)
+        sync(self._directory)
         self._prune()
         return Checkpoint(step, final)
 
@@ -104,22 +104,9 @@ def export_model(checkpoint: Checkpoint, target: Path) -> None:
     unfinished = target.with_name(f"{_UNFINISHED}{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns("*.pt"))
-    _sync_tree(unfinished)
+    sync_tree(unfinished)
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)
-
-
-def _sync_tree(root: Path) -> None:
-    for path in [*root.rglob("*"), root]:
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:

@@ -84,9 +84,11 @@ def _until_done(
     num_fruitless = 0
     while True:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        with stop.sent_to(events), Session(settings, spec, registry, sink, first, events) as session:
+        with Session(settings, spec, registry, sink, first, events) as session:
             try:
-                session.run()
+                parts = session.build()
+                with stop.sent_to(events):
+                    session.run(parts)
                 return
             except TrainerLost as loss:
                 num_fruitless = 0 if session.made_progress else num_fruitless + 1
@@ -106,25 +108,23 @@ def _read_spec(settings: Settings) -> RLJobSpec:
 
 
 class _StopSignal:
-    """Turns SIGTERM into an event in the queue that the driver waits on; between steps it raises."""
+    """SIGTERM while the loop runs becomes an event, so that it ends between two decisions; before, it interrupts."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] | None = None
-        self._received = False
         signal.signal(signal.SIGTERM, self._on_signal)
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
         """Within this block a SIGTERM arrives in `events`."""
         self._events = events
-        if self._received:
-            events.put(StopRequested())
         try:
             yield
         finally:
             self._events = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._received = True
-        if self._events is not None:
-            self._events.put(StopRequested())
+        if self._events is None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one must not cut the cleaning up short.
+            raise Interrupted("the pod was asked to stop")
+        self._events.put(StopRequested())

@@ -1,7 +1,9 @@
 """Where the initial weights come from: a checkpoint of the user, or the built-in one, warm-started and cached."""
 
 import json
+import shutil
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +34,18 @@ def _build_tiny(relative: str, num_steps: int, seed: int) -> float:
     from longshore_runtime.backends.warm_start import warm_start
 
     target = JobStorage.from_env("").resolve(relative)
-    unfinished = target.with_name(f".unfinished-{target.name}")
-    unfinished.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}-{target.name}")
+    unfinished.mkdir(parents=True)
     started_s = time.monotonic()
     warm_start(unfinished, num_steps, seed)
     elapsed_s = time.monotonic() - started_s
     (unfinished / "warm_start.json").write_text(json.dumps({"seconds": elapsed_s}))
-    unfinished.rename(target)
+    try:
+        unfinished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(unfinished)  # Another job that shares the storage was quicker: its result is the same.
     return elapsed_s
 
 

@@ -77,8 +77,8 @@ class Session:
     ) -> None:
         self._exit.close()
 
-    def run(self) -> None:
-        """Build all parts and train to the end."""
+    def run(self, parts: Parts) -> None:
+        """Train to the end."""
         spec = self._spec
         options = LoopOptions(
             algorithm=spec.algorithm,
@@ -87,7 +87,7 @@ class Session:
             on_reward_error=spec.reward.on_error,
             checkpoint_every_steps=spec.checkpoint.every_steps,
         )
-        self._loop = TrainingLoop(options, self.build())
+        self._loop = TrainingLoop(options, parts)
         self._loop.run()
 
     def build(self) -> Parts:
@@ -97,8 +97,7 @@ class Session:
         tokenizer = load_tokenizer(self._storage.resolve(model.path))
         prompts = self._prompts(tokenizer)
         self._recorder.activity("StartEngines")
-        engines, trainers = self._engines(model), self._trainers(model)
-        engines.wait_for_all()
+        engines, trainers = self._engines_and_trainers(model)
         spec, algorithm = self._spec, self._spec.algorithm
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(
@@ -125,8 +124,8 @@ class Session:
             return
         try:
             self._loop.save(timeout_s=_SAVE_TIMEOUT_S)
-        except TrainerLost as loss:
-            log.warning("no checkpoint at the end", reason=str(loss))
+        except (TrainerLost, OSError) as error:
+            log.warning("no checkpoint at the end", reason=str(error))
 
     def _initial_model(self) -> InitialModel:
         model = initial_model(self._spec.model, self._spec.algorithm.seed, self._storage, placement(0))
@@ -138,9 +137,24 @@ class Session:
         data: Data = self._spec.data
         if data.path is None:
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
-        prompts = prompt_sets(read_rows(self._storage.resolve(data.path), data), data, tokenizer)
+        rows = read_rows(self._storage.resolve(data.path), data)
+        context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
+        prompts = prompt_sets(rows, data, tokenizer, context_tokens)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
+
+    def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
+        """On GPUs one after the other: an engine measures the free memory, and must not find a trainer there."""
+        engines = self._engines(model)
+        if self._spec.workers.has_accelerator:
+            engines.wait_for_all()
+            engines.sleep()
+            trainers = self._trainers(model)
+        else:
+            trainers = self._trainers(model)
+            engines.wait_for_all()
+        trainers.watch(self._events)
+        return engines, trainers
 
     def _engines(self, model: InitialModel) -> EnginePool:
         options = self._spec.rollout.engine

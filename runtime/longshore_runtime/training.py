@@ -29,6 +29,7 @@ from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
@@ -133,7 +134,10 @@ class TrainingLoop:
         log.info("resuming", step=checkpoint.step)
         state = checkpoint.state()
         self._state = RunState.load(state["run"], checkpoint.kept())
-        self._parts.policy.load_state(self._state.policy)
+        try:
+            self._parts.policy.load_state(self._state.policy)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
         self._parts.recorder.resume(self._state, state["recorder"])
         self._publish(self._state.step)

@@ -54,6 +54,12 @@ _SPEC_RULES = cel(
         "warmStartSteps needs the built-in model and task",
         ".model.warmStartSteps",
     ),
+    (
+        "!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= "
+        "self.workers.replicas * (self.workers.gpusPerPod > 0 ? self.workers.gpusPerPod : 1)",
+        "dataParallelSize exceeds the GPUs of all workers (or the pods, where they have none)",
+        ".trainer.dataParallelSize",
+    ),
     *(
         (
             f"oldSelf.suspend || self.{field} == oldSelf.{field}",
@@ -123,6 +129,9 @@ class RLJobSpec(ApiModel):
             raise ValueError("reward.kind: Task scores the built-in task only")
         if (self.reward.kind is RewardKind.PYTHON) != (self.reward.import_path is not None):
             raise ValueError("reward.importPath: belongs to kind Python, set both or neither")
+        slots = self.workers.replicas * max(1, gpus)
+        if (self.trainer.data_parallel_size or 0) > slots:
+            raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} GPUs or pods of the workers")
         if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
             raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
         return self

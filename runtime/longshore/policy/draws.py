@@ -35,7 +35,12 @@ class DrawCursor:
 
     def export_state(self) -> dict[str, int]:
         """Position, to be stored in a checkpoint."""
-        return {"epoch": self._epoch, "offset": self._offset, "num_prompts": self._num_prompts}
+        return {
+            "epoch": self._epoch,
+            "offset": self._offset,
+            "num_prompts": self._num_prompts,
+            "seed": self._seed,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue where `export_state` was called."""
@@ -43,6 +48,11 @@ class DrawCursor:
             raise ValueError(
                 f"data: it has {self._num_prompts} prompts now and had {state['num_prompts']} when the checkpoint "
                 "was written; restore the data or start a new job"
+            )
+        if state["seed"] != self._seed:
+            raise ValueError(
+                f"algorithm.seed: it is {self._seed} now and was {state['seed']} when the checkpoint was written, "
+                "which changes the order of the prompts; restore it or start a new job"
             )
         self._epoch, self._offset = state["epoch"], state["offset"]
         self._order = self._shuffled(self._epoch)

@@ -51,3 +51,8 @@ class PartialRollout(RoundPolicy):
         self._buffer = [
             Leftover(Draw(epoch, index), tuple(finished), tuple(running)) for epoch, index, finished, running in state
         ]
+        if any(len(left.finished) + len(left.running) < self._shape.num_responses for left in self._buffer):
+            raise ValueError(
+                "algorithm.responsesPerPrompt: groups that were started with fewer responses still wait; "
+                "restore it or start a new job"
+            )

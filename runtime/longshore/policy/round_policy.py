@@ -101,10 +101,19 @@ class RoundPolicy(ABC):
     def export_state(self) -> dict[str, Any]:
         """State between two rounds, as JSON values."""
         assert self._round is None, "state is exported between rounds"
-        return {"cursor": self._cursor.export_state(), "leftovers": self._export_leftovers()}
+        return {
+            "strategy": type(self).__name__,
+            "cursor": self._cursor.export_state(),
+            "leftovers": self._export_leftovers(),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `export_state` was called."""
+        """Continue where `export_state` was called; raises ValueError when the job has become another one."""
+        if state["leftovers"] and state["strategy"] != type(self).__name__:
+            raise ValueError(
+                f"rollout.strategy: {len(state['leftovers'])} draws still wait under {state['strategy']}, which "
+                f"{type(self).__name__} cannot continue; restore the strategy or start a new job"
+            )
         self._cursor.load_state(state["cursor"])
         self._load_leftovers(state["leftovers"])
 

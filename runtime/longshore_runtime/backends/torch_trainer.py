@@ -1,5 +1,6 @@
 """Data-parallel trainer of any Hugging Face causal language model, in plain PyTorch."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -93,6 +94,10 @@ class TorchTrainer:
         add_up(self._world, gradients)
         gradients /= num_tokens
         norm = torch.linalg.vector_norm(gradients).item()
+        if not math.isfinite(norm):
+            raise FloatingPointError(
+                f"the gradient norm of step {self._policy_version + 1} is {norm}: lower algorithm.learningRate"
+            )
         gradients *= min(1.0, options.max_grad_norm / (norm + 1e-6))
         learning_rate = options.learning_rate * min(1.0, (self._policy_version + 1) / max(1, options.warmup_steps))
         for group in self._optimizer.param_groups:

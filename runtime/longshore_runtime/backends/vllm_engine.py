@@ -37,7 +37,8 @@ CPU_BLOCK_TOKENS = 32
 _OWN_ARGUMENTS = frozenset(
     {
         "model", "tokenizer", "dtype", "max_model_len", "max_num_seqs", "tensor_parallel_size", "seed", "enforce_eager",
-        "logprobs_mode", "disable_log_stats", "enable_sleep_mode", "kv_cache_memory_bytes", "gpu_memory_utilization",
+        "logprobs_mode", "disable_log_stats", "async_scheduling", "enable_sleep_mode", "kv_cache_memory_bytes",
+        "gpu_memory_utilization",
     }
 )  # fmt: skip
 

@@ -14,7 +14,8 @@ def node_labels(component: Component, index: int) -> dict[str, str]:
 
 def placement(index: int, *, gpus: Sequence[int] = (), component: Component = Component.WORKER) -> dict[str, Any]:
     """Actor options for pod `index`. Ray counts neither CPUs nor GPUs: who holds a GPU changes within a round."""
-    options: dict[str, Any] = {"num_cpus": 0, "label_selector": node_labels(component, index)}
-    if gpus:
-        options["runtime_env"] = {"env_vars": {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}}
-    return options
+    return {
+        "num_cpus": 0,
+        "label_selector": node_labels(component, index),
+        "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}},
+    }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
+from jinja2 import TemplateError
 
 from longshore.api.model import Data, DataFormat
 from longshore_runtime.errors import UserError
@@ -15,7 +16,7 @@ from longshore_runtime.types import PromptRecord
 class Tokenizer(Protocol):
     """What is used of a Hugging Face tokenizer."""
 
-    def encode(self, text: str, /) -> list[int]:
+    def encode(self, text: str, /, **options: Any) -> list[int]:
         """Token ids of a text."""
 
     def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
@@ -40,7 +41,7 @@ class PromptSets:
     train: tuple[PromptRecord, ...]
     held_out: tuple[PromptRecord, ...]
     num_too_long: int
-    """Rows left out because their prompt exceeds `data.maxPromptTokens`."""
+    """Rows left out because their prompt is too long."""
 
 
 def read_rows(path: Path, data: Data) -> list[Row]:
@@ -53,17 +54,22 @@ def read_rows(path: Path, data: Data) -> list[Row]:
     return rows
 
 
-def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer) -> PromptSets:
-    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole file."""
+def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int) -> PromptSets:
+    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole file.
+
+    Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
+    """
+    limit = min(data.max_prompt_tokens, context_tokens)
     records = [_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
-    fitting = [record for record in records if len(record.prompt_tokens) <= data.max_prompt_tokens]
+    fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     num_held_out = min(data.held_out_prompts, len(fitting) // 2)
     chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
     train = tuple(record for place, record in enumerate(fitting) if place not in chosen)
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
     if not train:
         raise UserError(
-            f"data.maxPromptTokens: none of the {len(rows)} prompts is that short ({data.max_prompt_tokens}); raise it"
+            f"data.maxPromptTokens: none of the {len(rows)} prompts has at most {limit} tokens; raise it, "
+            "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
     return PromptSets(train, held_out, len(records) - len(fitting))
 
@@ -107,18 +113,27 @@ def _saved_to_disk(path: Path) -> bool:
 def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
     value = _field(row, data.prompt_field, "data.promptField")
     if isinstance(value, list):
-        text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
+        text = _chat(row, value, tokenizer)
     elif isinstance(value, str):
         text = data.prompt_template.replace("{prompt}", value)
     else:
         raise UserError(
             f"{row.source}: {data.prompt_field!r} must be a text or a list of messages, not {type(value).__name__}"
         )
-    tokens = tuple(tokenizer.encode(text))
+    # A chat template writes the special tokens itself.
+    tokens = tuple(tokenizer.encode(text, add_special_tokens=isinstance(value, str)))
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
     answer = _field(row, data.answer_field, "data.answerField")
     return PromptRecord(index, text, tokens, str(answer), row.fields)
+
+
+def _chat(row: Row, messages: Any, tokenizer: Tokenizer) -> str:
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (ValueError, TypeError, TemplateError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{row.source}: the model's chat template does not take its messages ({reason})") from error
 
 
 def _field(row: Row, name: str, option: str) -> Any:

@@ -4,8 +4,10 @@ A response whose scoring is cut off scores 0 and is counted apart. A verifier th
 dying on a sample, that is an error and never a silent zero.
 """
 
+import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,10 @@ _MAX_TRIES: Final = 3
 
 class RewardError(Exception):
     """A reward could not be computed: one sentence that names the reward and the sample."""
+
+
+class RewardSetupError(RewardError):
+    """The reward cannot be computed for any sample: one sentence that names the field."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +111,17 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
+            start_new_session=True,
         )
         self._unread = b""
         try:
             hello = self.ask({"kind": options.kind.value, "import_path": options.import_path}, _START_TIMEOUT_S)
         except (TimeoutError, EOFError) as error:
             self.kill()
-            raise RewardError(f"reward {options.kind.value}: the scoring process does not start") from error
+            raise RewardSetupError(f"reward {options.kind.value}: the scoring process does not start") from error
         if "error" in hello:
             self.kill()
-            raise RewardError(hello["error"])
+            raise RewardSetupError(hello["error"])
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
@@ -128,8 +135,9 @@ class _Child:
         return reply
 
     def kill(self) -> None:
-        """End the process at once."""
-        self._process.kill()
+        """End the process at once, with everything that reward code has started from it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

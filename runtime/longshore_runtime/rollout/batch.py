@@ -39,6 +39,8 @@ class RoundResult:
     rejected: Mapping[Draw, str]
     """Draws replaced because their reward could not be computed, and why."""
     num_launched: int
+    num_aborted: int
+    """Launched responses that were cut off."""
     rollout_s: float
     busy_share: float
     """Share of engine time spent in steps during the rollout."""

@@ -60,7 +60,7 @@ class EngineThread(threading.Thread):
         """Body of the thread."""
         try:
             engine = self._create()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the one who waits
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must reach the one who waits
             self._fail(error)
             self.started.set_exception(error)
             return
@@ -98,7 +98,7 @@ class EngineThread(threading.Thread):
         self.stats = engine.stats()
         self.emit(completions)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         died = _died(error)
         with self._lock:
             self._error = died
@@ -109,7 +109,7 @@ class EngineThread(threading.Thread):
         self.ended.set_exception(died)
 
 
-def _died(error: Exception) -> EngineDied:
+def _died(error: BaseException) -> EngineDied:
     lines = str(error).strip().splitlines() or ["no message"]
     return EngineDied(f"the engine failed: {type(error).__name__}: {lines[0]}")
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied
@@ -90,10 +91,15 @@ class EngineHandle:
         """Take the accelerator back."""
         return Reply(self._actor.wake.remote(next(self._numbers)))
 
-    def stop(self) -> None:
-        """End the engine; no event tells of it."""
-        self._end()
+    def stop(self) -> bool:
+        """End the engine; no event tells of it. Returns whether it was alive."""
+        was_alive = self._end()
         ray.kill(self._actor)
+        return was_alive
+
+    def wait_ended(self) -> None:
+        """Wait until a stopped engine is gone and its GPUs are free."""
+        wait_ended([self._actor])
 
     def _consume(self, stream: Any) -> None:
         reason = "its event stream ended"
@@ -120,4 +126,5 @@ def _engine_error(error: Exception) -> Exception:
         return EngineDied("the engine does not answer in time")
     if isinstance(error, ray.exceptions.RayActorError):
         return EngineDied(f"the engine's process or pod is gone ({type(error).__name__})")
-    return EngineDied(f"the engine cannot be reached: {str(error).strip().splitlines()[-1]}")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return EngineDied(f"the engine cannot be reached: {lines[-1]}")

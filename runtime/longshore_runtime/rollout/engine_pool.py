@@ -12,11 +12,14 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import UserError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import EngineDied
-from longshore_runtime.rollout.engine_handle import EngineHandle
+from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
 from longshore_runtime.types import EngineStats, Request
 
 log = structlog.get_logger()
+
+_PUBLISH_LIMIT_S: Final = 900.0
+"""An engine that has not loaded weights by then is taken for lost."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,12 @@ class PublishedWeights:
     policy_version: int
 
 
-_MAX_FAILED_STARTS: Final = 5
-
-
 class EnginePool:
-    """Only engines that have acknowledged the current weights are alive: no other is ever given a request."""
+    """Only engines that have acknowledged the current weights are alive: no other is ever given a request.
+
+    Weights are sent under the lock and awaited outside of it; an engine runs commands in the order in which they were
+    sent, so that a request never overtakes the weights that it must be sampled from.
+    """
 
     def __init__(
         self, places: Sequence[Place], spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
@@ -45,9 +49,9 @@ class EnginePool:
         self._lock = threading.Lock()
         self._current: PublishedWeights | None = None
         self._stopped = False
-        self._num_failed_starts = dict.fromkeys(range(len(places)), 0)
         self._handles = {engine: self._start(engine) for engine in range(len(places))}
         self._serving: set[int] = set()
+        self._starting: list[threading.Thread] = []
 
     def wait_for_all(self) -> None:
         """Wait until every engine has started; raises UserError when one cannot."""
@@ -61,7 +65,8 @@ class EnginePool:
 
     def alive(self) -> Sequence[int]:
         """Engines that take requests."""
-        return sorted(engine for engine in self._serving if self._handles[engine].alive)
+        with self._lock:
+            return sorted(engine for engine in self._serving if self._handles[engine].alive)
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
@@ -83,20 +88,23 @@ class EnginePool:
         return stats
 
     def publish(self, weights: PublishedWeights) -> None:
-        """Every started engine loads the weights and proves it by their checksum; one that fails is left out."""
+        """Every started engine loads the weights and proves it by their checksum; one that fails is lost."""
         with self._lock:
             self._current = weights
             self._serving = set()
-            started = [engine for engine, handle in self._handles.items() if handle.alive]
-            replies = {
-                engine: self._handles[engine].publish(weights.reference, weights.policy_version) for engine in started
-            }
-            for engine, reply in replies.items():
-                if self._acknowledged(engine, weights, reply):
-                    self._serving.add(engine)
+            sent = [
+                (engine, handle, handle.publish(weights.reference, weights.policy_version))
+                for engine, handle in self._handles.items()
+                if handle.alive
+            ]
+        for engine, handle, reply in sent:
+            self._await_acknowledgement(engine, handle, weights, reply)
 
     def sleep(self) -> None:
-        """Leave the accelerators to the trainers."""
+        """Leave the accelerators to the trainers; engines that are starting start first."""
+        starting, self._starting = self._starting, []
+        for thread in starting:
+            thread.join()
         self._together("sleep")
 
     def wake(self) -> None:
@@ -110,58 +118,62 @@ class EnginePool:
             if self._stopped:
                 return
             self._handles[engine].stop()
-            self._handles[engine] = self._start(engine)
-        threading.Thread(target=self._join, args=(engine,), name=f"rejoin-{engine}", daemon=True).start()
+            handle = self._handles[engine] = self._start(engine)
+        thread = threading.Thread(target=self._join, args=(engine, handle), name=f"rejoin-{engine}", daemon=True)
+        self._starting = [*(other for other in self._starting if other.is_alive()), thread]
+        thread.start()
 
     def stop(self) -> None:
         """End all engines."""
-        with self._lock:
-            self._stopped = True
-            for handle in self._handles.values():
-                handle.stop()
+        self._stopped = True
+        for handle in list(self._handles.values()):
+            handle.stop()
+        for handle in list(self._handles.values()):
+            handle.wait_ended()
 
     def _start(self, engine: int) -> EngineHandle:
         return EngineHandle(engine, self._places[engine], self._spec, self._model, self._output, self._events)
 
-    def _join(self, engine: int) -> None:
+    def _join(self, engine: int, handle: EngineHandle) -> None:
         """Wait for a new engine and give it the current weights; runs in a thread of its own."""
-        handle = self._handles[engine]
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
-            self._start_failed(engine, str(error))
+            if self._is_current(engine, handle):
+                self._events.put(EngineLost(engine, str(error)))
             return
         with self._lock:
-            if self._stopped or self._current is None:
+            weights = self._current
+            if weights is None or engine in self._serving or not self._is_current(engine, handle):
                 return
-            reply = handle.publish(self._current.reference, self._current.policy_version)
-            serves = self._acknowledged(engine, self._current, reply)
-            if serves:
-                self._serving.add(engine)
-                self._num_failed_starts[engine] = 0
-        if serves:
+            reply = handle.publish(weights.reference, weights.policy_version)
+        if self._await_acknowledgement(engine, handle, weights, reply):
             self._events.put(EngineJoined(engine))
-        else:
-            self._start_failed(engine, "it ended while it loaded the weights")
 
-    def _start_failed(self, engine: int, reason: str) -> None:
-        if self._stopped:
-            return
-        self._num_failed_starts[engine] += 1
-        given_up = self._num_failed_starts[engine] >= _MAX_FAILED_STARTS
-        self._events.put(EngineLost(engine, reason, given_up))
+    def _is_current(self, engine: int, handle: EngineHandle) -> bool:
+        return not self._stopped and self._handles[engine] is handle
 
-    def _acknowledged(self, engine: int, weights: PublishedWeights, reply: Any) -> bool:
+    def _await_acknowledgement(
+        self, engine: int, handle: EngineHandle, weights: PublishedWeights, reply: Reply[str]
+    ) -> bool:
+        """Whether the engine serves now. It does not if it failed, or if newer weights are on their way to it."""
         try:
-            loaded = reply.get()
+            loaded = reply.get(_PUBLISH_LIMIT_S)
         except EngineDied as death:
-            log.warning("engine gone", engine=engine, reason=str(death))
+            if handle.stop() and self._is_current(engine, handle):
+                self._events.put(EngineLost(engine, str(death)))
             return False
         assert loaded == weights.checksum, f"engine {engine} loaded other weights than were published"
+        with self._lock:
+            if self._current is not weights or not self._is_current(engine, handle):
+                return False
+            self._serving.add(engine)
         return True
 
     def _together(self, method: str) -> None:
-        replies = {engine: getattr(self._handles[engine], method)() for engine in self.alive()}
+        replies = {
+            engine: getattr(handle, method)() for engine, handle in sorted(self._handles.items()) if handle.alive
+        }
         for engine, reply in replies.items():
             try:
                 reply.get()

@@ -21,8 +21,6 @@ class EngineLost:
 
     engine: int
     reason: str
-    given_up: bool = False
-    """It was started anew several times in a row and never served."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,15 @@ class GroupScored:
     draw: Draw
     scores: Sequence[Score] = ()
     error: str | None = None
+    is_fatal: bool = False
+    """The reward cannot be computed for any sample."""
+
+
+@dataclass(frozen=True)
+class TrainerGone:
+    """A trainer replica is gone."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -54,4 +61,4 @@ class StopRequested:
     """The pod was asked to stop."""
 
 
-Event = ResponsesEnded | EngineLost | EngineJoined | GroupScored | StopRequested
+Event = ResponsesEnded | EngineLost | EngineJoined | GroupScored | TrainerGone | StopRequested

@@ -10,7 +10,14 @@ import ray
 
 from longshore.policy.draws import Draw
 from longshore_runtime.data.dataset import Tokenizer
-from longshore_runtime.rewards.scorer import RewardError, RewardOptions, ScoreItem, Scorer, ScoreResult
+from longshore_runtime.rewards.scorer import (
+    RewardError,
+    RewardOptions,
+    RewardSetupError,
+    ScoreItem,
+    Scorer,
+    ScoreResult,
+)
 from longshore_runtime.rollout.events import Event, GroupScored, Score
 from longshore_runtime.types import Completion, PromptRecord
 
@@ -77,4 +84,4 @@ def _outcome(draw: Draw, future: "Future[list[ScoreResult]]") -> GroupScored:
         return GroupScored(draw, [Score(result.reward, result.timed_out) for result in future.result()])
     cause = getattr(error, "cause", error)
     text = str(cause) if isinstance(cause, RewardError) else f"the reward worker failed: {cause!r}"
-    return GroupScored(draw, error=text)
+    return GroupScored(draw, error=text, is_fatal=isinstance(cause, RewardSetupError))

@@ -1,9 +1,10 @@
 """Runs one round: the policy decides, engines sample, rewards score. Nothing is decided here."""
 
 import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -14,7 +15,7 @@ from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.routing import Router
 from longshore_runtime.clock import Clock
-from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.rollout.events import (
     EngineJoined,
@@ -23,10 +24,16 @@ from longshore_runtime.rollout.events import (
     GroupScored,
     ResponsesEnded,
     StopRequested,
+    TrainerGone,
 )
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()
+
+_MAX_FRUITLESS_LOSSES: Final = 5
+"""An engine that is lost more often without finishing a response has a fault that does not go away."""
+_MAX_REJECTED_SHARE: Final = 4
+"""A round that rejects more than so many times its batch would never end."""
 
 
 class Engines(Protocol):
@@ -103,6 +110,8 @@ class RoundRunner:
         self._accepted: dict[Draw, tuple[int, ...]] = {}
         self._num_launched = 0
         self._num_finished = 0
+        self._num_aborted = 0
+        self._num_losses: Counter[int] = Counter()
         self._rollout_ended_s: float | None = None
 
     def run(self, kept: Mapping[ResponseId, Completion], *, draining: bool) -> RoundResult:
@@ -125,42 +134,49 @@ class RoundRunner:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case ResponsesEnded(completions=completions):
-                self._responses_ended(completions)
+            case ResponsesEnded():
+                self._responses_ended(event)
             case GroupScored():
                 self._group_scored(event)
-            case EngineLost(engine=engine, reason=reason, given_up=True):
-                raise RuntimeError(f"engine {engine} does not start again: {reason}")
-            case EngineLost(engine=engine, reason=reason):
-                log.warning("engine lost", engine=engine, reason=reason)
-                self._engine_lost(engine)
+            case EngineLost():
+                self._engine_lost(event)
             case EngineJoined(engine=engine):
                 self._router.joined(engine)
                 waiting, self._unplaced = self._unplaced, []
                 self._place(waiting)
+            case TrainerGone(reason=reason):
+                raise TrainerLost(reason)
             case StopRequested():
                 raise Interrupted("the pod was asked to stop")
 
-    def _engine_lost(self, engine: int) -> None:
+    def _engine_lost(self, event: EngineLost) -> None:
         """Sample again elsewhere what ran there, except what was being aborted anyway."""
+        engine = event.engine
+        log.warning("engine lost", engine=engine, reason=event.reason)
+        self._num_losses[engine] += 1
+        if self._num_losses[engine] > _MAX_FRUITLESS_LOSSES:
+            raise RuntimeError(f"engine {engine} was lost {_MAX_FRUITLESS_LOSSES} times in a row: {event.reason}")
         orphans = self._router.lost(engine)
         for response in self._aborting.intersection(orphans):
             self._running.pop(str(response), None)
         self._place([response for response in orphans if str(response) in self._running])
         self._engines.replace(engine)
 
-    def _responses_ended(self, completions: Iterable[Completion]) -> None:
+    def _responses_ended(self, event: ResponsesEnded) -> None:
         finished: list[ResponseFinished] = []
-        for completion in completions:
+        for completion in event.completions:
             response = self._running.pop(completion.request_id, None)
             if response is None:
                 continue
             self._router.ended(response)
             self._completions[response] = completion
-            if completion.finish_reason is not FinishReason.ABORT:
+            if completion.finish_reason is FinishReason.ABORT:
+                self._num_aborted += 1
+            else:
                 self._num_finished += 1
                 finished.append(ResponseFinished(response, completion.engine_step))
         if finished:
+            self._num_losses[event.engine] = 0
             self._execute(self._policy.responses_finished(finished))
             self._on_progress(Progress(self._kind, self._num_launched, self._num_finished))
 
@@ -168,9 +184,11 @@ class RoundRunner:
         if event.error is None:
             self._scored[event.draw] = event
             return
-        if self._on_reward_error is OnRewardError.FAIL:
+        if self._on_reward_error is OnRewardError.FAIL or event.is_fatal:
             raise UserError(event.error)
         self._rejected[event.draw] = event.error
+        if len(self._rejected) > _MAX_REJECTED_SHARE * len(self._accepted):
+            raise UserError(f"reward: {len(self._rejected)} groups of one round had none; the last: {event.error}")
         del self._accepted[event.draw]
         self._rollout_ended_s = None
         self._execute(self._policy.group_rejected(event.draw))
@@ -215,13 +233,15 @@ class RoundRunner:
         tokens = {**self._kept, **self._completions}
         after = self._engines.stats()
         deltas = [(before.get(engine, EngineStats()), stats) for engine, stats in after.items()]
-        busy_s = sum(min(new.busy_s - old.busy_s, rollout_s) for old, new in deltas)
+        # The counters of an engine that was replaced began anew.
+        busy_s = sum(min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in deltas)
         return RoundResult(
             end=end,
             groups=groups,
             kept={response: tokens[response] for response in end.kept if response in tokens},
             rejected=self._rejected,
             num_launched=self._num_launched,
+            num_aborted=self._num_aborted,
             rollout_s=rollout_s,
             busy_share=busy_s / (rollout_s * len(deltas)) if rollout_s > 0 and deltas else 0.0,
             num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),

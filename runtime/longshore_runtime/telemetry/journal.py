@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from longshore_runtime.durable import sync
+
 
 class Journal:
     """One line per step. `position` goes into checkpoints; `rewind` returns to it."""
@@ -17,11 +19,13 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """Bytes written so far."""
+        """Bytes written so far, all of them on the disk."""
+        sync(self._path)
         return self._path.stat().st_size
 
     def rewind(self, position: int) -> None:
         """Forget what was written after `position`."""
+        assert position <= self._path.stat().st_size, f"{self._path.name} is shorter than the checkpoint says"
         with self._path.open("r+b") as file:
             file.truncate(position)
 

@@ -16,6 +16,7 @@ class Metrics:
     """Writes the metrics of each step to `<output>/tensorboard` and `<output>/metrics.jsonl`."""
 
     def __init__(self, output: Path, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self._writer = EventFileWriter(str(output / "tensorboard"))
         self.journal = Journal(output / "metrics.jsonl")
         self._gauge = Gauge("longshore_step_metric", "Metric of the last training step", ["name"], registry=registry)
@@ -37,5 +38,6 @@ class Metrics:
             self._gauge.labels(name=name).set(value)
 
     def close(self) -> None:
-        """Flush and close the files."""
+        """Flush and close the files, and leave the registry to the next session."""
         self._writer.close()
+        self._registry.unregister(self._gauge)

@@ -53,8 +53,8 @@ class StatusReporter:
         while (status := self._next()) is not None:
             try:
                 self._apply(status)
-            except (client.ApiException, HTTPError) as error:
-                log.warning("status not reported", error=str(error).splitlines()[0])
+            except Exception as error:  # noqa: BLE001 - a report that fails must not end all later ones
+                log.warning("status not reported", error=(str(error).splitlines() or [type(error).__name__])[0])
 
     def _next(self) -> RuntimeStatus | None:
         with self._changed:

@@ -64,7 +64,7 @@ def step_metrics(
         "response_length/max": response.max,
         "response_length/min": response.min,
         "response_length/clip_ratio": clipped / len(responses),
-        "response/aborted_ratio": 1.0 - len(samples) / result.num_launched,
+        "response/aborted_ratio": result.num_aborted / result.num_launched if result.num_launched else 0.0,
         "response/sampled_tokens": result.num_sampled_tokens,
         "prompt_length/mean": _mean(prompts),
         "prompt_length/max": max(prompts),

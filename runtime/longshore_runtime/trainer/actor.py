@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import ray
 from longshore.api import contract
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.world import World
+from longshore_runtime.durable import sync_tree
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
 from longshore_runtime.weights import checksum
@@ -57,7 +59,7 @@ class _TrainerActor:
 
         try:
             self._trainer = TorchTrainer(directory, options, world)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise TrainerStartError(f"model: {model!r} cannot be loaded for training ({error})") from error
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -73,9 +75,14 @@ class _TrainerActor:
 
     def save(self, directory: str) -> None:
         self._running.save(self._path(directory))
+        sync_tree(self._path(directory))
 
     def load(self, directory: str) -> None:
         self._running.load(self._path(directory))
+
+    def lasts(self) -> None:
+        """Never returns: its failure tells that this replica is gone."""
+        threading.Event().wait()
 
     def discard(self) -> None:
         self._running.discard()
@@ -96,4 +103,5 @@ class _TrainerActor:
         return self._storage.resolve(relative)
 
 
-TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0)(_TrainerActor)
+TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(_TrainerActor)
+"""Two threads: `lasts` keeps one for ever, everything else runs in the other, call by call."""

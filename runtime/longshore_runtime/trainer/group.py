@@ -1,18 +1,25 @@
 """All trainer replicas behind one handle. Samples go out in shares; sums come back; one update follows."""
 
+import queue
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, Final
 
 import ray
 
 from longshore.api.training import TrainerBackend
+from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_pool import PublishedWeights
+from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.trainer.actor import TrainerActor, TrainerStartError
 from longshore_runtime.trainer.samples import shares
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, TrainResult
+
+_LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
+"""What gloo and nccl say when another replica is gone."""
 
 
 class TrainerGroup:
@@ -29,6 +36,15 @@ class TrainerGroup:
             self._call("start", backend, options, model, output, rendezvous, world_size, ranked=True)
         except TrainerStartError as error:
             raise UserError(str(error)) from error
+
+    def watch(self, events: "queue.SimpleQueue[Event]") -> None:
+        """From now on the loss of a replica is an event, so that a round need not end before it is noticed."""
+
+        def tell(future: "Future[None]") -> None:
+            events.put(TrainerGone(f"a trainer replica is gone ({type(future.exception()).__name__})"))
+
+        for actor in self._actors:
+            actor.lasts.remote().future().add_done_callback(tell)
 
     def train(self, samples: Sequence[Sample]) -> TrainResult:
         """Gradient of the token-mean loss over all samples, and one optimizer step."""
@@ -69,6 +85,7 @@ class TrainerGroup:
         """End all replicas."""
         for actor in self._actors:
             ray.kill(actor)
+        wait_ended(self._actors)
 
     def _call(self, method: str, *arguments: Any, ranked: bool = False) -> list[Any]:
         return self._get(
@@ -81,12 +98,12 @@ class TrainerGroup:
     def _get(self, references: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
         try:
             results: list[Any] = ray.get(list(references), timeout=timeout_s)
-        except ray.exceptions.RayActorError as error:
-            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
-        except ray.exceptions.GetTimeoutError as error:
-            raise TrainerLost("a trainer replica does not answer") from error
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TrainerLost("a trainer replica does not answer") from error
+        except ray.exceptions.RayError as error:
+            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
         return results
 
 
@@ -102,6 +119,9 @@ def _cause(error: Exception) -> Exception:
     cause = getattr(error, "cause", None)
     if isinstance(cause, TrainerStartError):
         return cause
-    if isinstance(cause, RuntimeError) and "onnection" in str(cause):
-        return TrainerLost(f"a trainer replica lost its peers ({cause})")
-    return error
+    kind, text = type(cause).__name__, str(cause)
+    if kind.startswith("Dist") or (isinstance(cause, RuntimeError) and any(sign in text for sign in _LOST_PEER)):
+        return TrainerLost(f"a trainer replica lost its peers ({text.splitlines()[0]})")
+    if kind == "OutOfMemoryError":
+        return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
+    return cause if isinstance(cause, FloatingPointError) else error

@@ -94,6 +94,19 @@ def test_an_epoch_goes_once_through_all_prompts_and_epochs_stay_distinct(num: in
         assert sorted(draw.index for draw in draws if draw.epoch == epoch) == list(range(num))
 
 
+def test_a_policy_refuses_what_another_strategy_left_over() -> None:
+    shape = BatchShape(2, 2)
+    partial = build(Rollout(on_policy=OnPolicy.RELAXED, strategy=Strategy.PARTIAL_ROLLOUT), shape)
+    FakeRollout(partial, shape, random.Random(1)).round()
+    with pytest.raises(ValueError, match=r"rollout.strategy: 2 draws still wait under PartialRollout"):
+        build(Rollout(strategy=Strategy.TAIL_BATCHING), shape).load_state(partial.export_state())
+
+
+def test_a_cursor_refuses_another_order() -> None:
+    with pytest.raises(ValueError, match=r"algorithm.seed: it is 2 now and was 1"):
+        DrawCursor(10, seed=2).load_state(DrawCursor(10, seed=1).export_state())
+
+
 def test_a_cursor_refuses_a_checkpoint_of_other_data() -> None:
     state = DrawCursor(10, seed=1).export_state()
     with pytest.raises(ValueError, match="it has 9 prompts now and had 10"):

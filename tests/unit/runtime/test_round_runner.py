@@ -14,7 +14,7 @@ from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
-from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.events import (
     EngineJoined,
     EngineLost,
@@ -23,6 +23,7 @@ from longshore_runtime.rollout.events import (
     ResponsesEnded,
     Score,
     StopRequested,
+    TrainerGone,
 )
 from longshore_runtime.rollout.round_runner import RoundRunner
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
@@ -43,6 +44,8 @@ class ScriptedEngines:
     steps: int = 0
     running: dict[int, dict[str, tuple[Request, int]]] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
+    together: bool = False
+    """All responses end in the same step."""
 
     def __post_init__(self) -> None:
         self.running = {engine: {} for engine in range(self.num_engines)}
@@ -90,7 +93,7 @@ class ScriptedEngines:
             ended = []
             for key, (request, done) in list(requests.items()):
                 requests[key] = (request, done + 1)
-                if done + 1 >= length(request):
+                if done + 1 >= (5 if self.together else length(request)):
                     del requests[key]
                     ended.append(self._completion(request, done + 1, FinishReason.STOP))
             if ended:
@@ -232,3 +235,34 @@ def test_a_stop_request_ends_the_round_at_once() -> None:
     engines = ScriptedEngines(script=deque([(3, StopRequested())]))
     with pytest.raises(Interrupted):
         runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+
+
+def test_a_lost_trainer_ends_the_round_at_once() -> None:
+    engines = ScriptedEngines(script=deque([(3, TrainerGone("a trainer replica is gone"))]))
+    with pytest.raises(TrainerLost):
+        runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+
+
+def test_an_engine_that_is_lost_again_and_again_ends_the_attempt() -> None:
+    script: deque[tuple[int, Event]] = deque()
+    for step in range(1, 20, 2):
+        script += [(step, EngineLost(0, "out of memory")), (step + 1, EngineJoined(0))]
+    engines = ScriptedEngines(num_engines=1, script=script, together=True)
+    with pytest.raises(RuntimeError, match="engine 0 was lost 5 times in a row: out of memory"):
+        runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+
+
+def test_a_reward_that_fails_for_every_sample_does_not_go_on_for_ever() -> None:
+    engines = ScriptedEngines()
+    scorer = InstantScorer(engines, failing={Draw(epoch, index) for epoch in range(9) for index in range(50)})
+    with pytest.raises(UserError, match=r"reward: \d+ groups of one round had none; the last: reward Maths"):
+        runner(engines, build(Strategy.SYNCHRONOUS), scorer, OnRewardError.REPLACE).run({}, draining=False)
+
+
+def test_a_round_that_carried_over_responses_complete_launches_nothing() -> None:
+    policy = build(Strategy.PARTIAL_ROLLOUT)
+    engines = ScriptedEngines(together=True)
+    first = runner(engines, policy).run({}, draining=False)
+    second = runner(engines, policy).run(first.kept, draining=False)
+    assert second.num_launched == 0
+    assert [len(group.responses) for group in second.groups] == [2] * 4

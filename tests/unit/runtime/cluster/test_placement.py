@@ -11,7 +11,7 @@ def test_an_actor_is_bound_to_the_labels_of_its_pod() -> None:
 
 def test_an_actor_sees_only_the_gpus_it_was_given() -> None:
     assert placement(0, gpus=[2, 3])["runtime_env"] == {"env_vars": {"CUDA_VISIBLE_DEVICES": "2,3"}}
-    assert "runtime_env" not in placement(0)
+    assert placement(0)["runtime_env"] == {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
 
 
 def test_ray_counts_neither_cpus_nor_gpus() -> None:

@@ -88,7 +88,8 @@ def main() -> int:
 
 
 def _spec(seed: int) -> RLJobSpec:
-    spec = next(yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")))["spec"]
+    documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
+    spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
     spec["algorithm"]["seed"] = seed
     spec["storage"]["output"] = f"seed-{seed}"
     spec["reward"]["pods"] = 0

@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 def small_quickstart(root: Path) -> Json:
     """The quickstart's manifest, cut down to a minute."""
-    manifest: Json = next(yaml.safe_load_all((root / "manifests/quickstart.yaml").read_text()))
+    documents = yaml.safe_load_all((root / "manifests/quickstart.yaml").read_text())
+    manifest: Json = next(document for document in documents if document["kind"] == "RLJob")
     manifest["metadata"]["name"] = "small"
     spec = manifest["spec"]
     spec["storage"] = {"create": {"size": "1Gi"}}
@@ -92,6 +93,21 @@ def test_a_killed_coordinator_leaves_batches_and_weights_as_if_never_killed(clus
     assert_every_draw_once(killed.ledger(), num_prompts=4, num_responses=4)
     for job in (undisturbed, killed):
         job.delete()
+
+
+def test_partial_responses_are_continued_and_no_draw_is_lost(cluster: Cluster) -> None:
+    engine = {"backend": "Fake", "extraArgs": {"step_s": 0.01}}
+    rollout = {"strategy": "PartialRollout", "onPolicy": "Relaxed", "engine": engine}
+    job = cluster.apply(fake_job("partial", rollout=rollout))
+    job.wait_step(4)
+    job.kill("coordinator")
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    ledger = job.ledger()
+    trained = [draw for row in ledger for draw in row["trained"]]
+    assert len(set(trained)) == len(trained), "a draw was trained twice"
+    assert {draw for row in ledger for draw in row["deferred"]} <= set(trained), "a deferred draw was lost"
+    assert any(len(row["policy_versions"]) > 1 for row in ledger), "no response was continued"
+    job.delete()
 
 
 def test_a_suspended_job_holds_no_pod_and_resumes_where_it_was(cluster: Cluster) -> None:

@@ -93,13 +93,13 @@ def test_on_failure_restarts_until_success(kubectl: Kubectl) -> None:
 
 
 def test_init_containers_run_one_after_the_other_before_the_rest(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
     init = [
-        kubectl.container("one", "echo one >> /work/order", volumeMounts=mount),
-        kubectl.container("two", "echo two >> /work/order", volumeMounts=mount),
+        kubectl.container("one", "echo one >> /scratch/order", volumeMounts=mount),
+        kubectl.container("two", "echo two >> /scratch/order", volumeMounts=mount),
     ]
     pod = kubectl.pod(
-        "p", "cat /work/order", restartPolicy="Never", initContainers=init, volumes=[volume], c_volumeMounts=mount
+        "p", "cat /scratch/order", restartPolicy="Never", initContainers=init, volumes=[volume], c_volumeMounts=mount
     )
     kubectl.apply(pod)
 
@@ -121,12 +121,12 @@ def test_failing_init_container_fails_a_pod_that_never_restarts(kubectl: Kubectl
 
 
 def test_sidecar_runs_beside_the_main_container_and_ends_after_it(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
-    serving = "trap 'exit 0' TERM; touch /work/up; while :; do sleep 0.1; done"
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
+    serving = "trap 'exit 0' TERM; touch /scratch/up; while :; do sleep 0.1; done"
     sidecar = kubectl.container("side", serving, restartPolicy="Always", volumeMounts=mount)
     pod = kubectl.pod(
         "p",
-        "until [ -e /work/up ]; do sleep 0.1; done; echo served",
+        "until [ -e /scratch/up ]; do sleep 0.1; done; echo served",
         restartPolicy="Never",
         initContainers=[sidecar],
         volumes=[volume],
@@ -169,9 +169,9 @@ def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(kubectl: Kube
 
 
 def test_pre_stop_hook_runs_before_sigterm(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
-    script = "trap 'cat /work/hook; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked > /work/hook"]}}}
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
+    script = "trap 'cat /scratch/hook; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked > /scratch/hook"]}}}
     kubectl.apply(kubectl.pod("p", script, volumes=[volume], c_volumeMounts=mount, c_lifecycle=hook))
     kubectl.wait_ready("pod/p")
     follower = kubectl.start("logs", "-f", "p")
@@ -256,11 +256,11 @@ def test_python_client_execs_over_the_older_channel_protocol(kubectl: Kubectl, k
 def test_files_are_copied_in_and_out(kubectl: Kubectl, tmp_path: Path) -> None:
     local = tmp_path
     (local / "in").write_bytes(bytes(range(256)) * 1000)
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/work"}]
+    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
     kubectl.apply(kubectl.pod("p", "sleep 1000", volumes=[volume], c_volumeMounts=mount))
     kubectl.wait_ready("pod/p")
 
-    kubectl("cp", str(local / "in"), f"{kubectl.namespace}/p:/work/file")
-    kubectl("cp", f"{kubectl.namespace}/p:/work/file", str(local / "out"))
+    kubectl("cp", str(local / "in"), f"{kubectl.namespace}/p:/scratch/file")
+    kubectl("cp", f"{kubectl.namespace}/p:/scratch/file", str(local / "out"))
 
     assert (local / "out").read_bytes() == (local / "in").read_bytes()

@@ -5,10 +5,11 @@ from typing import Protocol
 
 from aiohttp import web
 
+from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.errors import ApiError, bad_request, internal
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.request import is_true
-from longshore_devcluster.apiserver.rest import STREAMING, Call
+from longshore_devcluster.apiserver.rest import STREAMING
 from longshore_devcluster.apiserver.schema.node import Object
 
 _EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

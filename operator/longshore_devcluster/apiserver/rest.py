@@ -1,13 +1,14 @@
 """The REST verbs of stored resources, and their status and scale subresources."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import orjson
 from aiohttp import web
 
 from longshore_devcluster.apiserver import decode, scale
 from longshore_devcluster.apiserver.apply import apply, check_typed
+from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.errors import (
     ApiError,
     ObjectRef,
@@ -26,7 +27,6 @@ from longshore_devcluster.apiserver.patches import APPLY_PATCH, JSON_PATCH, MERG
 from longshore_devcluster.apiserver.render import WatchEncoder, respond, shown_list, shown_object, wants_indent
 from longshore_devcluster.apiserver.request import (
     DeleteOptions,
-    RequestInfo,
     WriteOptions,
     delete_options,
     list_options,
@@ -39,33 +39,6 @@ from longshore_devcluster.apiserver.write_rules import presented
 
 _DEFAULT_WATCH_S = 1800.0
 STREAMING = web.RequestKey("streaming", bool)  # set on a request once its answer has begun
-MAX_BODY_BYTES = 3 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request about one resource."""
-
-    http: web.Request
-    info: RequestInfo
-    resource: Resource
-    query: dict[str, str]
-
-    @property
-    def agent(self) -> str:
-        return self.http.headers.get("User-Agent", "")
-
-    @property
-    def content_type(self) -> str:
-        return self.http.headers.get("Content-Type", "")
-
-    async def body(self) -> bytes:
-        length = self.http.content_length
-        data = b"" if length is not None and length > MAX_BODY_BYTES else await self.http.content.read(-1)
-        if (length or 0) > MAX_BODY_BYTES or len(data) > MAX_BODY_BYTES:
-            message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-            raise ApiError(413, "RequestEntityTooLarge", message)
-        return data
 
 
 class Rest:

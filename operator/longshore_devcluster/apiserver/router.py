@@ -8,6 +8,7 @@ from aiohttp import web
 from longshore_devcluster.apiserver.access.rbac import Attributes, Rbac, refusal
 from longshore_devcluster.apiserver.access.users import Authenticator, ServiceAccountTokens, User
 from longshore_devcluster.apiserver.admission import Admission
+from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.crd.controller import CustomResources
 from longshore_devcluster.apiserver.discovery import VERSION, Discovery
 from longshore_devcluster.apiserver.errors import ApiError, PlainNotFound, no_such_resource, not_found
@@ -18,7 +19,7 @@ from longshore_devcluster.apiserver.podstreams import PodStreams, execute, logs
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import RequestInfo, parse_request
 from longshore_devcluster.apiserver.resources import Registry, Resource
-from longshore_devcluster.apiserver.rest import STREAMING, Call, Rest
+from longshore_devcluster.apiserver.rest import STREAMING, Rest
 from longshore_devcluster.apiserver.reviews import Reviews
 from longshore_devcluster.apiserver.subresources import Subresources
 

@@ -1,14 +1,14 @@
 """The scale subresource: one view of the replicas of every kind that has some."""
 
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 
 from longshore_devcluster.apiserver import decode
 from longshore_devcluster.apiserver.builtin.printers import selector_text
 from longshore_devcluster.apiserver.builtin.printers_more import SCALES
+from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.errors import bad_request, method_not_allowed, unsupported_media
 from longshore_devcluster.apiserver.negotiate import negotiate
+from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.patches import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Change, patch_change
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import write_options
@@ -16,10 +16,6 @@ from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.builtin import builtin_types
 from longshore_devcluster.apiserver.schema.node import Json, Object
 from longshore_devcluster.apiserver.tables import row, table
-
-if TYPE_CHECKING:
-    from longshore_devcluster.apiserver.objects import Objects
-    from longshore_devcluster.apiserver.rest import Call
 
 
 def _at(obj: Object, path: str) -> Json:
@@ -64,7 +60,7 @@ def scale_of(resource: Resource, obj: Object) -> Object:
     return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status}
 
 
-async def handle(objects: "Objects", call: "Call") -> web.Response:
+async def handle(objects: Objects, call: Call) -> web.Response:
     """get, update and patch of ``.../scale``."""
     info, resource = call.info, call.resource
     described = resource.subresource("scale")
@@ -83,7 +79,7 @@ async def handle(objects: "Objects", call: "Call") -> web.Response:
     return respond(scale, as_yaml=wanted.yaml, indent=wants_indent(call.query, call.agent))
 
 
-def _scale_change(call: "Call", body: bytes) -> Change:
+def _scale_change(call: Call, body: bytes) -> Change:
     if call.info.verb == "update":
         sent = decode.parse_body(body, call.content_type, "Scale")
         return lambda _: dict(sent) if isinstance(sent, dict) else {}
@@ -94,7 +90,7 @@ def _scale_change(call: "Call", body: bytes) -> Change:
     return patch_change(media, body, builtin_types()["Scale"])
 
 
-async def _write(objects: "Objects", call: "Call") -> Object:
+async def _write(objects: Objects, call: Call) -> Object:
     info, resource = call.info, call.resource
     change_scale = _scale_change(call, await call.body())
 

@@ -4,6 +4,7 @@ from aiohttp import web
 
 from longshore_devcluster.apiserver import decode
 from longshore_devcluster.apiserver.access.users import ISSUER, ServiceAccountTokens
+from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import (
     ApiError,
@@ -18,7 +19,7 @@ from longshore_devcluster.apiserver.errors import (
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import delete_options, write_options
-from longshore_devcluster.apiserver.rest import Call, success
+from longshore_devcluster.apiserver.rest import success
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.selectors import from_object, matches_labels
 from longshore_devcluster.apiserver.store import Key

@@ -44,6 +44,9 @@ class RunState:
     """Immutable; every step makes the next one."""
 
     step: int = 0
+    """Rounds that were trained."""
+    policy_version: int = 0
+    """Optimizer steps done: as many as rounds, or more where a round makes several updates."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Exported state of the round policy: data cursor and long-prompt queue."""
     kept: Mapping[ResponseId, Completion] = field(default_factory=dict)
@@ -59,8 +62,10 @@ class RunState:
         """Before the first round."""
         return replace(self, policy=policy)
 
-    def after_step(self, result: RoundResult, samples: Sequence[Sample], policy: Mapping[str, Any]) -> "RunState":
-        """One round was trained."""
+    def after_step(
+        self, result: RoundResult, samples: Sequence[Sample], policy: Mapping[str, Any], policy_version: int
+    ) -> "RunState":
+        """One round was trained, which gave weights of this version."""
         kind = result.end.kind
         old = self.kinds.get(kind, KindTotals())
         totals = KindTotals(
@@ -72,10 +77,11 @@ class RunState:
         return replace(
             self,
             step=self.step + 1,
+            policy_version=policy_version,
             policy=policy,
             kept=result.kept,
             trained=self.trained + len(result.groups),
-            zero_variance=self.zero_variance + sum(map(has_zero_variance, result.groups)),
+            zero_variance=self.zero_variance + sum(map(has_zero_variance, result.groups)) + len(result.dropped),
             rejected=self.rejected + len(result.rejected),
             kinds={**self.kinds, kind: totals},
         )
@@ -95,6 +101,7 @@ class RunState:
         before, latest = exported["held_out_before"], exported["held_out_latest"]
         return cls(
             step=exported["step"],
+            policy_version=exported["policy_version"],
             policy=exported["policy"],
             kept=kept,
             trained=exported["trained"],
@@ -107,7 +114,8 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """All rewards are equal: its advantages are exactly 0, and it still counts in the denominator."""
+    """All rewards of its verifier are equal. Unless long responses are punished, its advantages are exactly 0; it still
+    counts in the denominator."""
     return len({one.reward for one in group.responses}) == 1
 
 

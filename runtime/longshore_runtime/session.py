@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.model import Data
 from longshore.api.names import Component
+from longshore.api.objective import OBJECTIVES
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import DrawCursor
@@ -86,6 +87,9 @@ class Session:
             on_finish=spec.rollout.on_finish,
             on_reward_error=spec.reward.on_error,
             checkpoint_every_steps=spec.checkpoint.every_steps,
+            is_pipelined=spec.rollout.is_pipelined,
+            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
+            trains_during_rollout=not spec.workers.has_accelerator,
         )
         self._loop = TrainingLoop(options, parts)
         self._loop.run()
@@ -101,7 +105,13 @@ class Session:
         spec, algorithm = self._spec, self._spec.algorithm
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(
-            policy=round_policy(spec.rollout, shape, DrawCursor(len(prompts.train), algorithm.seed)),
+            policy=round_policy(
+                spec.rollout,
+                shape,
+                DrawCursor(len(prompts.train), algorithm.seed),
+                groups_per_update=algorithm.groups_per_update,
+                dynamic_sampling=algorithm.dynamic_sampling,
+            ),
             prompts=prompts,
             engines=engines,
             trainers=trainers,
@@ -178,6 +188,10 @@ class Session:
             max_grad_norm=algorithm.max_grad_norm,
             clip_low=algorithm.clip_low,
             clip_high=algorithm.clip_high,
+            objective=OBJECTIVES[algorithm.name],
+            importance_sampling=algorithm.importance_sampling,
+            importance_cap=algorithm.importance_cap,
+            max_response_tokens=algorithm.max_response_tokens,
             kl_coefficient=algorithm.kl_coefficient,
             temperature=algorithm.temperature,
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,

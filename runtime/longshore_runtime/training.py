@@ -4,7 +4,7 @@ restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
 for each step:
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
-    train               group-local advantages, gradient over the whole batch, one optimizer step
+    train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs
     publish             the new weights go into the running engines
     record              metrics, ledger, status
     checkpoint
@@ -13,24 +13,26 @@ evaluate, checkpoint, export the model
 """
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
+from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
 from longshore.api.training import OnRewardError
 from longshore.policy.draws import DrawCursor
+from longshore.policy.handover import Handover
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
-from longshore_runtime.errors import UserError
-from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.requests import request_seed
@@ -41,8 +43,9 @@ from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.trainer.samples import samples_of
-from longshore_runtime.types import Completion, PromptRecord, Request, Sample, TrainResult
+from longshore_runtime.trainer.samples import batch_samples
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
+from longshore_runtime.types import Completion, PromptRecord, Request
 
 log = structlog.get_logger()
 
@@ -56,6 +59,11 @@ class LoopOptions:
     on_finish: OnFinish
     on_reward_error: OnRewardError
     checkpoint_every_steps: int
+    is_pipelined: bool = False
+    """Groups are handed to the trainers while the round still runs."""
+    max_tokens_per_dispatch: int = 131_072
+    trains_during_rollout: bool = True
+    """Whether the trainers have their accelerators (or processors) while engines run; if not, they wait for the end."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,8 @@ class TrainingLoop:
         self._options = options
         self._parts = parts
         self._state = RunState()
+        self._updates: StepUpdates | None = None
+        """Of the step that runs."""
         self.num_steps = 0
         """Steps that this loop has trained."""
         self._train_prompts = dict(enumerate(parts.prompts.train))
@@ -100,14 +110,16 @@ class TrainingLoop:
     def step(self, *, draining: bool) -> None:
         """One round and one optimizer step; `draining`: on deferred draws only."""
         started_s = self._parts.clock.now_s()
-        result = self._rollout(draining)
+        self._updates = updates = self._step_updates()
+        result = self._rollout(updates, draining)
         rolled_out_s = self._parts.clock.now_s()
-        samples = self._samples(result)
-        trained = self._train(samples)
+        trained = self._train(updates)
         trained_s = self._parts.clock.now_s()
-        self._publish(trained.update.policy_version)
+        self._publish(trained.policy_version)
         published_s = self._parts.clock.now_s()
-        self._state = self._state.after_step(result, samples, self._parts.policy.export_state())
+        policy = self._parts.policy.export_state()
+        self._state = self._state.after_step(result, trained.samples, policy, trained.policy_version)
+        self._updates = None
         self.num_steps += 1
         times = StepTimes(
             step_s=published_s - started_s,
@@ -116,7 +128,7 @@ class TrainingLoop:
             train_s=trained_s - rolled_out_s,
             publish_s=published_s - trained_s,
         )
-        self._parts.recorder.step(self._state, result, samples, trained, times, self._parts.policy.num_deferred)
+        self._parts.recorder.step(self._state, result, trained, times, self._parts.policy.num_deferred)
         every = self._options.evaluation.every_steps
         if every and self._state.step % every == 0 and self._state.step < self._options.algorithm.steps:
             self._evaluate()
@@ -129,7 +141,7 @@ class TrainingLoop:
         if checkpoint is None:
             self._state = self._state.with_policy(self._parts.policy.export_state())
             self._parts.recorder.begin()
-            self._publish(self._state.step)
+            self._publish(self._state.policy_version)
             return
         log.info("resuming", step=checkpoint.step)
         state = checkpoint.state()
@@ -140,7 +152,7 @@ class TrainingLoop:
             raise UserError(str(error)) from error
         self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
         self._parts.recorder.resume(self._state, state["recorder"])
-        self._publish(self._state.step)
+        self._publish(self._state.policy_version)
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
         """Save the last finished step; raises TrainerLost when its trainer state is gone or `timeout_s` is over."""
@@ -155,32 +167,42 @@ class TrainingLoop:
 
     def save(self, *, timeout_s: float) -> None:
         """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
+        if self._updates is not None and self._updates.has_begun:
+            raise TrainerLost("the trainers have begun the next step")
         if self._state.policy:
             self.checkpoint(timeout_s=timeout_s)
 
-    def _rollout(self, draining: bool) -> RoundResult:
+    def _rollout(self, updates: StepUpdates, draining: bool) -> RoundResult:
         recorder, state = self._parts.recorder, self._state
 
         def on_progress(progress: Progress) -> None:
             recorder.round_progress(state, progress)
 
-        runner = self._runner(self._parts.policy, self._training_request, on_progress)
+        runner = self._runner(self._parts.policy, self._training_request, on_progress, updates.trainable)
         return runner.run(state.kept, draining=draining)
 
-    def _samples(self, result: RoundResult) -> list[Sample]:
-        epsilon = self._options.algorithm.advantage_epsilon
-        return [
-            sample
-            for group in result.groups
-            for sample in samples_of(group, self._train_prompts[group.draw.index], epsilon)
-        ]
+    def _step_updates(self) -> StepUpdates:
+        options, algorithm, version = self._options, self._options.algorithm, self._state.policy_version
+        budget = max_tokens_per_batch(
+            OBJECTIVES[algorithm.name],
+            is_pipelined=options.is_pipelined,
+            max_tokens_per_dispatch=options.max_tokens_per_dispatch,
+        )
+        return StepUpdates(
+            self._parts.trainers,
+            Handover(algorithm.groups_per_update, budget),
+            lambda groups: batch_samples(groups, self._train_prompts, algorithm, version),
+            self._train_prompts,
+            self._parts.clock,
+            begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
+        )
 
-    def _train(self, samples: Sequence[Sample]) -> TrainResult:
+    def _train(self, updates: StepUpdates) -> StepTraining:
         self._parts.recorder.activity("Train")
         self._parts.engines.sleep()
         self._parts.trainers.wake()
-        trained = self._parts.trainers.train(samples)
-        assert trained.update.policy_version == self._state.step + 1, "a policy version is a number of steps"
+        trained = updates.finish()
+        assert trained.policy_version == self._state.policy_version + len(trained.updates), "an update was lost"
         return trained
 
     def _publish(self, policy_version: int) -> None:
@@ -199,7 +221,8 @@ class TrainingLoop:
         started_s = self._parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        result = self._runner(policy, self._evaluation_request, lambda progress: None).run({}, draining=False)
+        runner = self._runner(policy, self._evaluation_request, lambda progress: None, lambda group: None)
+        result = runner.run({}, draining=False)
         score = HeldOutScore.of(result.groups, prompts)
         self._state = self._state.after_evaluation(score)
         self._parts.recorder.evaluation(self._state, self._parts.clock.now_s() - started_s)
@@ -209,6 +232,7 @@ class TrainingLoop:
         policy: RoundPolicy,
         request_of: Callable[[ResponseId, Completion | None], Request],
         on_progress: Callable[[Progress], None],
+        on_trainable: Callable[[ScoredGroup], None],
     ) -> RoundRunner:
         parts = self._parts
         held_out = policy is not parts.policy
@@ -222,6 +246,7 @@ class TrainingLoop:
             parts.clock,
             self._options.on_reward_error,
             on_progress,
+            on_trainable,
         )
 
     def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:

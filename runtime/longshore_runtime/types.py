@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from longshore.api.algorithm import ImportanceSampling
+from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -130,24 +132,43 @@ class Sample:
     """Of the real sampling distribution, one per response token: the old log-probabilities of the ratio."""
     advantage: float
     reward: float
+    penalty: float = 0.0
+    """Added to the reward before the advantages: 0, or below for a response that is too long."""
+    loss_mask: tuple[bool, ...] | None = None
+    """Which response tokens are in the loss; None: all."""
+    num_stale_tokens: int = 0
+    """Response tokens that older weights than the round's sampled, in the loss or not."""
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Response tokens that are in the loss."""
+        return len(self.response_tokens) if self.loss_mask is None else sum(self.loss_mask)
 
 
 @dataclass(frozen=True)
 class GradientSums:
-    """What one replica accumulated since the last update: sums over response tokens, to be added over replicas."""
+    """Sums over the loss-mask tokens of the samples of one `accumulate`, to be added over calls and replicas."""
 
     num_tokens: int = 0
+    """All response tokens, in the loss or not."""
+    num_loss_tokens: int = 0
     loss: float = 0.0
+    """Of weighted token losses: divided by the step's denominator it is the loss. So is `policy_loss`."""
     policy_loss: float = 0.0
     kl: float = 0.0
     ppo_kl: float = 0.0
     entropy: float = 0.0
     clipped: float = 0.0
-    """Number of tokens whose ratio was clipped."""
+    """Number of tokens whose ratio, or that of their response, was clipped or truncated."""
     mismatch: float = 0.0
     """Sum of |train - rollout| log-probability."""
     mismatch_max: float = 0.0
-    """Largest of them (maximum over replicas, not a sum)."""
+    """Largest of them (a maximum, not a sum)."""
+
+    def __add__(self, other: "GradientSums") -> "GradientSums":
+        """Sums of two disjoint sets of samples."""
+        added = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return GradientSums(**(added | {"mismatch_max": max(self.mismatch_max, other.mismatch_max)}))
 
 
 @dataclass(frozen=True)
@@ -166,6 +187,10 @@ class TrainResult:
 
     sums: GradientSums
     update: UpdateReport
+    denominator: float
+    """What the sums of losses were divided by."""
+    compute_s: float = 0.0
+    """Time in which the busiest replica worked."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +203,10 @@ class TrainerOptions:
     max_grad_norm: float
     clip_low: float
     clip_high: float
+    objective: Objective
+    importance_sampling: ImportanceSampling
+    importance_cap: float
+    max_response_tokens: int
     kl_coefficient: float
     temperature: float
     max_tokens_per_micro_batch: int
@@ -188,10 +217,13 @@ class Trainer(Protocol):
     """One data-parallel replica. Replicas hold equal weights; gradients are unreduced fp32 sums until `update`."""
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
-        """Add the gradients of the *sum* of token losses of these samples (no normalisation)."""
+        """Add the gradients of the *sum* of weighted token losses of these samples (no normalisation).
 
-    def update(self, num_tokens: int) -> UpdateReport:
-        """All replicas together: add up, divide by `num_tokens` (loss-mask tokens of the whole step), clip, step.
+        A sample without loss-mask tokens adds zeros.
+        """
+
+    def update(self, denominator: float) -> UpdateReport:
+        """All replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
 
         A replica that accumulated nothing takes part with zeros.
         """

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longshore.api.base import ApiModel, cel
 
@@ -11,29 +11,63 @@ class AlgorithmName(StrEnum):
     """Policy-gradient objective."""
 
     GRPO = "GRPO"
+    DAPO = "DAPO"
+    GSPO = "GSPO"
+    DR_GRPO = "DrGRPO"
+    RLOO = "RLOO"
+    REINFORCE_PLUS_PLUS = "ReinforcePlusPlus"
+
+
+class ImportanceSampling(StrEnum):
+    """How tokens are corrected that other weights sampled than those being trained."""
+
+    CLIPPED = "Clipped"
+    TRUNCATED = "Truncated"
+
+
+_ALGORITHM_RULES = cel(
+    (
+        "self.clipHigh >= self.clipLow",
+        "clipHigh must be at least clipLow: raise clipHigh or lower clipLow",
+        ".clipHigh",
+    ),
+    (
+        "!has(self.promptsPerUpdate) || self.promptsPerStep % self.promptsPerUpdate == 0",
+        "promptsPerUpdate must divide promptsPerStep: every update takes as many prompts",
+        ".promptsPerUpdate",
+    ),
+    (
+        "self.overlongBufferTokens <= self.maxResponseTokens",
+        "overlongBufferTokens must be at most maxResponseTokens: the buffer is the end of the longest response",
+        ".overlongBufferTokens",
+    ),
+    (
+        "self.importanceSampling != 'Truncated' || self.name != 'GSPO'",
+        "GSPO clips the ratio of whole responses: set importanceSampling to Clipped or choose another algorithm",
+        ".importanceSampling",
+    ),
+)
 
 
 class Algorithm(ApiModel):
-    """Objective and batch. Loss is the mean over all loss-mask tokens of the step (global token count)."""
+    """Objective and batch. How token losses are added up belongs to the algorithm (`docs/explanation/losses.md`)."""
 
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "self.clipHigh >= self.clipLow",
-                "clipHigh must be at least clipLow: raise clipHigh or lower clipLow",
-                ".clipHigh",
-            ),
-        )
-    }
+    model_config = {"json_schema_extra": _ALGORITHM_RULES}
 
     name: AlgorithmName = AlgorithmName.GRPO
-    """Objective: GRPO (DeepSeekMath, section 4.1): advantages normalised within the group of a prompt."""
+    """GRPO: advantages normalised within the group of a prompt, mean over all tokens of the step. DAPO: the same, for
+    use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response (the paper
+    clips at 0.0003 and 0.0004). DrGRPO: neither standard deviation nor response length divides. RLOO: compared with
+    the mean of the other responses. ReinforcePlusPlus: centred in the group, whitened over the whole batch."""
     steps: int = Field(ge=1, le=10_000_000)
     """Optimizer steps to train."""
     prompts_per_step: int = Field(ge=1, le=65_536)
     """P0: prompts that one step trains on."""
     responses_per_prompt: int = Field(ge=2, le=4_096)
     """R0: responses per prompt that one step trains on; at least 2, since advantages compare them."""
+    prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
+    """U: prompts that one optimizer update takes, in the order in which their groups became trainable. Unset: all of
+    the step. Below promptsPerStep a step makes several updates on one rollout."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
     """A response is cut here."""
     temperature: float = Field(default=1.0, gt=0, le=10)
@@ -50,9 +84,40 @@ class Algorithm(ApiModel):
     """Lower clip of the importance ratio: 1 - clipLow."""
     clip_high: float = Field(default=0.2, gt=0, le=10)
     """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher)."""
+    importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
+    """Clipped: the clipped ratio to the distribution that sampled a token. Truncated: tokens are weighted by that
+    ratio, cut at importanceCap, and nothing is clipped; for tokens of much older weights."""
+    importance_cap: float = Field(default=2.0, ge=1, le=1_000)
+    """Largest weight of a token with importanceSampling Truncated."""
+    mask_stale_tokens: bool = False
+    """Leave tokens out of the loss that older weights than the round's sampled (kept tokens of partial responses)."""
+    dynamic_sampling: bool = False
+    """Groups whose rewards are all equal are left out of training and replaced (DAPO, section 3.2)."""
+    overlong_buffer_tokens: int = Field(default=0, ge=0, le=10_000_000)
+    """Length of the zone before maxResponseTokens in which the reward falls linearly (DAPO, equation 13); 0: none."""
+    overlong_penalty: float = Field(default=1.0, ge=0, le=1_000)
+    """What a response of maxResponseTokens loses of its reward, where overlongBufferTokens is set."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the KL penalty towards the initial model, estimated with k3; 0 turns it off."""
     advantage_epsilon: float = Field(default=1e-6, gt=0, le=1)
     """Added to the (unbiased) standard deviation of a group; a group without spread gives exactly 0."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seeds prompt order, sampling and initialisation."""
+
+    @property
+    def groups_per_update(self) -> int:
+        """U."""
+        return self.prompts_per_update or self.prompts_per_step
+
+    @model_validator(mode="after")
+    def _cross_field_rules(self) -> "Algorithm":
+        """The CEL rules again, for those who build a spec in Python."""
+        if self.clip_high < self.clip_low:
+            raise ValueError("clipHigh: must be at least clipLow")
+        if self.prompts_per_step % self.groups_per_update:
+            raise ValueError(f"promptsPerUpdate: {self.prompts_per_update} must divide promptsPerStep")
+        if self.overlong_buffer_tokens > self.max_response_tokens:
+            raise ValueError("overlongBufferTokens: must be at most maxResponseTokens")
+        if self.importance_sampling is ImportanceSampling.TRUNCATED and self.name is AlgorithmName.GSPO:
+            raise ValueError("importanceSampling: GSPO clips the ratio of whole responses, so it must be Clipped")
+        return self

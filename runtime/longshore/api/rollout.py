@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from longshore.api.base import ApiModel, Freeform, Quantity
+from longshore.api.base import ApiModel, Freeform, Quantity, cel
 
 
 class OnPolicy(StrEnum):
@@ -20,6 +20,22 @@ class Strategy(StrEnum):
     SYNCHRONOUS = "Synchronous"
     TAIL_BATCHING = "TailBatching"
     PARTIAL_ROLLOUT = "PartialRollout"
+    REORDER_ROLLOUT = "ReorderRollout"
+    GROUP_PIPELINE = "GroupPipeline"
+
+
+class Leftovers(StrEnum):
+    """What becomes of the tokens of a response that a round did not finish."""
+
+    DROP_TOKENS = "DropTokens"
+    KEEP_TOKENS = "KeepTokens"
+
+
+class Handover(StrEnum):
+    """When the trainer gets groups."""
+
+    AFTER_ROUND = "AfterRound"
+    PIPELINED = "Pipelined"
 
 
 class OnFinish(StrEnum):
@@ -46,10 +62,50 @@ class TailBatching(ApiModel):
 
 
 class PartialRollout(ApiModel):
-    """Knobs of active partial rollout (APRIL, section 3)."""
+    """Knobs of active partial rollout (APRIL, section 2.2)."""
+
+    model_config = {
+        "json_schema_extra": cel(
+            (
+                "self.groupFactor <= double(self.maxPolicyVersions)",
+                "groupFactor must not exceed maxPolicyVersions: more groups would be left over than may finish in time",
+                ".groupFactor",
+            ),
+        )
+    }
 
     group_factor: float = Field(default=2.0, ge=1, le=16)
     """A round starts groupFactor * P0 groups and stops when P0 of them are served."""
+    max_policy_versions: int = Field(default=5, ge=1, le=1_000)
+    """Policy versions that one response may be made of: a round waits for the groups that would need more."""
+
+    @model_validator(mode="after")
+    def _group_factor_fits(self) -> "PartialRollout":
+        """The CEL rule again, for those who build a spec in Python."""
+        if self.group_factor > self.max_policy_versions:
+            raise ValueError("groupFactor: must not exceed maxPolicyVersions")
+        return self
+
+
+class ReorderRollout(ApiModel):
+    """Knobs of reorder rollout (verl's recipe)."""
+
+    max_postponements: int = Field(default=4, ge=1, le=1_000)
+    """X: rounds that may leave a draw over; after so many, a round waits for it."""
+    length_grouping: bool = False
+    """Look X rounds ahead and put draws of alike predicted length into one round."""
+
+
+class Admission(ApiModel):
+    """Which requests run at once, with any strategy; they also combine."""
+
+    frontier_width: int | None = Field(default=None, ge=1, le=65_536)
+    """F_w: only so many groups are in service, in their order (RolloutPipe, section 3.3). Unset: all; with
+    GroupPipeline: the groups of one update."""
+    max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
+    """Requests that one engine is given at once. Unset: all."""
+    adaptive: bool = False
+    """Let that number grow and shrink with the KV-cache use and the preemptions of each engine."""
 
 
 class Engine(ApiModel):
@@ -86,7 +142,30 @@ class Rollout(ApiModel):
     """Knobs of strategy TailBatching."""
     partial_rollout: PartialRollout = Field(default_factory=PartialRollout)
     """Knobs of strategy PartialRollout."""
+    reorder_rollout: ReorderRollout = Field(default_factory=ReorderRollout)
+    """Knobs of strategy ReorderRollout."""
+    admission: Admission = Field(default_factory=Admission)
+    """Which requests run at once."""
+    leftovers: Leftovers | None = None
+    """Tokens of unfinished responses: KeepTokens continues them in a later round, under newer weights. Unset: what the
+    strategy does by itself, which is KeepTokens for PartialRollout and DropTokens for the others."""
+    handover: Handover | None = None
+    """Pipelined: the trainer gets groups while the round still runs, promptsPerUpdate by promptsPerUpdate. Unset: what
+    the strategy does by itself, which is Pipelined for GroupPipeline and AfterRound for the others."""
+    max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
+    """Pipelined: whole groups are given to the trainer up to so many tokens at a time; a larger group goes alone."""
     on_finish: OnFinish = OnFinish.DRAIN
     """Drain: deferred draws are trained in one more, smaller long round; Leave: their number is reported."""
     engine: Engine = Field(default_factory=Engine)
     """The inference engines."""
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether unfinished responses are continued in a later round."""
+        return self.strategy is Strategy.PARTIAL_ROLLOUT or self.leftovers is Leftovers.KEEP_TOKENS
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the trainer gets groups while the round still runs."""
+        preset = Handover.PIPELINED if self.strategy is Strategy.GROUP_PIPELINE else Handover.AFTER_ROUND
+        return (self.handover or preset) is Handover.PIPELINED

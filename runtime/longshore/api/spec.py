@@ -7,8 +7,9 @@ from pydantic import Field, model_validator
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import IMMUTABLE, ApiModel, cel
 from longshore.api.model import Data, Evaluation, Model
+from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
-from longshore.api.rollout import OnPolicy, Rollout, Strategy
+from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
 from longshore.api.training import Checkpoint, Reward, RewardKind, Trainer
 
 
@@ -33,6 +34,35 @@ _SPEC_RULES = cel(
         "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout'",
         "PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
         ".rollout.strategy",
+    ),
+    (
+        "self.rollout.onPolicy != 'Strict' || !has(self.rollout.leftovers) || self.rollout.leftovers != 'KeepTokens'",
+        "KeepTokens trains on tokens of older weights: set onPolicy to Relaxed or leftovers to DropTokens",
+        ".rollout.leftovers",
+    ),
+    (
+        "!has(self.rollout.leftovers) || self.rollout.strategy != 'PartialRollout' || "
+        "self.rollout.leftovers == 'KeepTokens'",
+        "PartialRollout is about keeping tokens: choose ReorderRollout to drop them",
+        ".rollout.leftovers",
+    ),
+    (
+        "!has(self.rollout.leftovers) || !(self.rollout.strategy in ['Synchronous', 'GroupPipeline'])",
+        "this strategy leaves nothing over: remove leftovers or choose another strategy",
+        ".rollout.leftovers",
+    ),
+    (
+        "self.algorithm.name != 'ReinforcePlusPlus' || !has(self.algorithm.promptsPerUpdate) || "
+        "self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep",
+        "ReinforcePlusPlus whitens over the whole batch: remove promptsPerUpdate or choose another algorithm",
+        ".algorithm.promptsPerUpdate",
+    ),
+    (
+        "self.algorithm.name != 'ReinforcePlusPlus' || (self.rollout.strategy != 'GroupPipeline' && "
+        "(!has(self.rollout.handover) || self.rollout.handover != 'Pipelined'))",
+        "ReinforcePlusPlus whitens advantages over the whole batch, which a pipeline never holds: choose another "
+        "algorithm or handover AfterRound",
+        ".rollout.handover",
     ),
     (
         "self.algorithm.maxResponseTokens < self.model.maxContextTokens",
@@ -117,8 +147,7 @@ class RLJobSpec(ApiModel):
         gpus, tp_size = self.workers.gpus_per_pod, self.rollout.engine.tensor_parallel_size
         if gpus and gpus % tp_size:
             raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide workers.gpusPerPod ({gpus})")
-        if self.rollout.on_policy is OnPolicy.STRICT and self.rollout.strategy is Strategy.PARTIAL_ROLLOUT:
-            raise ValueError("rollout.strategy: PartialRollout needs rollout.onPolicy: Relaxed")
+        _check_combination(self.algorithm, self.rollout)
         if (self.model.path is None) == (self.model.builtin is None):
             raise ValueError("model: set exactly one of path and builtin")
         if (self.data.path is None) == (self.data.builtin is None):
@@ -135,3 +164,20 @@ class RLJobSpec(ApiModel):
         if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
             raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
         return self
+
+
+def _check_combination(algorithm: Algorithm, rollout: Rollout) -> None:
+    """Parts of a round policy, and objectives, that would break a promise together."""
+    if rollout.on_policy is OnPolicy.STRICT and rollout.strategy is Strategy.PARTIAL_ROLLOUT:
+        raise ValueError("rollout.strategy: PartialRollout needs rollout.onPolicy: Relaxed")
+    if rollout.on_policy is OnPolicy.STRICT and rollout.leftovers is Leftovers.KEEP_TOKENS:
+        raise ValueError("rollout.leftovers: KeepTokens needs rollout.onPolicy: Relaxed")
+    if rollout.strategy is Strategy.PARTIAL_ROLLOUT and rollout.leftovers is Leftovers.DROP_TOKENS:
+        raise ValueError("rollout.leftovers: PartialRollout keeps tokens; choose ReorderRollout to drop them")
+    if rollout.leftovers is not None and rollout.strategy in (Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE):
+        raise ValueError(f"rollout.leftovers: {rollout.strategy} leaves nothing over; remove it")
+    if OBJECTIVES[algorithm.name].needs_whole_batch:
+        if algorithm.groups_per_update < algorithm.prompts_per_step:
+            raise ValueError(f"algorithm.promptsPerUpdate: {algorithm.name} needs the whole batch; remove it")
+        if rollout.is_pipelined:
+            raise ValueError(f"rollout.handover: {algorithm.name} needs the whole batch; set AfterRound")

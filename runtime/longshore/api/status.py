@@ -104,7 +104,7 @@ class DrawCounts(ApiModel):
     trained: int = 0
     """Consumed by an update."""
     zero_variance: int = 0
-    """Of those: all rewards of the group were equal, so that its advantages are 0."""
+    """All rewards of the group were equal: trained with advantages of 0, or left out under dynamicSampling."""
     rejected: int = 0
     """Replaced by a fresh draw because their reward could not be computed."""
     deferred: int = 0

@@ -1,16 +1,81 @@
-"""Group-relative advantages."""
+"""Advantages: how much better a response is than its siblings.
+
+Wherever rewards do not differ, advantages are exactly 0.0, so that a group without a signal has no gradient at all.
+"""
 
 from collections.abc import Sequence
+from itertools import chain
 from statistics import fmean, stdev
 
+from longshore.api.objective import AdvantageEstimator
 
-def group_advantages(rewards: Sequence[float], epsilon: float) -> tuple[float, ...]:
+Advantages = tuple[float, ...]
+
+
+def batch_advantages(
+    estimator: AdvantageEstimator, groups: Sequence[Sequence[float]], epsilon: float
+) -> list[Advantages]:
+    """Advantages of several groups, each given by the rewards of one prompt's responses.
+
+    Every estimator but BATCH_WHITENED looks at one group at a time: a streamed batch gives the same values as a whole
+    one.
+    """
+    match estimator:
+        case AdvantageEstimator.GROUP_NORMALISED:
+            return [group_advantages(rewards, epsilon) for rewards in groups]
+        case AdvantageEstimator.GROUP_CENTRED:
+            return [centred_advantages(rewards) for rewards in groups]
+        case AdvantageEstimator.LEAVE_ONE_OUT:
+            return [leave_one_out_advantages(rewards) for rewards in groups]
+        case AdvantageEstimator.BATCH_WHITENED:
+            return whitened_advantages(groups, epsilon)
+
+
+def group_advantages(rewards: Sequence[float], epsilon: float) -> Advantages:
     """Rewards of one prompt's responses, normalised among themselves: (r - mean) / (unbiased std + epsilon).
 
-    DeepSeekMath (GRPO), section 4.1. A group whose rewards are all equal gives exactly 0.0 everywhere, as does a group
-    of one. Nothing outside the group enters, so that a streamed batch gives the same values as a whole one.
+    DeepSeekMath (GRPO), section 4.1. Exactly 0.0 everywhere in a group whose rewards are all equal.
     """
-    if not rewards or min(rewards) == max(rewards):
+    if _are_equal(rewards):
         return (0.0,) * len(rewards)
     mean, spread = fmean(rewards), stdev(rewards)
     return tuple((reward - mean) / (spread + epsilon) for reward in rewards)
+
+
+def centred_advantages(rewards: Sequence[float]) -> Advantages:
+    """r - mean of the group: without the division, which makes very easy and very hard prompts weigh more.
+
+    Understanding R1-Zero-Like Training (Dr. GRPO), section 3.2.
+    """
+    if _are_equal(rewards):
+        return (0.0,) * len(rewards)
+    mean = fmean(rewards)
+    return tuple(reward - mean for reward in rewards)
+
+
+def leave_one_out_advantages(rewards: Sequence[float]) -> Advantages:
+    """r - mean of the *other* responses: a baseline that does not contain what it is compared with.
+
+    Back to Basics (Ahmadian et al., 2024). It equals n / (n - 1) times the centred reward.
+    """
+    if _are_equal(rewards):
+        return (0.0,) * len(rewards)
+    total, num_others = sum(rewards), len(rewards) - 1
+    return tuple(reward - (total - reward) / num_others for reward in rewards)
+
+
+def whitened_advantages(groups: Sequence[Sequence[float]], epsilon: float) -> list[Advantages]:
+    """Centred within each group, then divided by (unbiased std over the responses of the whole batch + epsilon).
+
+    REINFORCE++ with baseline. The batch's mean needs no subtraction: it is 0, since that of each group is.
+    """
+    centred = [centred_advantages(rewards) for rewards in groups]
+    values = list(chain.from_iterable(centred))
+    if _are_equal(values):
+        return centred
+    scale = stdev(values) + epsilon
+    return [tuple(value / scale for value in group) for group in centred]
+
+
+def _are_equal(values: Sequence[float]) -> bool:
+    return not values or min(values) == max(values)

@@ -1,58 +1,69 @@
-"""Active partial rollout (APRIL, section 3): start more groups than needed, keep the tokens of those that lag."""
+"""Active partial rollout (APRIL, section 2.2): start more groups than needed, keep the tokens of those that lag."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.rollout import PartialRollout as PartialRolloutKnobs
 from longshore.api.status import RoundKind
-from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.round import Admission, Leftover, ResponseId
-from longshore.policy.round_policy import BatchShape, RoundPolicy, _Plan, fresh
+from longshore.policy.draws import DrawCursor
+from longshore.policy.postponement import num_due
+from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
+from longshore.policy.waiting import Waiting, WaitingDraws
 
 
 class PartialRollout(RoundPolicy):
     """A round has N' = factor * P0 groups, those left over first, and ends when P0 of them are served.
 
     Finished responses of the others wait; running ones are cut off, keep their tokens and are continued next round.
+    A response gets tokens of one more policy version in every round that leaves it over, so a limit V on versions is a
+    limit V - 1 on postponements: the groups that would pass it are due, and the round waits for them.
     """
 
-    def __init__(self, shape: BatchShape, cursor: DrawCursor, knobs: PartialRolloutKnobs) -> None:
-        super().__init__(shape, cursor)
+    def __init__(
+        self,
+        shape: BatchShape,
+        cursor: DrawCursor,
+        knobs: PartialRolloutKnobs,
+        rules: AdmissionRules = NO_RULES,
+    ) -> None:
+        super().__init__(shape, cursor, rules)
         self._num_admitted = ceil_factor(knobs.group_factor, shape.num_prompts)
-        self._buffer: list[Leftover] = []
+        self._max_postponements = knobs.max_policy_versions - 1
+        assert self._num_admitted <= shape.num_prompts * knobs.max_policy_versions, "validation refuses it"
+        self._buffer = WaitingDraws(keeps_tokens=True)
 
     @property
     def num_deferred(self) -> int:
         return len(self._buffer)
 
-    def _plan(self) -> _Plan:
-        resumed = self._resume(self._num_admitted)
-        draws = self._cursor.take(self._num_admitted - len(resumed))
-        admissions = resumed + tuple(fresh(draw, self._shape.num_responses) for draw in draws)
-        return _Plan(RoundKind.FULL, self._shape.num_prompts, admissions)
+    def _plan(self) -> RoundPlan:
+        resumed = self._buffer.take(self._num_admitted)
+        return self._continue(resumed, self._shape.num_prompts, num_fresh=self._num_admitted - len(resumed))
 
-    def _plan_drain(self) -> _Plan:
-        resumed = self._resume(self._shape.num_prompts)
-        return _Plan(RoundKind.FULL, len(resumed), resumed)
+    def _plan_drain(self) -> RoundPlan:
+        num_groups = min(len(self._buffer), self._shape.num_prompts)
+        return self._continue(self._buffer.take(len(self._buffer)), num_groups, num_fresh=0)
 
-    def _resume(self, limit: int) -> tuple[Admission, ...]:
-        resumed, self._buffer = self._buffer[:limit], self._buffer[limit:]
-        return tuple(Admission(left.draw, left.running, left.finished) for left in resumed)
+    def _continue(self, resumed: Sequence[Waiting], num_groups: int, *, num_fresh: int) -> RoundPlan:
+        admissions = tuple(waiting.admission(self._shape.num_responses) for waiting in resumed)
+        count = num_due([waiting.num_postponed for waiting in resumed], num_groups, self._max_postponements)
+        oldest = sorted(resumed, key=lambda waiting: -waiting.num_postponed)
+        return RoundPlan(
+            RoundKind.FULL,
+            num_groups,
+            admissions + self._fresh(num_fresh),
+            num_candidates=len(admissions) + num_fresh,
+            due=frozenset(waiting.draw for waiting in oldest[:count]),
+        )
 
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
-        self._buffer += leftovers
-        return tuple(ResponseId(left.draw, index) for left in self._buffer for index in (*left.finished, *left.running))
+        self._buffer.left_over(leftovers)
+        return self._buffer.kept
 
     def _export_leftovers(self) -> list[Any]:
-        return [[left.draw.epoch, left.draw.index, list(left.finished), list(left.running)] for left in self._buffer]
+        return self._buffer.export_state()
 
     def _load_leftovers(self, state: Sequence[Any]) -> None:
-        self._buffer = [
-            Leftover(Draw(epoch, index), tuple(finished), tuple(running)) for epoch, index, finished, running in state
-        ]
-        if any(len(left.finished) + len(left.running) < self._shape.num_responses for left in self._buffer):
-            raise ValueError(
-                "algorithm.responsesPerPrompt: groups that were started with fewer responses still wait; "
-                "restore it or start a new job"
-            )
+        self._buffer.load_state(state, num_responses=self._shape.num_responses)

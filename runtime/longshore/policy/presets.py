@@ -1,19 +1,47 @@
-"""Round policies by the name that a user gives."""
+"""Round policies by the name that a user gives, with the parts that the user combines them with."""
 
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.draws import DrawCursor
+from longshore.policy.engine_load import ConcurrencyLimit
+from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.partial_rollout import PartialRollout
-from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.reorder_rollout import ReorderRollout
+from longshore.policy.round import Acceptance
+from longshore.policy.round_policy import AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching
 
 
-def round_policy(rollout: Rollout, shape: BatchShape, cursor: DrawCursor) -> RoundPolicy:
-    """The round policy of a job."""
+def round_policy(
+    rollout: Rollout,
+    shape: BatchShape,
+    cursor: DrawCursor,
+    *,
+    groups_per_update: int | None = None,
+    dynamic_sampling: bool = False,
+) -> RoundPolicy:
+    """The round policy of a job; `groups_per_update` is U, by default P0."""
+    rules = _admission_rules(rollout, groups_per_update or shape.num_prompts, dynamic_sampling)
     match rollout.strategy:
         case Strategy.SYNCHRONOUS:
-            return Synchronous(shape, cursor)
+            return Synchronous(shape, cursor, rules)
         case Strategy.TAIL_BATCHING:
-            return TailBatching(shape, cursor, rollout.tail_batching)
+            keeps = rollout.keeps_tokens
+            return TailBatching(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps)
         case Strategy.PARTIAL_ROLLOUT:
-            return PartialRollout(shape, cursor, rollout.partial_rollout)
+            return PartialRollout(shape, cursor, rollout.partial_rollout, rules)
+        case Strategy.REORDER_ROLLOUT:
+            knobs, max_num_seqs = rollout.reorder_rollout, rollout.engine.max_num_seqs
+            return ReorderRollout(shape, cursor, knobs, max_num_seqs, rules, keeps_tokens=rollout.keeps_tokens)
+        case Strategy.GROUP_PIPELINE:
+            return GroupPipeline(shape, cursor, rules)
+
+
+def _admission_rules(rollout: Rollout, groups_per_update: int, dynamic_sampling: bool) -> AdmissionRules:
+    admission, is_pipeline = rollout.admission, rollout.strategy is Strategy.GROUP_PIPELINE
+    return AdmissionRules(
+        acceptance=Acceptance.TRAINABLE if dynamic_sampling else Acceptance.SERVED,
+        frontier_width=admission.frontier_width or (groups_per_update if is_pipeline else None),
+        max_active_per_engine=admission.max_active_per_engine,
+        load_limit=ConcurrencyLimit(rollout.engine.max_num_seqs) if admission.adaptive else None,
+    )

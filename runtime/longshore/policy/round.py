@@ -1,11 +1,21 @@
-"""One round as a state machine: groups are admitted, responses finish, the first enough groups are accepted.
+"""One round as a state machine: groups are admitted, responses are launched and finish, enough groups are accepted.
 
-Every round policy is this machine with its own admission and its own treatment of what is left over.
+Every round policy is this machine with its own plan (`RoundPlan`) and its own treatment of what is left over.
+
+    admitted -> launched -> served -> accepted                     acceptance by Served
+                            served -> trainable -> accepted        acceptance by Trainable
+                                      trainable -> zero variance   consumed without a gradient, replaced
+                                      rejected                     its rewards failed: replaced
+
+Every event costs amortised constant time per response that it concerns.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
+from longshore.api.status import RoundKind
 from longshore.policy.draws import Draw
 
 
@@ -26,6 +36,8 @@ class ResponseFinished:
 
     response: ResponseId
     engine_step: int
+    num_tokens: int = 0
+    """Length of the whole response."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class AcceptedGroup:
-    """A group that the step trains on: exactly R0 responses, in the order in which they finished."""
+    """A group that the step may train on: exactly R0 responses, in the order in which they finished."""
 
     draw: Draw
     responses: tuple[int, ...]
@@ -51,6 +63,8 @@ class Decision:
 
     launch: tuple[ResponseId, ...] = ()
     abort: tuple[ResponseId, ...] = ()
+    score: tuple[AcceptedGroup, ...] = ()
+    """Groups whose rewards are wanted from here on."""
     accepted: tuple[AcceptedGroup, ...] = ()
     """Groups newly accepted for training."""
     ended: bool = False
@@ -59,65 +73,159 @@ class Decision:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A group that a round did not accept."""
+    """A group that a round did not accept. `running` names every response that has not finished, launched or not."""
 
     draw: Draw
     finished: tuple[int, ...]
     running: tuple[int, ...]
 
 
+class Acceptance(Enum):
+    """What makes a group count."""
+
+    SERVED = "served"
+    """R0 finished responses: a slow verifier never decides what is trained on."""
+    TRAINABLE = "trainable"
+    """Rewards that differ (DAPO, dynamic sampling)."""
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a round policy decides before a round."""
+
+    kind: RoundKind
+    num_groups: int
+    """Groups that make the batch."""
+    admissions: tuple[Admission, ...]
+    """Groups to start with, in this order."""
+    num_candidates: int
+    """Groups to hold: accepted ones and those that can still be; one that is consumed otherwise is replaced."""
+    due: frozenset[Draw] = frozenset()
+    """Draws without which the round does not end."""
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Which admitted requests may run. Both gates together: a request passes when each lets it."""
+
+    frontier_width: int | None = None
+    """F_w: groups in service at once (RolloutPipe, section 3.3); None: all."""
+    max_running: int | None = None
+    """Requests at once over all engines; None: all."""
+
+
 @dataclass
 class _Group:
-    running: list[int]
-    finished: list[int]
-    closed: bool = False
+    waiting: deque[int]
+    running: dict[int, None] = field(default_factory=dict)
+    finished: list[int] = field(default_factory=list)
+    is_served: bool = False
+    is_closed: bool = False
     """Cut off by the end of the round: what still finishes is noted for later rounds, and accepted in none."""
 
 
 @dataclass
-class Round:
-    """Accepts the first `num_groups` groups that have `num_responses` finished responses each."""
+class _Outcome:
+    """A decision that grows."""
 
-    num_groups: int
-    num_responses: int
-    _open: dict[Draw, _Group] = field(default_factory=dict)
-    _accepted: dict[Draw, AcceptedGroup] = field(default_factory=dict)
+    abort: list[ResponseId] = field(default_factory=list)
+    score: list[AcceptedGroup] = field(default_factory=list)
+    accepted: list[AcceptedGroup] = field(default_factory=list)
+
+
+class Round:
+    """Accepts the first `plan.num_groups` groups that qualify, those that are due among them."""
+
+    def __init__(self, plan: RoundPlan, num_responses: int, acceptance: Acceptance, gates: Gates) -> None:
+        self._num_groups = plan.num_groups
+        self._num_candidates = plan.num_candidates
+        self._num_responses = num_responses
+        self._acceptance = acceptance
+        self._gates = gates
+        self._due = set(plan.due)
+        self._open: dict[Draw, _Group] = {}
+        """Admitted and not consumed."""
+        self._qualified: deque[Draw] = deque()
+        """Groups that only lack a place in the batch, because those that are left belong to draws that are due."""
+        self._accepted: dict[Draw, AcceptedGroup] = {}
+        self._zero_variance: list[Draw] = []
+        self._frontier: set[Draw] = set()
+        self._queue: deque[Draw] = deque()
+        """Groups with responses to launch."""
+        self._num_running = 0
+        self._num_live = 0
+        """Groups that can still be accepted."""
+        self._was_cut_off = False
 
     def admit(self, admissions: Iterable[Admission]) -> Decision:
         """Start groups; one that already has enough finished responses is served at once."""
-        launch: list[ResponseId] = []
-        served: list[Draw] = []
+        outcome = _Outcome()
         for admission in admissions:
             draw = admission.draw
             assert draw not in self._open and draw not in self._accepted, f"draw {draw} admitted twice"
-            assert len(admission.launch) + len(admission.finished) >= self.num_responses
-            self._open[draw] = _Group(list(admission.launch), list(admission.finished))
-            if len(admission.finished) >= self.num_responses:
-                served.append(draw)
-            launch += [ResponseId(draw, index) for index in admission.launch]
-        return self._accept(served, launch)
+            assert len(admission.launch) + len(admission.finished) >= self._num_responses
+            self._open[draw] = _Group(deque(admission.launch), finished=list(admission.finished))
+            self._num_live += 1
+            self._queue.append(draw)
+            if len(admission.finished) >= self._num_responses:
+                self._serve(draw, outcome)
+        return self._decide(outcome)
 
     def finish(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Take finished responses; those of accepted groups came too late and are ignored."""
+        """Take finished responses; those of groups that need no more came too late and are ignored."""
+        outcome = _Outcome()
         served: list[Draw] = []
         for event in sorted(events, key=lambda event: (event.engine_step, event.response)):
-            group = self._open.get(event.response.draw)
-            if group is None or event.response.index not in group.running:
+            draw, index = event.response.draw, event.response.index
+            group = self._open.get(draw)
+            if group is None or index not in group.running:
                 continue
-            group.running.remove(event.response.index)
-            group.finished.append(event.response.index)
-            if len(group.finished) == self.num_responses and not group.closed:
-                served.append(event.response.draw)
-        return self._accept(served, [])
+            del group.running[index]
+            group.finished.append(index)
+            if group.is_closed:
+                continue
+            self._num_running -= 1
+            if len(group.finished) == self._num_responses:
+                served.append(draw)
+        for draw in served:
+            self._serve(draw, outcome)
+        return self._decide(outcome)
 
-    def reject(self, draw: Draw) -> None:
-        """Take an accepted group back; the caller admits a replacement."""
-        del self._accepted[draw]
+    def trainable(self, draw: Draw, *, zero_variance: bool) -> Decision:
+        """The rewards of a group are there; decides its fate where acceptance goes by them."""
+        outcome = _Outcome()
+        if self._acceptance is Acceptance.TRAINABLE and self._is_served(draw):
+            if zero_variance:
+                self._consume(draw)
+                self._zero_variance.append(draw)
+                self._fill(outcome)
+            else:
+                self._qualify(draw, outcome)
+        return self._decide(outcome)
+
+    def reject(self, draw: Draw) -> Decision:
+        """The rewards of a group failed: it is gone, and another takes its place."""
+        outcome = _Outcome()
+        if self._accepted.pop(draw, None) is None and self._is_served(draw):
+            self._consume(draw)
+        self._fill(outcome)
+        return self._decide(outcome)
+
+    def pass_through(self, gates: Gates) -> Decision:
+        """The gates have changed."""
+        self._gates = gates
+        return self._decide(_Outcome())
+
+    @property
+    def num_missing(self) -> int:
+        """Groups to admit so that there are as many candidates as planned (after a cut-off: as many as needed)."""
+        wanted = self._num_groups if self._was_cut_off else self._num_candidates
+        return 0 if self.ended else max(0, wanted - len(self._accepted) - self._num_live)
 
     @property
     def ended(self) -> bool:
         """Whether the batch is complete."""
-        return len(self._accepted) == self.num_groups
+        return len(self._accepted) == self._num_groups
 
     @property
     def accepted(self) -> tuple[AcceptedGroup, ...]:
@@ -125,35 +233,103 @@ class Round:
         return tuple(self._accepted.values())
 
     @property
-    def leftovers(self) -> tuple[Leftover, ...]:
-        """Groups admitted and not accepted, in order of admission."""
-        return tuple(Leftover(draw, tuple(group.finished), tuple(group.running)) for draw, group in self._open.items())
+    def zero_variance(self) -> tuple[Draw, ...]:
+        """Groups that were consumed because all their rewards were equal."""
+        return tuple(self._zero_variance)
 
-    def _accept(self, served: Iterable[Draw], launch: Sequence[ResponseId]) -> Decision:
-        accepted: list[AcceptedGroup] = []
-        abort: list[ResponseId] = []
-        for draw in served:
-            if self.ended:
-                break
-            group = self._open.pop(draw)
-            self._accepted[draw] = AcceptedGroup(draw, tuple(group.finished[: self.num_responses]))
-            accepted.append(self._accepted[draw])
-            abort += [ResponseId(draw, index) for index in group.running]
+    @property
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """Groups admitted and not consumed, in order of admission."""
+        return tuple(
+            Leftover(draw, tuple(group.finished), (*group.running, *group.waiting))
+            for draw, group in self._open.items()
+        )
+
+    def _is_served(self, draw: Draw) -> bool:
+        group = self._open.get(draw)
+        return group is not None and group.is_served and not group.is_closed
+
+    def _serve(self, draw: Draw, outcome: _Outcome) -> None:
+        """A group has its R0 responses: the rest of it stops, and the frontier moves on."""
+        group = self._open[draw]
+        group.is_served = True
+        outcome.abort += [ResponseId(draw, index) for index in group.running]
+        self._num_running -= len(group.running)
+        group.running, group.waiting = {}, deque()
+        self._frontier.discard(draw)
+        if self._acceptance is Acceptance.SERVED:
+            self._qualify(draw, outcome)
+        else:
+            outcome.score.append(self._group(draw))
+
+    def _qualify(self, draw: Draw, outcome: _Outcome) -> None:
+        if draw in self._due:
+            self._accept(draw, outcome)
+        else:
+            self._qualified.append(draw)
+        self._fill(outcome)
+
+    def _fill(self, outcome: _Outcome) -> None:
+        """Give places in the batch to those that wait for one; draws that are due keep theirs."""
+        while self._qualified and len(self._accepted) + len(self._due) < self._num_groups:
+            self._accept(self._qualified.popleft(), outcome)
+
+    def _accept(self, draw: Draw, outcome: _Outcome) -> None:
+        group = self._group(draw)
+        self._consume(draw)
+        self._accepted[draw] = group
+        outcome.accepted.append(group)
+        if self._acceptance is Acceptance.SERVED:
+            outcome.score.append(group)
+
+    def _group(self, draw: Draw) -> AcceptedGroup:
+        return AcceptedGroup(draw, tuple(self._open[draw].finished[: self._num_responses]))
+
+    def _consume(self, draw: Draw) -> None:
+        del self._open[draw]
+        self._due.discard(draw)
+        self._num_live -= 1
+
+    def _decide(self, outcome: _Outcome) -> Decision:
         if self.ended:
-            abort += self._close()
-        never_started = set(launch) & set(abort)
+            self._cut_off(outcome)
         return Decision(
-            launch=tuple(response for response in launch if response not in never_started),
-            abort=tuple(response for response in abort if response not in never_started),
-            accepted=tuple(accepted),
+            launch=tuple(self._launch()),
+            abort=tuple(outcome.abort),
+            score=tuple(outcome.score),
+            accepted=tuple(outcome.accepted),
             ended=self.ended,
         )
 
-    def _close(self) -> list[ResponseId]:
-        """Cut off every open group; returns what it was still running."""
-        cut_off: list[ResponseId] = []
-        for draw, group in self._open.items():
-            if not group.closed:
-                group.closed = True
-                cut_off += [ResponseId(draw, index) for index in group.running]
-        return cut_off
+    def _launch(self) -> list[ResponseId]:
+        """Launch what the gates let through, group by group in order of admission."""
+        launched: list[ResponseId] = []
+        width, max_running = self._gates.frontier_width, self._gates.max_running
+        while self._queue:
+            draw = self._queue[0]
+            group = self._open.get(draw)
+            if group is None or not group.waiting:
+                self._queue.popleft()
+                continue
+            if draw not in self._frontier and width is not None and len(self._frontier) >= width:
+                break
+            if max_running is not None and self._num_running >= max_running:
+                break
+            self._frontier.add(draw)
+            index = group.waiting.popleft()
+            group.running[index] = None
+            self._num_running += 1
+            launched.append(ResponseId(draw, index))
+        return launched
+
+    def _cut_off(self, outcome: _Outcome) -> None:
+        """End what is still open; what was running may just have finished, and is then noted."""
+        self._was_cut_off = True
+        for draw, group in self._open.items() if self._num_live else ():
+            if not group.is_closed:
+                group.is_closed = True
+                outcome.abort += [ResponseId(draw, index) for index in group.running]
+        self._num_live = self._num_running = 0
+        self._qualified.clear()
+        self._frontier.clear()
+        self._queue.clear()

@@ -1,20 +1,29 @@
-"""What every round policy offers to its drivers: the Ray runtime, the simulator and the tests."""
+"""What every round policy offers to its drivers: the Ray runtime, the simulator and the tests.
+
+A round policy is four choices: admission (`_plan`, and the gates), acceptance, leftovers, and the handover to the
+trainer (`policy.handover`). Presets differ in `_plan` and in what they do with leftovers; gates and acceptance combine
+with each of them.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.round import (
+    Acceptance,
     AcceptedGroup,
     Admission,
     Decision,
+    Gates,
     Leftover,
     ResponseFinished,
     ResponseId,
     Round,
+    RoundPlan,
 )
 
 
@@ -27,10 +36,29 @@ class BatchShape:
 
 
 @dataclass(frozen=True)
+class AdmissionRules:
+    """What may run at once, whatever the preset, and what makes a group count."""
+
+    acceptance: Acceptance = Acceptance.SERVED
+    frontier_width: int | None = None
+    """F_w: groups in service at once."""
+    max_active_per_engine: int | None = None
+    """Requests at once, per engine."""
+    load_limit: ConcurrencyLimit | None = None
+    """Requests at once by what the engines bear."""
+
+
+NO_RULES: Final = AdmissionRules()
+"""Everything at once; served groups count."""
+
+
+@dataclass(frozen=True)
 class RoundStart:
     """A round begins: its kind and what to launch first."""
 
     kind: RoundKind
+    num_groups: int
+    """Groups that make the batch."""
     decision: Decision
 
 
@@ -43,14 +71,9 @@ class RoundEnd:
     deferred: tuple[Draw, ...]
     """Draws that this round dropped and that wait for a later one."""
     kept: tuple[ResponseId, ...]
-    """Responses of deferred draws whose tokens must be kept; the tokens of all others are dropped."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    kind: RoundKind
-    num_groups: int
-    admissions: tuple[Admission, ...]
+    """Responses of waiting draws whose tokens must be kept; the tokens of all others are dropped."""
+    zero_variance: tuple[Draw, ...] = ()
+    """Draws that dynamic sampling consumed without training on them."""
 
 
 class RoundPolicy(ABC):
@@ -60,29 +83,49 @@ class RoundPolicy(ABC):
     restart begins the round again.
     """
 
-    def __init__(self, shape: BatchShape, cursor: DrawCursor) -> None:
+    def __init__(self, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules = NO_RULES) -> None:
         self._shape = shape
         self._cursor = cursor
+        self._rules = rules
         self._round: Round | None = None
         self._kind = RoundKind.FULL
+        self._engines: tuple[int, ...] = (0,)
 
-    def start_round(self, *, draining: bool = False) -> RoundStart:
-        """Begin a round; `draining` admits only what waits, as the last rounds of a job do."""
+    def start_round(self, *, draining: bool = False, engines: Collection[int] = (0,)) -> RoundStart:
+        """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do."""
         assert self._round is None, "the last round has not ended"
+        self._engines = tuple(engines)
         plan = self._plan_drain() if draining else self._plan()
-        self._round = Round(plan.num_groups, self._shape.num_responses)
         self._kind = plan.kind
-        return RoundStart(plan.kind, self._round.admit(plan.admissions))
+        self._round = Round(plan, self._shape.num_responses, self._rules.acceptance, self._gates)
+        return RoundStart(plan.kind, plan.num_groups, self._complete(self._round.admit(plan.admissions)))
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
         """Responses ended."""
-        return self._running.finish(events)
+        return self._complete(self._running.finish(events))
+
+    def group_trainable(self, draw: Draw, *, zero_variance: bool) -> Decision:
+        """A group has its rewards; `zero_variance`: all are equal, so that its advantages are 0."""
+        return self._complete(self._running.trainable(draw, zero_variance=zero_variance))
 
     def group_rejected(self, draw: Draw) -> Decision:
-        """An accepted group cannot be trained on: a fresh draw replaces it in this round, so the batch is exact."""
-        self._running.reject(draw)
-        replacement = self._cursor.take(1)[0]
-        return self._running.admit([fresh(replacement, self._shape.num_responses)])
+        """The rewards of a group failed: another draw takes its place in this round, so that the batch is exact."""
+        return self._complete(self._running.reject(draw))
+
+    def engine_load(self, engine: int, load: EngineLoad) -> Decision:
+        """An engine tells how busy it is; concurrency follows where the job asks for it."""
+        if self._rules.load_limit is None:
+            return Decision(ended=self._running.ended)
+        self._rules.load_limit.observed(engine, load)
+        return self._running.pass_through(self._gates)
+
+    def engines_changed(self, engines: Collection[int]) -> Decision:
+        """Engines were lost or came back."""
+        if self._rules.load_limit is not None:
+            for engine in set(self._engines).difference(engines):
+                self._rules.load_limit.lost(engine)
+        self._engines = tuple(engines)
+        return self._running.pass_through(self._gates)
 
     def end_round(self) -> RoundEnd:
         """Close a round whose batch is complete."""
@@ -91,7 +134,7 @@ class RoundPolicy(ABC):
         self._round = None
         kept = self._take_leftovers(running.leftovers)
         deferred = tuple(leftover.draw for leftover in running.leftovers)
-        return RoundEnd(self._kind, running.accepted, deferred, kept)
+        return RoundEnd(self._kind, running.accepted, deferred, kept, running.zero_variance)
 
     @property
     @abstractmethod
@@ -105,6 +148,7 @@ class RoundPolicy(ABC):
             "strategy": type(self).__name__,
             "cursor": self._cursor.export_state(),
             "leftovers": self._export_leftovers(),
+            "history": self._export_history(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -116,12 +160,14 @@ class RoundPolicy(ABC):
             )
         self._cursor.load_state(state["cursor"])
         self._load_leftovers(state["leftovers"])
+        if state["strategy"] == type(self).__name__:
+            self._load_history(state["history"])
 
     @abstractmethod
-    def _plan(self) -> _Plan: ...
+    def _plan(self) -> RoundPlan: ...
 
     @abstractmethod
-    def _plan_drain(self) -> _Plan: ...
+    def _plan_drain(self) -> RoundPlan: ...
 
     @abstractmethod
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]: ...
@@ -132,12 +178,49 @@ class RoundPolicy(ABC):
     @abstractmethod
     def _load_leftovers(self, state: Sequence[Any]) -> None: ...
 
+    def _export_history(self) -> dict[str, Any]:
+        """What a policy has learnt, besides the draws that wait."""
+        return {}
+
+    def _load_history(self, state: Mapping[str, Any]) -> None:
+        assert not state
+
+    def _fresh(self, num_draws: int, num_responses: int | None = None) -> tuple[Admission, ...]:
+        """Admissions of the next draws of the data."""
+        count = num_responses or self._shape.num_responses
+        return tuple(fresh(draw, count) for draw in self._cursor.take(num_draws))
+
     @property
     def _running(self) -> Round:
         assert self._round is not None, "no round is running"
         return self._round
 
+    @property
+    def _gates(self) -> Gates:
+        rules = self._rules
+        limits = []
+        if rules.max_active_per_engine is not None:
+            limits.append(rules.max_active_per_engine * max(1, len(self._engines)))
+        if rules.load_limit is not None:
+            limits.append(rules.load_limit.total(self._engines or (0,)))
+        return Gates(rules.frontier_width, min(limits, default=None))
+
+    def _complete(self, decision: Decision) -> Decision:
+        """Replace groups that were consumed without a gradient, or rejected, by fresh draws."""
+        missing = self._running.num_missing
+        return decision if missing == 0 else _join(decision, self._running.admit(self._fresh(missing)))
+
 
 def fresh(draw: Draw, num_responses: int) -> Admission:
     """Admission of a draw from its beginning."""
     return Admission(draw, tuple(range(num_responses)))
+
+
+def _join(first: Decision, then: Decision) -> Decision:
+    return Decision(
+        launch=first.launch + then.launch,
+        abort=first.abort + then.abort,
+        score=first.score + then.score,
+        accepted=first.accepted + then.accepted,
+        ended=then.ended,
+    )

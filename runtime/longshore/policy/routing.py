@@ -42,6 +42,11 @@ class Router:
         """Whether anything can be placed."""
         return bool(self._load)
 
+    @property
+    def engines(self) -> tuple[int, ...]:
+        """Where responses can be placed."""
+        return tuple(self._load)
+
     def engine_of(self, response: ResponseId) -> int | None:
         """Where a response runs."""
         return self._placed.get(response)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.status import RoundKind
-from longshore.policy.round import Leftover, ResponseId
-from longshore.policy.round_policy import RoundPolicy, _Plan, fresh
+from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round_policy import RoundPolicy
 
 
 class Synchronous(RoundPolicy):
@@ -15,12 +15,11 @@ class Synchronous(RoundPolicy):
     def num_deferred(self) -> int:
         return 0
 
-    def _plan(self) -> _Plan:
-        draws = self._cursor.take(self._shape.num_prompts)
-        admissions = tuple(fresh(draw, self._shape.num_responses) for draw in draws)
-        return _Plan(RoundKind.FULL, len(draws), admissions)
+    def _plan(self) -> RoundPlan:
+        num_prompts = self._shape.num_prompts
+        return RoundPlan(RoundKind.FULL, num_prompts, self._fresh(num_prompts), num_prompts)
 
-    def _plan_drain(self) -> _Plan:
+    def _plan_drain(self) -> RoundPlan:
         raise AssertionError("a synchronous round leaves nothing to drain")
 
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:

@@ -1,57 +1,72 @@
 """Tail batching (RollPacker, section 3): short speculative rounds, and a long one when enough draws were deferred."""
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.rollout import TailBatching as TailBatchingKnobs
 from longshore.api.status import RoundKind
-from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.round import Leftover, ResponseId
-from longshore.policy.round_policy import BatchShape, RoundPolicy, _Plan, fresh
+from longshore.policy.draws import DrawCursor
+from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
+from longshore.policy.waiting import WaitingDraws
 
 
 class TailBatching(RoundPolicy):
     """A short round starts ceil(eta P0) draws x ceil(eta R0) responses and accepts the first P0 x R0.
 
-    What it drops waits, as whole draws and without tokens, in the long-prompt queue. When the queue holds P0 draws,
-    the next round is long: the P0 oldest, R0 responses each, all accepted. So no draw is lost, and none waits forever.
+    What it drops waits, as whole draws, in the long-prompt queue. When the queue holds P0 draws, the next round is
+    long: the P0 oldest, R0 responses each, all accepted. So no draw is lost, and none waits for ever. In strict rounds
+    the queue holds no tokens; otherwise they may be kept, and the long round continues them (section 7).
+
+    With acceptance by trainable groups this is the DAPO variant of section 7: issue goes on in place of groups of zero
+    variance, which are consumed and never queued, and the round ends when P0 groups with a gradient are there.
     """
 
-    def __init__(self, shape: BatchShape, cursor: DrawCursor, knobs: TailBatchingKnobs) -> None:
-        super().__init__(shape, cursor)
+    def __init__(
+        self,
+        shape: BatchShape,
+        cursor: DrawCursor,
+        knobs: TailBatchingKnobs,
+        rules: AdmissionRules = NO_RULES,
+        *,
+        keeps_tokens: bool = False,
+    ) -> None:
+        super().__init__(shape, cursor, rules)
         self._num_speculative_prompts = ceil_factor(knobs.prompt_factor, shape.num_prompts)
         self._num_speculative_responses = ceil_factor(knobs.response_factor, shape.num_responses)
-        self._queue: deque[Draw] = deque()
+        self._queue = WaitingDraws(keeps_tokens=keeps_tokens)
 
     @property
     def num_deferred(self) -> int:
         return len(self._queue)
 
-    def _plan(self) -> _Plan:
-        if len(self._queue) >= self._shape.num_prompts:
-            return self._long(self._shape.num_prompts)
-        draws = self._cursor.take(self._num_speculative_prompts)
-        admissions = tuple(fresh(draw, self._num_speculative_responses) for draw in draws)
-        return _Plan(RoundKind.SHORT, self._shape.num_prompts, admissions)
+    def _plan(self) -> RoundPlan:
+        num_prompts = self._shape.num_prompts
+        if len(self._queue) >= num_prompts:
+            return self._long(num_prompts)
+        admissions = self._fresh(self._num_speculative_prompts, self._num_speculative_responses)
+        return RoundPlan(RoundKind.SHORT, num_prompts, admissions, self._num_speculative_prompts)
 
-    def _plan_drain(self) -> _Plan:
+    def _plan_drain(self) -> RoundPlan:
         return self._long(min(len(self._queue), self._shape.num_prompts))
 
-    def _long(self, num_groups: int) -> _Plan:
-        admissions = tuple(fresh(self._queue.popleft(), self._shape.num_responses) for _ in range(num_groups))
-        return _Plan(RoundKind.LONG, num_groups, admissions)
+    def _long(self, num_groups: int) -> RoundPlan:
+        num_responses = self._shape.num_responses
+        admissions = tuple(
+            waiting.admission(num_responses, limit=num_responses) for waiting in self._queue.take(num_groups)
+        )
+        return RoundPlan(RoundKind.LONG, num_groups, admissions, num_groups)
 
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
-        self._queue.extend(leftover.draw for leftover in leftovers)
-        return ()
+        self._queue.left_over(leftovers)
+        return self._queue.kept
 
     def _export_leftovers(self) -> list[Any]:
-        return [[draw.epoch, draw.index] for draw in self._queue]
+        return self._queue.export_state()
 
     def _load_leftovers(self, state: Sequence[Any]) -> None:
-        self._queue = deque(Draw(epoch, index) for epoch, index in state)
+        self._queue.load_state(state, num_responses=self._shape.num_responses)
 
 
 def ceil_factor(factor: float, count: int) -> int:

@@ -1,7 +1,8 @@
 """A trainer without a model: exact arithmetic that remembers precisely which samples were trained, and when.
 
-Weights after an update depend on every sample's identity, tokens and advantage and on the denominator, and not on their
-order or on the replica that took them: two runs end with equal weights only if they trained on equal batches.
+Weights after an update depend on every sample's identity, tokens, loss mask and advantage and on the denominator, and
+not on their order or on the replica that took them: two runs end with equal weights only if they trained on equal
+batches.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from longshore.policy.aggregation import token_weight
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
@@ -37,16 +39,21 @@ class FakeTrainer:
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the samples' digests."""
         for sample in samples:
-            self._gradient = (self._gradient + _digest(_identity(sample))) % _MODULUS
-        num_tokens = sum(len(sample.response_tokens) for sample in samples)
-        loss = -sum(sample.advantage * len(sample.response_tokens) for sample in samples)
-        return GradientSums(num_tokens=num_tokens, loss=loss, policy_loss=loss)
+            if sample.num_loss_tokens:
+                self._gradient = (self._gradient + _digest(_identity(sample))) % _MODULUS
+        loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
+        return GradientSums(
+            num_tokens=sum(len(sample.response_tokens) for sample in samples),
+            num_loss_tokens=sum(sample.num_loss_tokens for sample in samples),
+            loss=loss,
+            policy_loss=loss,
+        )
 
-    def update(self, num_tokens: int) -> UpdateReport:
+    def update(self, denominator: float) -> UpdateReport:
         """All replicas together: add the digests up and mix them, and the denominator, into the weights."""
-        assert num_tokens > 0, "an update needs the token count of the whole step"
+        assert denominator > 0, "an update needs the denominator of the whole step"
         total = np.array(self._world.add_up(self._gradient.tolist()), dtype=np.int64) % _MODULUS
-        self._weights = (5 * self._weights + total + _digest(f"tokens/{num_tokens}")) % _MODULUS
+        self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
         self._policy_version += 1
         self.discard()
         return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
@@ -72,6 +79,11 @@ class FakeTrainer:
         """Forget accumulated samples."""
         self._gradient = _zeros()
 
+    def _weight(self, sample: Sample) -> float:
+        """Of all loss-mask tokens of a sample together."""
+        number = sample.num_loss_tokens
+        return number * token_weight(self._options.objective.aggregation, number) if number else 0.0
+
     def sleep(self) -> None:
         """Nothing to free."""
 
@@ -85,7 +97,7 @@ def _zeros() -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 def _identity(sample: Sample) -> str:
     tokens = ",".join(map(str, (*sample.prompt_tokens, -1, *sample.response_tokens)))
-    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}"
+    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{sample.loss_mask}"
 
 
 def _digest(text: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

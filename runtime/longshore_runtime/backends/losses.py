@@ -1,11 +1,22 @@
-"""Losses of policy-gradient training, per response token. All tensors are flat: one value per response token."""
+"""Losses of policy-gradient training, per response token. All tensors are flat: one value per response token.
 
+Whatever the objective, a step's loss is a sum over tokens of weight * loss, divided by one denominator. A ratio of
+whole responses fits in as one that all their tokens share.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from longshore.api.algorithm import ImportanceSampling
+from longshore.api.objective import RatioLevel
+from longshore.policy.aggregation import token_weight
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions
 
 _TOKENS_PER_CHUNK = 4096
 """The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
@@ -16,10 +27,52 @@ class TokenLosses:
     """Losses of response tokens; `total` carries the gradient, the others are for metrics."""
 
     total: Tensor
+    """Weighted; its sum over the whole step, divided by the step's denominator, is the loss."""
     policy: Tensor
+    """Weighted likewise."""
     kl: Tensor
+    """Not weighted."""
     clipped: Tensor
-    """1 where clipping removed the gradient."""
+    """1 where clipping removed the gradient, or truncation cut the weight."""
+
+
+def sample_losses(
+    samples: Sequence[Sample],
+    log_probs: Tensor,
+    entropies: Tensor,
+    reference_log_probs: Tensor | None,
+    options: TrainerOptions,
+) -> tuple[Tensor, GradientSums]:
+    """Unreduced loss of whole samples, to be differentiated, and what is reported of them.
+
+    The tensors have one value per response token, samples one after the other. Tokens outside of the loss mask enter
+    neither loss nor sums; `GradientSums.num_tokens` alone counts them.
+    """
+
+    def flat(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=log_probs.dtype, device=log_probs.device)
+
+    kept = _loss_mask(samples, log_probs.device)
+    lengths = [sample.num_loss_tokens for sample in samples]
+    rollout = flat([value for sample in samples for value in sample.rollout_log_probs])[kept]
+    advantages = flat([sample.advantage for sample in samples for _ in range(sample.num_loss_tokens)])
+    reference = None if reference_log_probs is None else reference_log_probs[kept]
+    trained = log_probs[kept]
+    losses = token_losses(trained, rollout, advantages, reference, lengths, options)
+    loss = losses.total.sum()
+    difference = trained.detach() - rollout
+    return loss, GradientSums(
+        num_tokens=len(log_probs),
+        num_loss_tokens=len(trained),
+        loss=loss.item(),
+        policy_loss=losses.policy.sum().item(),
+        kl=losses.kl.sum().item(),
+        ppo_kl=-difference.sum().item(),
+        entropy=entropies[kept].sum().item(),
+        clipped=losses.clipped.sum().item(),
+        mismatch=difference.abs().sum().item(),
+        mismatch_max=difference.abs().max().item() if len(trained) else 0.0,
+    )
 
 
 def token_log_probs(
@@ -37,31 +90,34 @@ def token_log_probs(
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
 
-def grpo_token_losses(
+def token_losses(
     log_probs: Tensor,
     rollout_log_probs: Tensor,
     advantages: Tensor,
     reference_log_probs: Tensor | None,
-    *,
-    clip_low: float,
-    clip_high: float,
-    kl_coefficient: float,
+    lengths: Sequence[int],
+    options: TrainerOptions,
 ) -> TokenLosses:
-    """Clipped policy-gradient loss plus the KL penalty (DeepSeekMath, equations 3 and 4; DAPO's separate upper clip).
+    """Policy-gradient loss plus the KL penalty of the loss-mask tokens of whole responses, which have these `lengths`.
 
-    The ratio is against the distribution that sampled the tokens. Nothing is normalised: whoever adds tokens up
-    divides by the number of tokens of the whole step.
+    The ratio is against the distribution that sampled the tokens: clipped (DeepSeekMath, equations 3 and 4; DAPO's
+    separate upper clip; GSPO, equations 5 to 7, where it is the response's), or a truncated weight without gradient.
     """
-    ratio = torch.exp(log_probs - rollout_log_probs)
-    surrogate = ratio * advantages
-    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
-    policy = -torch.minimum(surrogate, bounded)
+    log_ratio = log_probs - rollout_log_probs
+    if options.objective.ratio is RatioLevel.SEQUENCE:
+        log_ratio = _mean_per_response(log_ratio, lengths)
+    ratio = torch.exp(log_ratio)
+    if options.importance_sampling is ImportanceSampling.TRUNCATED:
+        policy, clipped = _truncated(ratio, log_probs, advantages, options.importance_cap)
+    else:
+        policy, clipped = _clipped(ratio, advantages, options.clip_low, options.clip_high)
     kl = torch.zeros_like(log_probs) if reference_log_probs is None else k3(log_probs, reference_log_probs)
+    weights = _weights(lengths, log_probs, options)
     return TokenLosses(
-        total=policy + kl_coefficient * kl,
-        policy=policy.detach(),
+        total=weights * (policy + options.kl_coefficient * kl),
+        policy=(weights * policy).detach(),
         kl=kl.detach(),
-        clipped=(bounded < surrogate).detach().float(),
+        clipped=clipped.detach().float(),
     )
 
 
@@ -69,6 +125,34 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     """Estimate of KL(policy || reference) at tokens of the policy: unbiased and never negative (Schulman's k3)."""
     difference = reference_log_probs - log_probs
     return torch.exp(difference) - difference - 1.0
+
+
+def _clipped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
+    surrogate = ratio * advantages
+    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
+    return -torch.minimum(surrogate, bounded), bounded < surrogate
+
+
+def _truncated(ratio: Tensor, log_probs: Tensor, advantages: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """Truncated importance sampling (IMPALA, section 4.1): an off-policy REINFORCE gradient of bounded variance."""
+    return -ratio.detach().clamp(max=cap) * advantages * log_probs, ratio > cap
+
+
+def _mean_per_response(values: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Every token gets the mean of its response."""
+    responses = torch.split(values, [length for length in lengths if length > 0])
+    return torch.cat([values[:0], *(response.mean().expand(len(response)) for response in responses)])
+
+
+def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> Tensor:
+    aggregation = options.objective.aggregation
+    weights = [token_weight(aggregation, length) for length in lengths for _ in range(length)]
+    return torch.tensor(weights, dtype=like.dtype, device=like.device)
+
+
+def _loss_mask(samples: Sequence[Sample], device: torch.device) -> Tensor:
+    masks = (sample.loss_mask or (True,) * len(sample.response_tokens) for sample in samples)
+    return torch.tensor(list(chain.from_iterable(masks)), dtype=torch.bool, device=device)
 
 
 def _chunk_log_probs(

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from longshore_runtime.backends.causal_lm import CausalLM
-from longshore_runtime.backends.losses import grpo_token_losses
+from longshore_runtime.backends.losses import sample_losses
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.torch_world import add_up, join
 from longshore_runtime.backends.world import World
@@ -79,20 +79,20 @@ class TorchTrainer:
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
-        if self._reference is None:
-            # Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only.
-            silent = [sample for sample in samples if sample.advantage == 0.0]
-            with torch.no_grad():
-                sums = self._pass_over(silent)
-            return _add(sums, self._pass_over([sample for sample in samples if sample.advantage != 0.0]))
-        return self._pass_over(samples)
+        left_out = [sample for sample in samples if not sample.num_loss_tokens]
+        silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
+        trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
+        sums = GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in left_out))
+        with torch.no_grad():
+            sums += self._pass_over(silent)
+        return sums + self._pass_over(trained)
 
-    def update(self, num_tokens: int) -> UpdateReport:
-        """All replicas together: sum, divide by `num_tokens`, clip to the global norm, one AdamW step."""
-        assert num_tokens > 0, "an update needs the token count of the whole step"
+    def update(self, denominator: float) -> UpdateReport:
+        """All replicas together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
+        assert denominator > 0, "an update needs the denominator of the whole step"
         options, gradients = self._options, self._gradients.flat
         add_up(self._world, gradients)
-        gradients /= num_tokens
+        gradients /= denominator
         norm = torch.linalg.vector_norm(gradients).item()
         if not math.isfinite(norm):
             raise FloatingPointError(
@@ -159,43 +159,25 @@ class TorchTrainer:
             self._move(self._device)
             self._gradients.place(self._device)
 
+    def _is_silent(self, sample: Sample) -> bool:
+        """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
+        return sample.advantage == 0.0 and self._reference is None
+
     def _pass_over(self, samples: Sequence[Sample]) -> GradientSums:
         """Forward, and backward where gradients are enabled, micro-batch by micro-batch."""
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         sums = GradientSums()
         for indices in pack(lengths, self._options.max_tokens_per_micro_batch):
-            sums = _add(sums, self._micro_batch([samples[index] for index in indices]))
+            sums += self._micro_batch([samples[index] for index in indices])
         return sums
 
     def _micro_batch(self, samples: Sequence[Sample]) -> GradientSums:
-        options = self._options
-        rollout = self._flat([value for sample in samples for value in sample.rollout_log_probs])
-        advantages = self._flat([sample.advantage for sample in samples for _ in sample.response_tokens])
-        tokens = self._model.response_tokens(samples, options.temperature)
-        losses = grpo_token_losses(
-            tokens.log_probs,
-            rollout,
-            advantages,
-            self._reference_log_probs(samples),
-            clip_low=options.clip_low,
-            clip_high=options.clip_high,
-            kl_coefficient=options.kl_coefficient,
-        )
-        loss = losses.total.sum()
+        tokens = self._model.response_tokens(samples, self._options.temperature)
+        reference = self._reference_log_probs(samples)
+        loss, sums = sample_losses(samples, tokens.log_probs, tokens.entropies, reference, self._options)
         if torch.is_grad_enabled():
             torch.autograd.backward(loss)
-        difference = tokens.log_probs.detach() - rollout
-        return GradientSums(
-            num_tokens=len(rollout),
-            loss=loss.item(),
-            policy_loss=losses.policy.sum().item(),
-            kl=losses.kl.sum().item(),
-            ppo_kl=-difference.sum().item(),
-            entropy=tokens.entropies.sum().item(),
-            clipped=losses.clipped.sum().item(),
-            mismatch=difference.abs().sum().item(),
-            mismatch_max=difference.abs().max().item(),
-        )
+        return sums
 
     def _reference_log_probs(self, samples: Sequence[Sample]) -> Tensor | None:
         if self._reference is None:
@@ -208,9 +190,6 @@ class TorchTrainer:
         reference.module.requires_grad_(False)
         return reference
 
-    def _flat(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)
-
     def _move(self, device: torch.device) -> None:
         for model in (self._model, self._reference):
             if model is not None:
@@ -219,10 +198,3 @@ class TorchTrainer:
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.dim() > 0:
                     state[name] = value.to(device)
-
-
-def _add(one: GradientSums, other: GradientSums) -> GradientSums:
-    """Sums of two disjoint sets of samples."""
-    mismatch_max = max(one.mismatch_max, other.mismatch_max)
-    sums = {name: value + getattr(other, name) for name, value in asdict(one).items()}
-    return replace(GradientSums(**sums), mismatch_max=mismatch_max)

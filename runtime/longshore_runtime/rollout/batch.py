@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundEnd
+from longshore.policy.selection_bias import SelectionBias
 from longshore_runtime.types import Completion
 
 
@@ -38,6 +39,10 @@ class RoundResult:
     """Tokens that later rounds continue from."""
     rejected: Mapping[Draw, str]
     """Draws replaced because their reward could not be computed, and why."""
+    dropped: tuple[ScoredGroup, ...]
+    """Groups that dynamic sampling left out because all their rewards are equal."""
+    selection: SelectionBias
+    """How what was accepted differs from what was sampled."""
     num_launched: int
     num_aborted: int
     """Launched responses that were cut off."""

@@ -16,6 +16,9 @@ from longshore_runtime.types import Completion, Engine, EngineStats, Request, We
 
 Command = Callable[[Engine], Any]
 
+Batch = tuple[list[Completion], EngineStats]
+"""Responses that ended, and the state of the engine at that time."""
+
 
 class EngineDied(Exception):
     """The engine raised an error and takes no more work: one sentence."""
@@ -30,7 +33,7 @@ class _Call:
 class EngineThread(threading.Thread):
     """Creates an engine and steps it while it has work, with the commands between two steps."""
 
-    def __init__(self, create: Callable[[], Engine], on_completions: Callable[[list[Completion]], None]) -> None:
+    def __init__(self, create: Callable[[], Engine], on_completions: Callable[[Batch], None]) -> None:
         super().__init__(name="engine", daemon=True)
         self.started: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -76,7 +79,7 @@ class EngineThread(threading.Thread):
     def emit(self, completions: Sequence[Completion]) -> None:
         """Send responses on; called by the thread and by its commands."""
         if completions:
-            self._on_completions(list(completions))
+            self._on_completions((list(completions), self.stats))
 
     def _obey(self, engine: Engine) -> bool:
         """Run the commands that wait, or wait for one if the engine is idle; False: stop."""
@@ -119,7 +122,7 @@ class EngineActor:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_event_loop()
-        self._batches: asyncio.Queue[list[Completion]] = asyncio.Queue()
+        self._batches: asyncio.Queue[Batch] = asyncio.Queue()
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._next = 0
         self._thread: EngineThread | None = None
@@ -161,7 +164,7 @@ class EngineActor:
         return self._running.stats
 
     @ray.method(num_returns="streaming")
-    async def events(self) -> AsyncIterator[list[Completion]]:
+    async def events(self) -> AsyncIterator[Batch]:
         """Responses as they end, batch by batch; raises EngineDied when the engine fails."""
         ended = asyncio.wrap_future(self._running.ended)
         while True:
@@ -178,8 +181,8 @@ class EngineActor:
         assert self._thread is not None, "start comes first"
         return self._thread
 
-    def _emit(self, completions: list[Completion]) -> None:
-        self._loop.call_soon_threadsafe(self._batches.put_nowait, completions)
+    def _emit(self, batch: Batch) -> None:
+        self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
 
     async def _in_turn(self, number: int, command: Command) -> Any:
         if number != self._next:

@@ -105,7 +105,8 @@ class EngineHandle:
         reason = "its event stream ended"
         try:
             for reference in stream:
-                self._events.put(ResponsesEnded(self.engine, ray.get(reference)))
+                completions, stats = ray.get(reference)
+                self._events.put(ResponsesEnded(self.engine, completions, stats))
         except ray.exceptions.RayError as error:
             reason = str(_engine_error(error))
         if self._end():

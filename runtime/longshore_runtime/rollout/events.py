@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.policy.draws import Draw
-from longshore_runtime.types import Completion
+from longshore_runtime.types import Completion, EngineStats
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,8 @@ class ResponsesEnded:
 
     engine: int
     completions: Sequence[Completion]
+    stats: EngineStats | None = None
+    """State of the engine at that time."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import structlog
 from longshore.api.status import RoundKind
 from longshore.api.training import OnRewardError
 from longshore.policy.draws import Draw
+from longshore.policy.engine_load import EngineLoad
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.routing import Router
+from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
@@ -34,6 +36,8 @@ _MAX_FRUITLESS_LOSSES: Final = 5
 """An engine that is lost more often without finishing a response has a fault that does not go away."""
 _MAX_REJECTED_SHARE: Final = 4
 """A round that rejects more than so many times its batch would never end."""
+_MAX_DROPPED_SHARE: Final = 32
+"""Likewise for dynamic sampling, when (nearly) all groups have equal rewards."""
 
 
 class Engines(Protocol):
@@ -56,7 +60,7 @@ class Engines(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores accepted groups; the outcome arrives as a GroupScored event."""
+    """Scores groups; the outcome arrives as a GroupScored event."""
 
     def score(self, draw: Draw, completions: Sequence[Completion]) -> None:
         """Start scoring; does not wait."""
@@ -89,7 +93,9 @@ class RoundRunner:
         clock: Clock,
         on_reward_error: OnRewardError,
         on_progress: Callable[[Progress], None],
+        on_trainable: Callable[[ScoredGroup], None] = lambda group: None,
     ) -> None:
+        """`on_trainable` gets every group of the batch once, as soon as it is accepted and has its rewards."""
         self._policy = policy
         self._engines = engines
         self._scorer = scorer
@@ -98,16 +104,21 @@ class RoundRunner:
         self._clock = clock
         self._on_reward_error = on_reward_error
         self._on_progress = on_progress
+        self._on_trainable = on_trainable
         self._router = Router(engines.alive())
         self._kind = RoundKind.FULL
+        self._num_groups = 0
         self._running: dict[str, ResponseId] = {}
         self._aborting: set[ResponseId] = set()
         self._unplaced: list[ResponseId] = []
         self._kept: dict[ResponseId, Completion] = {}
         self._completions: dict[ResponseId, Completion] = {}
-        self._scored: dict[Draw, GroupScored] = {}
+        self._unscored: dict[Draw, tuple[int, ...]] = {}
+        """Responses of the groups whose rewards are awaited."""
+        self._scored: dict[Draw, ScoredGroup] = {}
         self._rejected: dict[Draw, str] = {}
-        self._accepted: dict[Draw, tuple[int, ...]] = {}
+        self._num_dropped = 0
+        self._accepted: set[Draw] = set()
         self._num_launched = 0
         self._num_finished = 0
         self._num_aborted = 0
@@ -119,8 +130,8 @@ class RoundRunner:
         self._kept = dict(kept)
         self._completions = {key: value for key, value in kept.items() if value.finish_reason is not FinishReason.ABORT}
         started_s, before = self._clock.now_s(), self._engines.stats()
-        start = self._policy.start_round(draining=draining)
-        self._kind = start.kind
+        start = self._policy.start_round(draining=draining, engines=self._engines.alive())
+        self._kind, self._num_groups = start.kind, start.num_groups
         self._execute(start.decision)
         self._on_progress(Progress(self._kind, self._num_launched, 0))
         while not self._complete:
@@ -130,7 +141,7 @@ class RoundRunner:
 
     @property
     def _complete(self) -> bool:
-        return self._rollout_ended_s is not None and not self._running and len(self._scored) == len(self._accepted)
+        return self._rollout_ended_s is not None and not self._running and not self._unscored
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -144,6 +155,7 @@ class RoundRunner:
                 self._router.joined(engine)
                 waiting, self._unplaced = self._unplaced, []
                 self._place(waiting)
+                self._execute(self._policy.engines_changed(self._router.engines))
             case TrainerGone(reason=reason):
                 raise TrainerLost(reason)
             case StopRequested():
@@ -160,6 +172,7 @@ class RoundRunner:
         for response in self._aborting.intersection(orphans):
             self._running.pop(str(response), None)
         self._place([response for response in orphans if str(response) in self._running])
+        self._execute(self._policy.engines_changed(self._router.engines))
         self._engines.replace(engine)
 
     def _responses_ended(self, event: ResponsesEnded) -> None:
@@ -174,24 +187,50 @@ class RoundRunner:
                 self._num_aborted += 1
             else:
                 self._num_finished += 1
-                finished.append(ResponseFinished(response, completion.engine_step))
+                num_tokens = sum(len(run.tokens) for run in completion.runs)
+                finished.append(ResponseFinished(response, completion.engine_step, num_tokens))
+        if event.stats is not None:
+            self._execute(self._policy.engine_load(event.engine, _load(event.stats)))
         if finished:
             self._num_losses[event.engine] = 0
             self._execute(self._policy.responses_finished(finished))
             self._on_progress(Progress(self._kind, self._num_launched, self._num_finished))
 
     def _group_scored(self, event: GroupScored) -> None:
-        if event.error is None:
-            self._scored[event.draw] = event
+        draw = event.draw
+        indices = self._unscored.pop(draw, None)
+        if indices is None:
+            return  # The batch was complete without it: its rewards were asked for and are of no use.
+        if event.error is not None:
+            self._reward_failed(draw, event)
             return
+        group = self._scored_group(draw, indices, event)
+        zero_variance = len({score.reward for score in event.scores}) == 1
+        self._scored[draw] = group
+        if draw in self._accepted:
+            self._on_trainable(group)
+        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+        if zero_variance and draw not in self._accepted:
+            self._group_dropped()
+
+    def _group_dropped(self) -> None:
+        self._num_dropped += 1
+        if self._num_dropped > _MAX_DROPPED_SHARE * self._num_groups:
+            raise UserError(
+                f"algorithm.dynamicSampling: {self._num_dropped} groups of one round had equal rewards, which leaves "
+                "nothing to train on; use easier or harder prompts, or set it to false"
+            )
+
+    def _reward_failed(self, draw: Draw, event: GroupScored) -> None:
+        assert event.error is not None
         if self._on_reward_error is OnRewardError.FAIL or event.is_fatal:
             raise UserError(event.error)
-        self._rejected[event.draw] = event.error
-        if len(self._rejected) > _MAX_REJECTED_SHARE * len(self._accepted):
+        self._rejected[draw] = event.error
+        if len(self._rejected) > _MAX_REJECTED_SHARE * self._num_groups:
             raise UserError(f"reward: {len(self._rejected)} groups of one round had none; the last: {event.error}")
-        del self._accepted[event.draw]
+        self._accepted.discard(draw)
         self._rollout_ended_s = None
-        self._execute(self._policy.group_rejected(event.draw))
+        self._execute(self._policy.group_rejected(draw))
 
     def _execute(self, decision: Decision) -> None:
         self._num_launched += len(decision.launch)
@@ -199,12 +238,18 @@ class RoundRunner:
             self._running[str(response)] = response
         self._place(decision.launch)
         self._abort(decision.abort)
+        for group in decision.score:
+            self._unscored[group.draw] = group.responses
+            self._scorer.score(
+                group.draw, [self._completions[ResponseId(group.draw, index)] for index in group.responses]
+            )
         for group in decision.accepted:
-            self._accepted[group.draw] = group.responses
-            completions = [self._completions[ResponseId(group.draw, index)] for index in group.responses]
-            self._scorer.score(group.draw, completions)
+            self._accepted.add(group.draw)
+            if group.draw in self._scored:
+                self._on_trainable(self._scored[group.draw])
         if decision.ended and self._rollout_ended_s is None:
             self._rollout_ended_s = self._clock.now_s()
+            self._unscored = {draw: indices for draw, indices in self._unscored.items() if draw in self._accepted}
 
     def _place(self, responses: Sequence[ResponseId]) -> None:
         if not self._router.has_engines:
@@ -229,7 +274,6 @@ class RoundRunner:
     def _result(self, rollout_s: float, before: Mapping[int, EngineStats]) -> RoundResult:
         end = self._policy.end_round()
         accepted = sorted(end.accepted, key=lambda group: group.draw)
-        groups = tuple(self._scored_group(group.draw, group.responses) for group in accepted)
         tokens = {**self._kept, **self._completions}
         after = self._engines.stats()
         deltas = [(before.get(engine, EngineStats()), stats) for engine, stats in after.items()]
@@ -237,9 +281,11 @@ class RoundRunner:
         busy_s = sum(min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in deltas)
         return RoundResult(
             end=end,
-            groups=groups,
+            groups=tuple(self._scored[group.draw] for group in accepted),
             kept={response: tokens[response] for response in end.kept if response in tokens},
             rejected=self._rejected,
+            dropped=tuple(self._scored[draw] for draw in end.zero_variance),
+            selection=self._selection(),
             num_launched=self._num_launched,
             num_aborted=self._num_aborted,
             rollout_s=rollout_s,
@@ -249,13 +295,29 @@ class RoundRunner:
             num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
         )
 
-    def _scored_group(self, draw: Draw, indices: Sequence[int]) -> ScoredGroup:
-        scored = self._scored[draw]
+    def _selection(self) -> SelectionBias:
+        """Lengths of accepted responses against those of all that were started for the same prompts."""
+        started: dict[Draw, dict[int, int]] = {draw: {} for draw in self._accepted}
+        for response, completion in self._completions.items():
+            if response.draw in started:
+                started[response.draw][response.index] = sum(len(run.tokens) for run in completion.runs)
+        groups = []
+        for draw, lengths in started.items():
+            scored = self._scored[draw].responses
+            accepted = [lengths.pop(one.response.index) for one in scored]
+            groups.append(StartedGroup([one.reward for one in scored], accepted, list(lengths.values())))
+        return selection_bias(groups)
+
+    def _scored_group(self, draw: Draw, indices: Sequence[int], event: GroupScored) -> ScoredGroup:
         responses = (ResponseId(draw, index) for index in indices)
         return ScoredGroup(
             draw,
             tuple(
                 ScoredResponse(response, self._completions[response], score.reward, score.timed_out)
-                for response, score in zip(responses, scored.scores, strict=True)
+                for response, score in zip(responses, event.scores, strict=True)
             ),
         )
+
+
+def _load(stats: EngineStats) -> EngineLoad:
+    return EngineLoad(stats.num_running, stats.num_waiting, stats.kv_usage, stats.num_preemptions)

@@ -1,6 +1,6 @@
 """Tells the outside what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -23,7 +23,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
-from longshore_runtime.types import Sample, TrainResult
+from longshore_runtime.trainer.updates import StepTraining
 
 log = structlog.get_logger()
 
@@ -89,16 +89,15 @@ class Recorder:
         self,
         state: RunState,
         result: RoundResult,
-        samples: Sequence[Sample],
-        trained: TrainResult,
+        trained: StepTraining,
         times: StepTimes,
         queue_length: int,
     ) -> None:
         """A step is done."""
-        values = step_metrics(result, samples, trained, times, queue_length)
+        values = step_metrics(result, trained, times, queue_length)
         self._metrics.write(state.step, values)
         self._ledger.append(_ledger_row(state.step, result))
-        length = lengths(samples)
+        length = lengths(trained.samples)
         self._update(
             **_state_fields(state, {}),
             draws=_draw_counts(state, queue_length),
@@ -119,7 +118,7 @@ class Recorder:
             train_s=round(times.train_s, 2),
             step_s=round(times.step_s, 2),
             queue=queue_length,
-            grad_norm=round(trained.update.grad_norm, 3),
+            grad_norm=round(values["actor/grad_norm"], 3),
             mismatch=f"{values['rollout_corr/log_prob_mismatch_max']:.1e}",
         )
 
@@ -200,6 +199,7 @@ def _ledger_row(step: int, result: RoundResult) -> dict[str, Any]:
         "zero_variance": [
             str(group.draw) for group in result.groups if len({one.reward for one in group.responses}) == 1
         ],
+        "dropped": [str(group.draw) for group in result.dropped],
         "deferred": [str(draw) for draw in result.end.deferred],
         "rejected": {str(draw): why for draw, why in result.rejected.items()},
         "policy_versions": sorted(

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from longshore.api.status import RoundKind
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
-from longshore_runtime.types import FinishReason, Sample, TrainResult
+from longshore_runtime.trainer.samples import off_policy_token_share
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import FinishReason, Sample
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,17 @@ def lengths(samples: Sequence[Sample]) -> Lengths:
     return Lengths(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
 
-def step_metrics(
-    result: RoundResult, samples: Sequence[Sample], trained: TrainResult, times: StepTimes, queue_length: int
-) -> dict[str, float]:
+def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int) -> dict[str, float]:
     """All metrics of a step."""
+    samples = trained.samples
     responses = [one for group in result.groups for one in group.responses]
-    rewards = [sample.reward for sample in samples]
+    scores = [sample.reward for sample in samples]
+    rewards = [sample.reward + sample.penalty for sample in samples]
     advantages = [sample.advantage for sample in samples]
     response = lengths(samples)
     prompts = [len(sample.prompt_tokens) for sample in samples]
-    sums, num_tokens = trained.sums, trained.sums.num_tokens
+    sums = trained.sums
+    num_tokens, num_loss_tokens = sums.num_tokens, max(1, sums.num_loss_tokens)
     total_tokens = num_tokens + sum(prompts)
     clipped = sum(one.completion.finish_reason is FinishReason.LENGTH for one in responses)
     return {
@@ -68,29 +71,47 @@ def step_metrics(
         "response/sampled_tokens": result.num_sampled_tokens,
         "prompt_length/mean": _mean(prompts),
         "prompt_length/max": max(prompts),
-        "critic/score/mean": _mean(rewards),
+        "critic/score/mean": _mean(scores),
         "critic/rewards/mean": _mean(rewards),
         "critic/rewards/max": max(rewards),
         "critic/rewards/min": min(rewards),
         "critic/advantages/mean": _mean(advantages),
         "critic/returns/mean": _mean(advantages),
-        "actor/entropy": sums.entropy / num_tokens,
-        "actor/pg_loss": sums.policy_loss / num_tokens,
-        "actor/kl_loss": sums.kl / num_tokens,
-        "actor/ppo_kl": sums.ppo_kl / num_tokens,
-        "actor/pg_clipfrac": sums.clipped / num_tokens,
-        "actor/grad_norm": trained.update.grad_norm,
-        "actor/lr": trained.update.learning_rate,
-        "rollout_corr/log_prob_mismatch_mean": sums.mismatch / num_tokens,
+        "actor/entropy": sums.entropy / num_loss_tokens,
+        "actor/pg_loss": _mean([update.sums.policy_loss / update.denominator for update in trained.updates]),
+        "actor/kl_loss": sums.kl / num_loss_tokens,
+        "actor/ppo_kl": sums.ppo_kl / num_loss_tokens,
+        "actor/pg_clipfrac": sums.clipped / num_loss_tokens,
+        "actor/grad_norm": _mean([update.update.grad_norm for update in trained.updates]),
+        "actor/lr": trained.updates[-1].update.learning_rate,
+        "actor/num_updates": len(trained.updates),
+        "rollout_corr/log_prob_mismatch_mean": sums.mismatch / num_loss_tokens,
         "rollout_corr/log_prob_mismatch_max": sums.mismatch_max,
+        "rollout_corr/off_policy_token_share": off_policy_token_share(samples),
+        "selection/length_ratio": result.selection.overall.length_ratio,
+        **_selection(result),
+        "trainer/compute_s": trained.compute_s,
+        "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s)),
+        "trainer/first_dispatch_s": trained.first_dispatch_s,
         "reward/timed_out": sum(one.timed_out for one in responses),
         "round/is_long": float(result.end.kind is RoundKind.LONG),
         "round/queue_length": queue_length,
         "round/num_launched": result.num_launched,
         "round/num_preemptions": result.num_preemptions,
         "round/num_steps": result.num_steps,
-        "draws/zero_variance": sum(map(has_zero_variance, result.groups)),
+        "draws/zero_variance": sum(map(has_zero_variance, result.groups)) + len(result.dropped),
+        "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
+    }
+
+
+def _selection(result: RoundResult) -> dict[str, float]:
+    """Where the round had groups of that difficulty: 0 is the hardest quarter of the reward's scale, 3 the easiest."""
+    return {
+        f"selection/{name}/difficulty_{place}": value
+        for place, selected in enumerate(result.selection.by_difficulty)
+        if selected.num_groups
+        for name, value in (("length_ratio", selected.length_ratio), ("reward", selected.mean_reward))
     }
 
 

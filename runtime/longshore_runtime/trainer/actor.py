@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,11 +63,15 @@ class _TrainerActor:
         except (OSError, ValueError, KeyError) as error:
             raise TrainerStartError(f"model: {model!r} cannot be loaded for training ({error})") from error
 
-    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
-        return self._running.accumulate(samples)
+    def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
+        """Sums, and the seconds that they took."""
+        started_s = time.monotonic()
+        return self._running.accumulate(samples), time.monotonic() - started_s
 
-    def update(self, num_tokens: int) -> UpdateReport:
-        return self._running.update(num_tokens)
+    def update(self, denominator: float) -> tuple[UpdateReport, float]:
+        """The report of an optimizer step, and the seconds that it took."""
+        started_s = time.monotonic()
+        return self._running.update(denominator), time.monotonic() - started_s
 
     def weights(self) -> tuple[Weights, str]:
         """Current weights and their checksum, as two objects."""
@@ -80,6 +85,7 @@ class _TrainerActor:
     def load(self, directory: str) -> None:
         self._running.load(self._path(directory))
 
+    @ray.method(concurrency_group="watch")
     def lasts(self) -> None:
         """Never returns: its failure tells that this replica is gone."""
         threading.Event().wait()
@@ -103,5 +109,5 @@ class _TrainerActor:
         return self._storage.resolve(relative)
 
 
-TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(_TrainerActor)
-"""Two threads: `lasts` keeps one for ever, everything else runs in the other, call by call."""
+TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"watch": 1})(_TrainerActor)
+"""`lasts` has a thread of its own; everything else runs in another, call by call, in the order of the calls."""

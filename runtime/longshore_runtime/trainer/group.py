@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ray
@@ -15,11 +16,23 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_pool import PublishedWeights
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.trainer.actor import TrainerActor, TrainerStartError
-from longshore_runtime.trainer.samples import shares
+from longshore_runtime.trainer.samples import shares, step_denominator
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, TrainResult
 
 _LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
 """What gloo and nccl say when another replica is gone."""
+
+
+@dataclass
+class PendingUpdate:
+    """An optimizer step that the replicas work on."""
+
+    samples: list[Sample] = field(default_factory=list)
+    passes: list[Any] = field(default_factory=list)
+    """Answers to come, one per replica and `add`: (sums, seconds)."""
+    steps: list[Any] = field(default_factory=list)
+    """Answers to come, one per replica: (report, seconds)."""
+    denominator: float = 0.0
 
 
 class TrainerGroup:
@@ -29,6 +42,7 @@ class TrainerGroup:
         self, places: Sequence[Place], backend: TrainerBackend, options: TrainerOptions, model: str, output: str
     ) -> None:
         """Start one replica per place from a Hugging Face directory, `model`, relative to the storage."""
+        self._options = options
         self._actors = [TrainerActor.options(**placement(place.worker, gpus=place.gpus)).remote() for place in places]
         rendezvous = self._get([self._actors[0].rendezvous.remote()])[0]
         world_size = len(self._actors)
@@ -47,14 +61,38 @@ class TrainerGroup:
             actor.lasts.remote().future().add_done_callback(tell)
 
     def train(self, samples: Sequence[Sample]) -> TrainResult:
-        """Gradient of the token-mean loss over all samples, and one optimizer step."""
+        """Gradient of the objective over all samples, and one optimizer step."""
+        update = self.begin()
+        self.add(update, samples)
+        self.end(update)
+        return self.finish(update)
+
+    def begin(self) -> PendingUpdate:
+        """An optimizer step to which samples can be added."""
+        return PendingUpdate()
+
+    def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
+        """Spread samples over the replicas, which add their gradients to what they have; does not wait."""
         parts = shares(samples, len(self._actors))
-        pairs = zip(self._actors, parts, strict=True)
-        sums = add_sums(self._get([actor.accumulate.remote(part) for actor, part in pairs]))
-        num_tokens = sum(len(sample.response_tokens) for sample in samples)
+        update.samples += samples
+        update.passes += [actor.accumulate.remote(part) for actor, part in zip(self._actors, parts, strict=True)]
+
+    def end(self, update: PendingUpdate) -> None:
+        """One optimizer step with everything that was added; does not wait. Another may begin behind it."""
+        update.denominator = step_denominator(update.samples, self._options)
+        update.steps = [actor.update.remote(update.denominator) for actor in self._actors]
+
+    def finish(self, update: PendingUpdate) -> TrainResult:
+        """Wait for an update that was ended."""
+        assert update.steps, "the update was not ended"
+        passes = self._get(update.passes)
+        steps = self._get(update.steps)
+        sums = sum((one for one, _ in passes), GradientSums())
+        num_tokens = sum(len(sample.response_tokens) for sample in update.samples)
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than they were given"
-        update = self._call("update", num_tokens)[0]
-        return TrainResult(sums, update)
+        size = len(self._actors)
+        compute_s = max(sum(seconds for _, seconds in passes[rank::size]) + steps[rank][1] for rank in range(size))
+        return TrainResult(sums, steps[0][0], update.denominator, compute_s)
 
     def weights(self, policy_version: int) -> PublishedWeights:
         """The current weights, on their way to engines."""
@@ -105,13 +143,6 @@ class TrainerGroup:
         except ray.exceptions.RayError as error:
             raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
         return results
-
-
-def add_sums(parts: Sequence[GradientSums]) -> GradientSums:
-    """Sum over replicas (the maximum of maxima)."""
-    fields = [field for field in GradientSums.__dataclass_fields__ if field != "mismatch_max"]
-    totals: dict[str, Any] = {field: sum(getattr(part, field) for part in parts) for field in fields}
-    return GradientSums(**totals, mismatch_max=max((part.mismatch_max for part in parts), default=0.0))
 
 
 def _cause(error: Exception) -> Exception:

@@ -1,27 +1,51 @@
 """From scored groups to training samples, and from samples to replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from longshore.policy.advantages import group_advantages
-from longshore_runtime.rollout.batch import ScoredGroup
-from longshore_runtime.types import PromptRecord, Sample
+from longshore.api.algorithm import Algorithm
+from longshore.api.objective import OBJECTIVES
+from longshore.policy.advantages import batch_advantages
+from longshore.policy.aggregation import denominator
+from longshore.policy.overlong import overlong_punishment
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
+from longshore_runtime.types import Completion, PromptRecord, Sample, TrainerOptions
 
 
-def samples_of(group: ScoredGroup, record: PromptRecord, advantage_epsilon: float) -> tuple[Sample, ...]:
-    """Training samples of a group, advantages normalised within it."""
-    advantages = group_advantages([scored.reward for scored in group.responses], advantage_epsilon)
-    return tuple(
-        Sample(
-            draw=group.draw,
-            index=scored.response.index,
-            prompt_tokens=record.prompt_tokens,
-            response_tokens=scored.completion.tokens,
-            rollout_log_probs=scored.completion.log_probs,
-            advantage=advantage,
-            reward=scored.reward,
-        )
-        for scored, advantage in zip(group.responses, advantages, strict=True)
-    )
+def samples_of(
+    group: ScoredGroup, record: PromptRecord, algorithm: Algorithm, policy_version: int
+) -> tuple[Sample, ...]:
+    """Training samples of one group of a round that `policy_version` sampled.
+
+    Equal to what `batch_samples` makes of the group in any batch; not for objectives that need the whole batch.
+    """
+    assert not OBJECTIVES[algorithm.name].needs_whole_batch, "its advantages depend on the other groups of the batch"
+    return tuple(batch_samples([group], {group.draw.index: record}, algorithm, policy_version))
+
+
+def batch_samples(
+    groups: Sequence[ScoredGroup], records: Mapping[int, PromptRecord], algorithm: Algorithm, policy_version: int
+) -> list[Sample]:
+    """Training samples of a whole batch, group by group; `records` by index of the draw."""
+    rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
+    estimator = OBJECTIVES[algorithm.name].advantage
+    advantages = batch_advantages(estimator, rewards, algorithm.advantage_epsilon)
+    return [
+        _sample(scored, advantage, records[group.draw.index], algorithm, policy_version)
+        for group, of_group in zip(groups, advantages, strict=True)
+        for scored, advantage in zip(group.responses, of_group, strict=True)
+    ]
+
+
+def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
+    """What the sums of one optimizer step over exactly these samples are divided by."""
+    num_loss_tokens = [sample.num_loss_tokens for sample in samples]
+    return denominator(options.objective.aggregation, num_loss_tokens, options.max_response_tokens)
+
+
+def off_policy_token_share(samples: Sequence[Sample]) -> float:
+    """Share of response tokens that older weights than the round's sampled, 0 to 1; masked ones count as well."""
+    num_tokens = sum(len(sample.response_tokens) for sample in samples)
+    return sum(sample.num_stale_tokens for sample in samples) / num_tokens if num_tokens else 0.0
 
 
 def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
@@ -38,3 +62,38 @@ def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
 
 def _num_tokens(sample: Sample) -> int:
     return len(sample.prompt_tokens) + len(sample.response_tokens)
+
+
+def _sample(
+    scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
+) -> Sample:
+    completion = scored.completion
+    return Sample(
+        draw=scored.response.draw,
+        index=scored.response.index,
+        prompt_tokens=record.prompt_tokens,
+        response_tokens=completion.tokens,
+        rollout_log_probs=completion.log_probs,
+        advantage=advantage,
+        reward=scored.reward,
+        penalty=_penalty(completion, algorithm),
+        loss_mask=_fresh_tokens(completion, policy_version) if algorithm.mask_stale_tokens else None,
+        num_stale_tokens=_num_stale_tokens(completion, policy_version),
+    )
+
+
+def _penalty(completion: Completion, algorithm: Algorithm) -> float:
+    return overlong_punishment(
+        len(completion.tokens),
+        max_tokens=algorithm.max_response_tokens,
+        buffer_tokens=algorithm.overlong_buffer_tokens,
+        penalty=algorithm.overlong_penalty,
+    )
+
+
+def _fresh_tokens(completion: Completion, policy_version: int) -> tuple[bool, ...]:
+    return tuple(run.policy_version >= policy_version for run in completion.runs for _ in run.tokens)
+
+
+def _num_stale_tokens(completion: Completion, policy_version: int) -> int:
+    return sum(len(run.tokens) for run in completion.runs if run.policy_version < policy_version)

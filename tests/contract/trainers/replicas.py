@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from longshore.api.algorithm import AlgorithmName, ImportanceSampling
+from longshore.api.objective import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.world import World
+from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
 
 OPTIONS = TrainerOptions(
@@ -21,6 +24,10 @@ OPTIONS = TrainerOptions(
     max_grad_norm=1.0,
     clip_low=0.2,
     clip_high=0.28,
+    objective=OBJECTIVES[AlgorithmName.GRPO],
+    importance_sampling=ImportanceSampling.CLIPPED,
+    importance_cap=2.0,
+    max_response_tokens=64,
     kl_coefficient=0.05,
     temperature=0.8,
     max_tokens_per_micro_batch=64,
@@ -61,32 +68,37 @@ class Outcome:
     weights: Weights
 
 
-def step(trainer: Trainer, parts: Sequence[Sequence[Sample]]) -> Outcome:
-    """Accumulate the parts one after the other, and update."""
-    total = [trainer.accumulate(part) for part in parts]
-    report = trainer.update(sum(sums.num_tokens for sums in total))
-    return Outcome(total[-1], report, trainer.weights())
+def step(trainer: Trainer, parts: Sequence[Sequence[Sample]], options: TrainerOptions = OPTIONS) -> Outcome:
+    """Accumulate the parts one after the other, and update; the sums are those of all of them."""
+    sums = sum((trainer.accumulate(part) for part in parts), GradientSums())
+    samples = [sample for part in parts for sample in part]
+    report = trainer.update(step_denominator(samples, options))
+    return Outcome(sums, report, trainer.weights())
 
 
-def world_step(kind: Kind, shares: Sequence[Sequence[Sample]], num_steps: int = 1) -> list[Outcome]:
+def world_step(
+    kind: Kind, shares: Sequence[Sequence[Sample]], num_steps: int = 1, options: TrainerOptions = OPTIONS
+) -> list[Outcome]:
     """The same as processes, one per share, that form one world; each does `num_steps` equal steps."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    num_tokens = sum(len(sample.response_tokens) for share in shares for sample in share)
+    whole = step_denominator([sample for share in shares for sample in share], options)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(shares), mp_context=context) as pool:
         futures = [
-            pool.submit(_replica_step, kind, World(rank, len(shares), port=port), share, num_tokens, num_steps)
+            pool.submit(_replica_step, kind, World(rank, len(shares), port=port), share, whole, num_steps, options)
             for rank, share in enumerate(shares)
         ]
         return [future.result() for future in futures]
 
 
-def _replica_step(kind: Kind, world: World, share: Sequence[Sample], num_tokens: int, num_steps: int) -> Outcome:
-    trainer = kind.start(world=world)
+def _replica_step(
+    kind: Kind, world: World, share: Sequence[Sample], whole: float, num_steps: int, options: TrainerOptions
+) -> Outcome:
+    trainer = kind.start(options, world)
     for _ in range(num_steps):
         sums = trainer.accumulate(share)
-        report = trainer.update(num_tokens)
+        report = trainer.update(whole)
     return Outcome(sums, report, trainer.weights())
 
 
@@ -108,6 +120,22 @@ def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:
             )
         )
     return samples
+
+
+def with_masks(samples: Sequence[Sample]) -> list[Sample]:
+    """Every second sample begins with stale tokens, which are left out; of every sixth nothing is left."""
+    masked = []
+    for number, sample in enumerate(samples):
+        length = len(sample.response_tokens)
+        stale = 0 if number % 2 else length if number % 6 == 0 else length // 2
+        mask = tuple(place >= stale for place in range(length))
+        masked.append(replace(sample, loss_mask=mask, num_stale_tokens=stale))
+    return masked
+
+
+def options_of(name: AlgorithmName, options: TrainerOptions = OPTIONS) -> TrainerOptions:
+    """Options of one algorithm."""
+    return replace(options, objective=OBJECTIVES[name])
 
 
 def without_kl(options: TrainerOptions = OPTIONS) -> TrainerOptions:

@@ -25,8 +25,9 @@ SAMPLES = make_samples()
         lambda sample: replace(sample, index=9),
         lambda sample: replace(sample, response_tokens=sample.response_tokens[::-1]),
         lambda sample: replace(sample, advantage=sample.advantage + 1e-12),
+        lambda sample: replace(sample, loss_mask=(False, *(True for _ in sample.response_tokens[1:]))),
     ],
-    ids=["draw", "index", "tokens", "advantage"],
+    ids=["draw", "index", "tokens", "advantage", "loss mask"],
 )
 def test_any_difference_in_one_sample_shows_in_the_weights(change: Callable[[Sample], Sample], model: Path) -> None:
     one, other = FakeTrainer(model, OPTIONS), FakeTrainer(model, OPTIONS)

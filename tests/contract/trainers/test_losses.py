@@ -1,20 +1,34 @@
-"""The losses, against numbers worked out by hand."""
+"""The losses, against numbers worked out by hand and against the formulas of the papers."""
 
 import math
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
+from longshore.api.algorithm import AlgorithmName, ImportanceSampling
+from longshore.api.objective import OBJECTIVES
+from longshore.policy.advantages import batch_advantages
+from longshore.policy.draws import Draw
 from longshore_runtime.backends import losses
-from longshore_runtime.backends.losses import grpo_token_losses, k3, token_log_probs
+from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, token_losses
+from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions
+from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
+from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
+
+TRUNCATED = replace(without_kl(), importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=2.0)
+TOKEN_LEVEL = [name for name in AlgorithmName if name is not AlgorithmName.GSPO]
 
 
-def policy_loss(ratio: float, advantage: float) -> tuple[float, float, float]:
-    """(loss, whether clipped, gradient by the log-probability) of one token; clips are 0.2 and 0.28."""
-    log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
-    result = grpo_token_losses(
-        log_prob, torch.zeros(1), torch.tensor([advantage]), None, clip_low=0.2, clip_high=0.28, kl_coefficient=0.0
-    )
+def policy_loss(ratio: float, advantage: float, options: TrainerOptions) -> tuple[float, float, float]:
+    """(loss, whether clipped, gradient by the log-probability) of one token that has log-probability 0 now."""
+    log_prob = torch.tensor([0.0], requires_grad=True)
+    rollout = torch.tensor([-math.log(ratio)])
+    result = token_losses(log_prob, rollout, torch.tensor([advantage]), None, [1], options)
     (gradient,) = torch.autograd.grad(result.total.sum(), log_prob)
     return result.policy.item(), result.clipped.item(), gradient.item()
 
@@ -34,7 +48,17 @@ def policy_loss(ratio: float, advantage: float) -> tuple[float, float, float]:
 def test_the_ratio_is_clipped_only_where_it_already_moved_the_way_the_advantage_points(
     ratio: float, advantage: float, loss: float, clipped: int, gradient: float
 ) -> None:
-    assert policy_loss(ratio, advantage) == pytest.approx((loss, clipped, gradient), rel=1e-5)
+    assert policy_loss(ratio, advantage, without_kl()) == pytest.approx((loss, clipped, gradient), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clipped", "gradient"),
+    [(0.5, 3.0, 0, -1.5), (1.0, 3.0, 0, -3.0), (1.9, -3.0, 0, 5.7), (2.5, 3.0, 1, -6.0), (50.0, -3.0, 1, 6.0)],
+)
+def test_a_truncated_weight_follows_the_ratio_up_to_the_cap_and_no_further(
+    ratio: float, advantage: float, clipped: int, gradient: float
+) -> None:
+    assert policy_loss(ratio, advantage, TRUNCATED)[1:] == pytest.approx((clipped, gradient), rel=1e-5)
 
 
 def test_k3_is_zero_at_equality_and_positive_elsewhere() -> None:
@@ -50,10 +74,8 @@ def test_k3_estimates_the_kl_divergence_without_bias() -> None:
 
 
 def test_the_kl_penalty_is_added_with_its_weight() -> None:
-    one = torch.tensor([-1.0])
-    result = grpo_token_losses(
-        one, one, torch.tensor([0.5]), torch.tensor([-2.0]), clip_low=0.2, clip_high=0.2, kl_coefficient=0.1
-    )
+    one, options = torch.tensor([-1.0]), replace(OPTIONS, kl_coefficient=0.1)
+    result = token_losses(one, one, torch.tensor([0.5]), torch.tensor([-2.0]), [1], options)
     assert result.total.item() == pytest.approx(-0.5 + 0.1 * math.exp(-1))
 
 
@@ -73,3 +95,159 @@ def test_log_probs_and_gradients_do_not_depend_on_chunks(monkeypatch: pytest.Mon
     monkeypatch.setattr(losses, "_TOKENS_PER_CHUNK", 4)
     for one, other in zip(whole, values_and_gradients(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples with the log-probabilities that the trained and the initial weights give their tokens."""
+
+    samples: tuple[Sample, ...]
+    new: tuple[tuple[float, ...], ...]
+    initial: tuple[tuple[float, ...], ...]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """Small ones; ratios lie on both sides of every clip and of the cap, and some tokens are masked."""
+    log_probs = st.floats(-3.0, -0.01)
+    samples, new, initial = [], [], []
+    for index in range(draw(st.integers(1, 4))):
+        length = draw(st.integers(1, 4))
+
+        def values(length: int = length) -> tuple[float, ...]:
+            return tuple(draw(st.lists(log_probs, min_size=length, max_size=length)))
+
+        mask = draw(st.none() | st.lists(st.booleans(), min_size=length, max_size=length).map(tuple))
+        samples.append(Sample(Draw(0, 0), index, (1,), (2,) * length, values(), draw(st.floats(-2, 2)), 0.0, 0.0, mask))
+        new.append(values())
+        initial.append(values())
+    return Batch(tuple(samples), tuple(new), tuple(initial))
+
+
+def ours(batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
+    """Loss of the batch as a whole step, and its gradient by every log-probability."""
+    log_probs = flat(batch.new).requires_grad_()
+    loss = sums_of(batch, options, log_probs)[0] / step_denominator(batch.samples, options)
+    return loss.item(), torch.autograd.grad(loss, log_probs)[0].tolist()
+
+
+def sums_of(batch: Batch, options: TrainerOptions, log_probs: Tensor) -> tuple[Tensor, GradientSums]:
+    reference = flat(batch.initial) if options.kl_coefficient else None
+    return sample_losses(batch.samples, log_probs, torch.ones_like(log_probs), reference, options)
+
+
+def expected(name: AlgorithmName, batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
+    """The same by the reference."""
+    log_probs = flat(batch.new).requires_grad_()
+    pieces = torch.split(log_probs, [len(values) for values in batch.new])
+    responses = [
+        Response(
+            new, one.rollout_log_probs, initial, one.advantage, one.loss_mask or (True,) * len(one.response_tokens)
+        )
+        for one, new, initial in zip(batch.samples, pieces, batch.initial, strict=True)
+    ]
+    cap = options.importance_cap if options.importance_sampling is ImportanceSampling.TRUNCATED else None
+    knobs = Knobs(options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap)
+    loss = reference_loss(name, responses, knobs) + 0.0 * log_probs.sum()
+    return loss.item(), torch.autograd.grad(loss, log_probs)[0].tolist()
+
+
+def flat(values: tuple[tuple[float, ...], ...]) -> Tensor:
+    return torch.tensor([value for part in values for value in part], dtype=torch.float64)
+
+
+def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> bool:
+    same: bool = [one[0], *one[1]] == pytest.approx([other[0], *other[1]], rel=1e-9, abs=1e-12)
+    return same
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+@settings(max_examples=60, deadline=None)
+@given(batches())
+def test_clipped_losses_and_gradients_are_those_of_the_papers(name: AlgorithmName, batch: Batch) -> None:
+    options = options_of(name)
+    assert agree(ours(batch, options), expected(name, batch, options))
+
+
+@pytest.mark.parametrize("name", TOKEN_LEVEL)
+@settings(max_examples=60, deadline=None)
+@given(batches())
+def test_truncated_losses_and_gradients_are_those_of_the_papers(name: AlgorithmName, batch: Batch) -> None:
+    options = options_of(name, TRUNCATED)
+    assert agree(ours(batch, options), expected(name, batch, options))
+
+
+TWO = Batch(
+    samples=(
+        Sample(Draw(0, 0), 0, (1,), (2, 3, 4), (-1.0, -0.5, -2.0), 1.5, 1.0, loss_mask=(False, True, True)),
+        Sample(Draw(0, 0), 1, (1,), (5,), (-0.7,), -0.5, 0.0),
+    ),
+    new=((-400.0, -0.6, -2.2), (-0.6,)),
+    initial=((-1.0, -0.4, -1.7), (-0.9,)),
+)
+"""A masked token whose ratio is 0, beside ordinary ones."""
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_what_the_comparison_is_made_of_can_fail(name: AlgorithmName) -> None:
+    options = options_of(name)
+    truth = expected(name, TWO, options)
+    loss, gradient = ours(TWO, options)
+    assert agree((loss, gradient), truth)
+    unmasked = replace(TWO, samples=tuple(replace(sample, loss_mask=None) for sample in TWO.samples))
+    fewer = Batch(TWO.samples[:1], TWO.new[:1], TWO.initial[:1])
+    assert not agree((loss, [1.001 * value for value in gradient]), truth), "another denominator"
+    assert not agree(ours(unmasked, options), truth), "masks ignored"
+    assert not agree((ours(fewer, options)[0], [*ours(fewer, options)[1], 0.0]), truth), "a sample lost"
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_a_masked_token_has_no_gradient_and_is_in_no_sum_but_the_count(name: AlgorithmName) -> None:
+    log_probs = flat(TWO.new).requires_grad_()
+    loss, sums = sums_of(TWO, options_of(name), log_probs)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    assert gradient[0] == 0.0
+    assert all(gradient[1:] != 0.0)
+    assert (sums.num_tokens, sums.num_loss_tokens, sums.entropy) == (4, 3, 3.0)
+    assert sums.mismatch_max == pytest.approx(0.2), "of tokens in the loss: the masked one is 399 apart"
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_samples_without_any_token_in_the_loss_give_zero_and_a_denominator_of_one(name: AlgorithmName) -> None:
+    masked = tuple(replace(one, loss_mask=(False,) * len(one.response_tokens)) for one in TWO.samples)
+    options = options_of(name)
+    assert step_denominator(masked, options) == step_denominator([], options) == 1.0
+    assert ours(replace(TWO, samples=masked), options) == (0.0, [0.0] * 4)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_the_ratio_of_a_response_is_clipped_as_a_whole(factor: float) -> None:
+    """One token far off and one against it: their geometric mean decides, for both alike."""
+    sample = Sample(Draw(0, 0), 0, (1,), (2, 3), (-1.0, -1.0), advantage=1.0 if factor > 1 else -1.0, reward=1.0)
+    options = options_of(AlgorithmName.GSPO, without_kl())
+    inside = Batch((sample,), ((-1.0 + math.log(factor), -1.0 - math.log(factor)),), ((0.0, 0.0),))
+    outside = Batch((sample,), ((-1.0 + 2 * math.log(factor), -1.0),), ((0.0, 0.0),))
+    assert ours(inside, options)[1] == pytest.approx([-sample.advantage / 2] * 2)
+    assert ours(outside, options)[1] == [0.0, 0.0]
+    assert sums_of(outside, options, flat(outside.new))[1].clipped == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        (AlgorithmName.GRPO, math.sqrt(0.75) / 16),
+        (AlgorithmName.GSPO, math.sqrt(0.75) / 2 / 4),
+        (AlgorithmName.DR_GRPO, 0.5 / 40),
+        (AlgorithmName.RLOO, 2 / 3 / 4),
+    ],
+)
+def test_the_worked_example_of_the_docs(name: AlgorithmName, weight: float) -> None:
+    """Rewards 1, 0, 0, 1 of responses with 2, 6, 4, 4 tokens out of 10, on-policy."""
+    advantages = batch_advantages(OBJECTIVES[name].advantage, [[1.0, 0.0, 0.0, 1.0]], epsilon=0.0)[0]
+    values = tuple((-1.0,) * length for length in (2, 6, 4, 4))
+    samples = tuple(
+        Sample(Draw(0, 0), index, (1,), (2,) * len(one), one, advantage, 0.0)
+        for index, (one, advantage) in enumerate(zip(values, advantages, strict=True))
+    )
+    options = replace(options_of(name, without_kl()), max_response_tokens=10)
+    assert ours(Batch(samples, values, values), options)[1][:2] == pytest.approx([-weight] * 2)

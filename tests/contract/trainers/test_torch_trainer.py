@@ -8,18 +8,23 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore_runtime.backends.torch_trainer import TorchTrainer
+from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, TrainerOptions
-from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, step, without_kl
+from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
+from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, step, with_masks, without_kl
 
 BATCHES = [make_samples(seed=seed) for seed in range(3)]
+TRUNCATED = replace(OPTIONS, importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=1.5)
 
 
 class PlainTrainer:
     """One sample at a time, whole logits, the formulas of the papers written out."""
 
-    def __init__(self, model: Path, options: TrainerOptions) -> None:
+    def __init__(self, model: Path, options: TrainerOptions, name: AlgorithmName = AlgorithmName.GRPO) -> None:
         self.options = options
+        self.name = name
         self.policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self.initial = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self.optimizer = torch.optim.AdamW(
@@ -33,19 +38,18 @@ class PlainTrainer:
         first = len(sample.prompt_tokens)
         return torch.stack([everywhere[place - 1, tokens[0, place]] for place in range(first, tokens.shape[1])])
 
-    def loss(self, sample: Sample) -> torch.Tensor:
-        new, old = self.log_probs(self.policy, sample), torch.tensor(sample.rollout_log_probs)
+    def response(self, sample: Sample) -> Response:
         with torch.no_grad():
-            initial = self.log_probs(self.initial, sample)
-        ratio = (new - old).exp()
-        low, high = 1 - self.options.clip_low, 1 + self.options.clip_high
-        gain = torch.minimum(ratio * sample.advantage, torch.clip(ratio, low, high) * sample.advantage)
-        penalty = (initial - new).exp() - (initial - new) - 1
-        return (self.options.kl_coefficient * penalty - gain).sum()
+            initial = self.log_probs(self.initial, sample).tolist()
+        in_loss = sample.loss_mask or (True,) * len(sample.response_tokens)
+        new = self.log_probs(self.policy, sample)
+        return Response(new, sample.rollout_log_probs, initial, sample.advantage, in_loss)
 
     def step(self, samples: list[Sample]) -> float:
-        num_tokens = sum(len(sample.response_tokens) for sample in samples)
-        loss = sum((self.loss(sample) for sample in samples), torch.zeros(())) / num_tokens
+        options = self.options
+        cap = options.importance_cap if options.importance_sampling is ImportanceSampling.TRUNCATED else None
+        knobs = Knobs(options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap)
+        loss = reference_loss(self.name, [self.response(sample) for sample in samples], knobs)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.max_grad_norm)
@@ -53,26 +57,49 @@ class PlainTrainer:
         return float(norm)
 
 
-@pytest.mark.parametrize("options", [OPTIONS, without_kl(), replace(OPTIONS, max_grad_norm=0.01)])
-def test_three_steps_agree_with_a_plain_implementation(model: Path, options: TrainerOptions) -> None:
-    trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options)
+def relative_distance(model: Path, name: AlgorithmName, options: TrainerOptions, error: float = 1.0) -> list[float]:
+    """How far three steps end from those of the plain trainer: weights, then gradient norms."""
+    trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options, name)
     before = trainer.weights()
-    for batch in BATCHES:
-        norm = plain.step(batch)
-        assert step(trainer, [batch]).report.grad_norm == pytest.approx(norm, rel=1e-3)
+    norms = []
+    for batch in map(with_masks, BATCHES):
+        expected_norm = plain.step(batch)
+        trainer.accumulate(batch)
+        norm = trainer.update(error * step_denominator(batch, options)).grad_norm
+        norms.append(abs(norm - expected_norm) / expected_norm)
     after = trainer.weights()
     expected = {name: values.detach().numpy() for name, values in plain.policy.named_parameters()}
     moved = np.concatenate([(expected[name] - before[name]).ravel() for name in before])
     apart = np.concatenate([(expected[name] - after[name]).ravel() for name in before])
-    assert np.linalg.norm(apart) < 5e-3 * np.linalg.norm(moved)
+    return [float(np.linalg.norm(apart) / np.linalg.norm(moved)), *norms]
 
 
-def test_the_gradient_norm_is_that_of_the_mean_over_all_tokens(model: Path) -> None:
+@pytest.mark.parametrize("options", [without_kl(), replace(OPTIONS, max_grad_norm=0.01), TRUNCATED])
+def test_three_steps_agree_with_a_plain_implementation(model: Path, options: TrainerOptions) -> None:
+    weights, *norms = relative_distance(model, AlgorithmName.GRPO, options)
+    assert weights < 5e-3
+    assert max(norms) < 1e-3
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_every_algorithm_agrees_with_a_plain_implementation(model: Path, name: AlgorithmName) -> None:
+    weights, *norms = relative_distance(model, name, options_of(name))
+    assert weights < 5e-3
+    assert max(norms) < 1e-3
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_a_wrong_denominator_does_not_pass(model: Path, name: AlgorithmName) -> None:
+    _, *norms = relative_distance(model, name, options_of(name), error=1.01)
+    assert norms[0] == pytest.approx(0.01, rel=0.1)
+
+
+def test_the_gradient_is_divided_by_the_denominator(model: Path) -> None:
     norms = []
-    for num_tokens in (100, 200):
+    for denominator in (100.0, 200.0):
         trainer = TorchTrainer(model, OPTIONS)
         trainer.accumulate(BATCHES[0])
-        norms.append(trainer.update(num_tokens).grad_norm)
+        norms.append(trainer.update(denominator).grad_norm)
     assert norms[0] == pytest.approx(2 * norms[1], rel=1e-6)
 
 

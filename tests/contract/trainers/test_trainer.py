@@ -1,37 +1,57 @@
 """What every trainer promises, whatever trains inside: see `types.Trainer`."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from longshore_runtime.types import Sample
-from tests.contract.trainers.replicas import Kind, assert_same_weights, make_samples, step, world_step
+from longshore.api.algorithm import AlgorithmName
+from longshore_runtime.types import GradientSums, Sample
+from tests.contract.trainers.replicas import (
+    Kind,
+    assert_same_weights,
+    make_samples,
+    options_of,
+    step,
+    with_masks,
+    world_step,
+)
 
 SAMPLES = make_samples()
+MASKED = with_masks(SAMPLES)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(kind: Kind, seed: int) -> None:
-    rng = random.Random(seed)
-    shuffled = rng.sample(SAMPLES, len(SAMPLES))
-    cuts = sorted(rng.sample(range(1, len(SAMPLES)), 3))
-    parts = [shuffled[start:end] for start, end in zip([0, *cuts], [*cuts, len(SAMPLES)], strict=True)]
-    whole, streamed = kind.start(), kind.start()
+@pytest.mark.parametrize(
+    ("name", "seed"), [*((name, 0) for name in AlgorithmName), *((AlgorithmName.GRPO, seed) for seed in (1, 2, 3))]
+)
+def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(
+    kind: Kind, name: AlgorithmName, seed: int
+) -> None:
+    rng, options = random.Random(seed), options_of(name)
+    shuffled = rng.sample(MASKED, len(MASKED))
+    cuts = sorted(rng.sample(range(1, len(MASKED)), 3))
+    parts = [shuffled[start:end] for start, end in zip([0, *cuts], [*cuts, len(MASKED)], strict=True)]
+    whole, streamed = kind.start(options), kind.start(options)
     before = whole.weights()
-    one, other = step(whole, [SAMPLES]), step(streamed, parts)
+    one, other = step(whole, [MASKED], options), step(streamed, parts, options)
     assert other.report.grad_norm == pytest.approx(one.report.grad_norm, rel=1e-4)
+    assert vars(other.sums) == pytest.approx(vars(one.sums), rel=1e-3)
     assert_same_weights(kind, before, one.weights, other.weights)
 
 
-@pytest.mark.parametrize("share", [0, 2, 7])
-def test_replicas_with_uneven_shares_equal_a_single_one(kind: Kind, share: int) -> None:
-    single = kind.start()
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [(AlgorithmName.GRPO, 0), (AlgorithmName.GRPO, 7), (AlgorithmName.GSPO, 2), (AlgorithmName.DR_GRPO, 5)],
+)
+def test_replicas_with_uneven_shares_equal_a_single_one(kind: Kind, name: AlgorithmName, share: int) -> None:
+    options = options_of(name)
+    single = kind.start(options)
     before = single.weights()
-    step(single, [SAMPLES])
-    expected = step(single, [SAMPLES])
-    replicas = world_step(kind, [SAMPLES[share:], SAMPLES[:share]], num_steps=2)
+    step(single, [MASKED], options)
+    expected = step(single, [MASKED], options)
+    replicas = world_step(kind, [MASKED[share:], MASKED[:share]], num_steps=2, options=options)
     for replica in replicas:
         assert replica.report.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-3)
         assert_same_weights(kind, before, expected.weights, replica.weights)
@@ -47,16 +67,42 @@ def test_tokens_of_samples_without_advantage_are_counted(kind: Kind) -> None:
     assert sums.policy_loss == 0.0
 
 
+def test_a_sample_without_loss_mask_tokens_changes_nothing_but_the_count(kind: Kind) -> None:
+    masked = [replace(sample, loss_mask=(False,) * len(sample.response_tokens)) for sample in SAMPLES[6:]]
+    num_tokens = sum(len(sample.response_tokens) for sample in masked)
+    without, beside = kind.start(), kind.start()
+    before = without.weights()
+    one, other = step(without, [SAMPLES[:6]]), step(beside, [SAMPLES[:6], masked])
+    assert other.sums == one.sums + GradientSums(num_tokens=num_tokens)
+    assert_same_weights(kind, before, one.weights, other.weights)
+
+
+def test_a_batch_of_masked_tokens_alone_makes_a_step_without_gradient(kind: Kind) -> None:
+    masked = [replace(sample, loss_mask=(False,) * len(sample.response_tokens)) for sample in SAMPLES]
+    outcome = step(kind.start(), [masked])
+    assert (outcome.report.grad_norm, outcome.report.policy_version) == (0.0, 1)
+    assert outcome.sums == GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in SAMPLES))
+
+
+def test_several_updates_on_one_rollout_are_as_many_policy_versions(kind: Kind) -> None:
+    trainer = kind.start()
+    outcomes = [step(trainer, [SAMPLES[start : start + 4]]) for start in (0, 4, 8)]
+    assert [outcome.report.policy_version for outcome in outcomes] == [1, 2, 3]
+    together = kind.start()
+    once = step(together, [SAMPLES])
+    assert any(not np.array_equal(once.weights[name], values) for name, values in outcomes[-1].weights.items())
+
+
 def test_the_denominator_changes_the_update(kind: Kind) -> None:
-    def weights(num_tokens: int) -> dict[str, list[float]]:
+    def weights(denominator: float) -> dict[str, list[float]]:
         trainer = kind.start()
         for _ in range(2):  # Adam's first step alone does not depend on the gradient's scale.
             trainer.accumulate(SAMPLES)
-            trainer.update(num_tokens)
-            num_tokens = 400
+            trainer.update(denominator)
+            denominator = 400.0
         return {name: values.tolist() for name, values in trainer.weights().items()}
 
-    assert weights(400) != weights(4_000)
+    assert weights(400.0) != weights(4_000.0)
 
 
 def test_an_update_begins_anew(kind: Kind) -> None:

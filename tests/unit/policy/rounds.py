@@ -1,74 +1,195 @@
-"""Drives a round policy as an engine would, and holds every promise against what it did."""
+"""Drives a round policy as engines and rewards would, and holds every promise against what it did."""
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from longshore.policy.draws import Draw
-from longshore.policy.round import Decision, ResponseFinished, ResponseId
+from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
+from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.presets import round_policy
+from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
+
+NUM_PROMPTS = 23
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the promises depend on."""
+
+    rollout: Rollout
+    shape: BatchShape
+    groups_per_update: int | None = None
+    dynamic_sampling: bool = False
+
+    def policy(self) -> RoundPolicy:
+        """A policy of this job, at its beginning."""
+        return round_policy(
+            self.rollout,
+            self.shape,
+            DrawCursor(NUM_PROMPTS, seed=5),
+            groups_per_update=self.groups_per_update,
+            dynamic_sampling=self.dynamic_sampling,
+        )
+
+    @property
+    def max_postponements(self) -> int | None:
+        """Rounds that may leave a draw over."""
+        match self.rollout.strategy:
+            case Strategy.PARTIAL_ROLLOUT:
+                return self.rollout.partial_rollout.max_policy_versions - 1
+            case Strategy.REORDER_ROLLOUT:
+                return self.rollout.reorder_rollout.max_postponements
+            case _:
+                return None
+
+    @property
+    def frontier_width(self) -> int | None:
+        """Groups that may be in service at once."""
+        if self.rollout.strategy is Strategy.GROUP_PIPELINE:
+            preset = self.groups_per_update or self.shape.num_prompts
+            return self.rollout.admission.frontier_width or preset
+        return self.rollout.admission.frontier_width
 
 
 @dataclass
 class Audit:
     """What became of every draw over a run."""
 
-    shape: BatchShape
-    admitted: set[Draw] = field(default_factory=set)
-    """Draws that a round started, or put off before any of their responses was launched."""
-    trained: Counter[Draw] = field(default_factory=Counter)
-    rejected: Counter[Draw] = field(default_factory=Counter)
+    job: Job
+    consumed: Counter[Draw] = field(default_factory=Counter)
+    """Trained, of zero variance, or rejected."""
+    trained: list[Draw] = field(default_factory=list)
+    postponed: Counter[Draw] = field(default_factory=Counter)
     ends: list[RoundEnd] = field(default_factory=list)
 
     def assert_invariants(self, policy: RoundPolicy) -> None:
-        """Every draw is consumed at most once, and what is not consumed waits; every batch is exact."""
-        assert all(count == 1 for count in self.trained.values()), "a draw was trained twice"
-        assert not self.trained.keys() & self.rejected.keys(), "a rejected draw was trained"
-        waiting = self.admitted - self.trained.keys() - self.rejected.keys()
-        assert len(waiting) == policy.num_deferred, "a draw was lost"
+        """Every draw is consumed once and what is not consumed waits; batches are exact; the bounds hold."""
+        assert all(count == 1 for count in self.consumed.values()), "a draw was consumed twice"
+        cursor = policy.export_state()["cursor"]
+        num_taken = cursor["epoch"] * NUM_PROMPTS + cursor["offset"]
+        assert num_taken == len(self.consumed) + policy.num_deferred, "a draw was lost"
+        bound = self.job.max_postponements
+        assert bound is None or all(count <= bound for count in self.postponed.values()), "put off too often"
         for end in self.ends:
-            assert all(len(set(group.responses)) == self.shape.num_responses for group in end.accepted)
+            assert len({group.draw for group in end.accepted}) == len(end.accepted)
+            assert all(
+                len(group.responses) == len(set(group.responses)) == self.job.shape.num_responses
+                for group in end.accepted
+            ), "a group of another size than R0"
 
 
 class FakeRollout:
-    """Finishes responses in the order of their lengths, a few at a time, until the round ends."""
+    """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like."""
 
-    def __init__(self, policy: RoundPolicy, shape: BatchShape, rng: random.Random, rejection: float = 0.0) -> None:
+    def __init__(
+        self, policy: RoundPolicy, job: Job, rng: random.Random, *, rejection: float = 0.0, zero_variance: float = 0.0
+    ) -> None:
         self._policy = policy
+        self._job = job
         self._rng = rng
         self._rejection = rejection
-        self._running: dict[ResponseId, int] = {}
-        self.audit = Audit(shape)
+        self._zero_variance = zero_variance if job.dynamic_sampling else 0.0
+        self._versions: dict[ResponseId, list[int]] = {}
+        """Rounds that sampled tokens of a response."""
+        self._finished: set[ResponseId] = set()
+        self._number = 0
+        self.audit = Audit(job)
+        self.before_each_event: Callable[[], object] = lambda: None
+
+    def use(self, policy: RoundPolicy) -> None:
+        """Go on with another policy object, as after a restart."""
+        self._policy = policy
 
     def round(self, *, draining: bool = False) -> RoundEnd:
         """One round to its end."""
-        self._running = {}
-        self._execute(self._policy.start_round(draining=draining).decision)
-        ended = not self._running
-        while not ended:
-            shortest = sorted(self._running.items(), key=lambda item: (item[1], item[0]))
-            finished = shortest[: self._rng.randint(1, 3)]
-            for response, _ in finished:
-                del self._running[response]
-            events = [ResponseFinished(response, step) for response, step in finished]
-            self._rng.shuffle(events)
-            ended = self._execute(self._policy.responses_finished(events))
+        self._number += 1
+        self._left: dict[ResponseId, int] = {}
+        self._unscored: list[AcceptedGroup] = []
+        self._accepted: set[Draw] = set()
+        self._ended = False
+        self._execute(self._policy.start_round(draining=draining, engines=(0, 1)).decision)
+        while not self._ended or self._unscored:
+            self.before_each_event()
+            if self._unscored and (not self._left or self._rng.random() < 0.5):
+                self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
+            else:
+                self._finish()
+        return self._end()
+
+    def _finish(self) -> None:
+        assert self._left, "nothing runs, and the batch is not complete"
+        shortest = sorted(self._left.items(), key=lambda item: (item[1], item[0]))[: self._rng.randint(1, 3)]
+        for response, _ in shortest:
+            del self._left[response]
+            self._finished.add(response)
+        events = [ResponseFinished(response, step, num_tokens=step) for response, step in shortest]
+        self._rng.shuffle(events)
+        self._execute(self._policy.responses_finished(events))
+
+    def _score(self, group: AcceptedGroup) -> None:
+        draw = group.draw
+        assert draw in self._accepted or not self._ended
+        assert {ResponseId(draw, index) for index in group.responses} <= self._finished, "an unfinished response"
+        if self._rng.random() < self._rejection:
+            self.audit.consumed[draw] += 1
+            self._accepted.discard(draw)
+            self._execute(self._policy.group_rejected(draw))
+            return
+        zero_variance = self._rng.random() < self._zero_variance
+        if zero_variance:
+            self.audit.consumed[draw] += 1
+        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+
+    def _execute(self, decision: Decision) -> None:
+        for response in decision.launch:
+            assert response not in self._left and response not in self._finished, "a response was launched twice"
+            self._left[response] = self._rng.randint(1, 60)
+            self._versions.setdefault(response, []).append(self._number)
+        for response in decision.abort:
+            del self._left[response]
+        self._unscored += decision.score
+        self._accepted.update(group.draw for group in decision.accepted)
+        self._ended = decision.ended
+        if self._ended:
+            self._unscored = [group for group in self._unscored if group.draw in self._accepted]
+        self._assert_gates()
+
+    def _assert_gates(self) -> None:
+        width, admission = self._job.frontier_width, self._job.rollout.admission
+        running = {response.draw for response in self._left}
+        assert width is None or len(running) <= width, "a request outside of the frontier was admitted"
+        per_engine = admission.max_active_per_engine
+        assert per_engine is None or len(self._left) <= 2 * per_engine, "an engine was given too many requests"
+
+    def _end(self) -> RoundEnd:
+        assert not self._left, "the round ended and something still runs"
         end = self._policy.end_round()
         self.audit.ends.append(end)
-        self.audit.admitted.update(end.deferred)
-        self.audit.trained.update(group.draw for group in end.accepted)
+        self.audit.consumed.update(group.draw for group in end.accepted)
+        self.audit.trained += [group.draw for group in end.accepted]
+        self.audit.postponed.update(end.deferred)
+        for group in end.accepted:
+            for index in group.responses:
+                self._assert_versions(ResponseId(group.draw, index))
+        self._versions = {response: self._versions.get(response, []) for response in end.kept}
+        self._finished.intersection_update(end.kept)
         return end
 
-    def _execute(self, decision: Decision) -> bool:
-        for response in decision.launch:
-            assert response not in self._running, "a response was launched twice"
-            self._running[response] = self._rng.randint(1, 60)
-            self.audit.admitted.add(response.draw)
-        for response in decision.abort:
-            del self._running[response]
-        ended = decision.ended
-        for group in decision.accepted:
-            if self._rng.random() < self._rejection:
-                self.audit.rejected[group.draw] += 1
-                ended = self._execute(self._policy.group_rejected(group.draw))
-        return ended
+    def _assert_versions(self, response: ResponseId) -> None:
+        versions = self._versions[response]
+        rollout = self._job.rollout
+        if not rollout.keeps_tokens:
+            assert versions == [self._number], "a strict round mixes policy versions"
+        if rollout.strategy is Strategy.PARTIAL_ROLLOUT:
+            assert len(versions) <= rollout.partial_rollout.max_policy_versions, "too many policy versions"
+
+
+def relaxed_partial(group_factor: float = 2.0, max_policy_versions: int = 5) -> Rollout:
+    """Partial rollout as APRIL runs it."""
+    return Rollout(
+        on_policy=OnPolicy.RELAXED,
+        strategy=Strategy.PARTIAL_ROLLOUT,
+        partial_rollout=PartialRollout(group_factor=group_factor, max_policy_versions=max_policy_versions),
+    )

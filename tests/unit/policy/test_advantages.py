@@ -1,4 +1,4 @@
-"""Group-relative advantages (DeepSeekMath, section 4.1)."""
+"""Advantages: each estimator against its formula, and what all of them promise."""
 
 from statistics import fmean, stdev
 
@@ -6,9 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.policy.advantages import group_advantages
+from longshore.api.algorithm import AlgorithmName
+from longshore.api.objective import OBJECTIVES, AdvantageEstimator
+from longshore.policy.advantages import (
+    batch_advantages,
+    centred_advantages,
+    group_advantages,
+    leave_one_out_advantages,
+    whitened_advantages,
+)
 
 rewards = st.lists(st.floats(-100, 100), min_size=2, max_size=32)
+batches = st.lists(st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=5), min_size=1, max_size=5)
+"""Of rewards as verifiers give them: either equal or clearly apart."""
+LOCAL = [estimator for estimator in AdvantageEstimator if estimator is not AdvantageEstimator.BATCH_WHITENED]
 
 
 def test_rewards_are_divided_by_their_unbiased_deviation() -> None:
@@ -21,9 +32,12 @@ def test_epsilon_is_added_to_the_deviation() -> None:
     assert group_advantages([0.0, 2.0], epsilon=1.0) == pytest.approx([-1 / (2**0.5 + 1), 1 / (2**0.5 + 1)])
 
 
+@pytest.mark.parametrize("estimator", AdvantageEstimator)
 @pytest.mark.parametrize("group", [[], [0.7], [0.1] * 3, [1.0] * 8])
-def test_a_group_without_spread_gives_exactly_zero(group: list[float]) -> None:
-    assert group_advantages(group, epsilon=1e-6) == (0.0,) * len(group)
+def test_a_group_without_spread_gives_exactly_zero(estimator: AdvantageEstimator, group: list[float]) -> None:
+    silent, other = batch_advantages(estimator, [group, [0.0, 0.3]], epsilon=1e-6)
+    assert silent == (0.0,) * len(group)
+    assert other[0] < 0.0 < other[1]
 
 
 @given(rewards)
@@ -41,3 +55,42 @@ def test_a_shift_of_all_rewards_changes_nothing(group: list[float], shift: float
     shifted = group_advantages([reward + shift for reward in group], epsilon=1e-6)
     assert shifted == pytest.approx(group_advantages(group, epsilon=1e-6), abs=1e-6)
     assert fmean(shifted) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_centred_rewards_keep_their_scale() -> None:
+    assert centred_advantages([0.0, 1.0, 1.0, 4.0]) == (-1.5, -0.5, -0.5, 2.5)
+
+
+@given(rewards)
+def test_the_leave_one_out_baseline_is_the_mean_of_the_others(group: list[float]) -> None:
+    expected = [reward - fmean(group[:place] + group[place + 1 :]) for place, reward in enumerate(group)]
+    assert leave_one_out_advantages(group) == pytest.approx(expected, abs=1e-9)
+
+
+@given(batches)
+def test_whitening_normalises_centred_rewards_over_the_batch(batch: list[list[float]]) -> None:
+    centred = [reward - fmean(group) for group in batch for reward in group]
+    values = [value for group in whitened_advantages(batch, epsilon=0.5) for value in group]
+    mean, spread = fmean(centred), stdev(centred)
+    assert values == pytest.approx([(value - mean) / (spread + 0.5) for value in centred], abs=1e-9)
+
+
+@pytest.mark.parametrize("estimator", LOCAL)
+@given(batches)
+def test_a_group_s_advantages_do_not_depend_on_the_batch_around_it(
+    estimator: AdvantageEstimator, batch: list[list[float]]
+) -> None:
+    alone = [batch_advantages(estimator, [group], epsilon=1e-6)[0] for group in batch]
+    assert batch_advantages(estimator, batch, epsilon=1e-6) == alone
+
+
+def test_whitening_alone_depends_on_the_whole_batch() -> None:
+    batch = [[0.0, 1.0], [0.0, 10.0]]
+    alone = [whitened_advantages([group], epsilon=1e-6)[0] for group in batch]
+    assert whitened_advantages(batch, epsilon=1e-6) != alone
+    whole = [name for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
+    assert whole == [AlgorithmName.REINFORCE_PLUS_PLUS]
+
+
+def test_every_algorithm_has_an_objective() -> None:
+    assert set(OBJECTIVES) == set(AlgorithmName)

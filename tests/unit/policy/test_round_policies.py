@@ -1,89 +1,122 @@
-"""What every round policy promises, whatever engines and rewards do."""
+"""What every round policy promises, whatever engines and rewards do, in every combination of its parts."""
 
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
+from longshore.api.rollout import (
+    Admission,
+    Leftovers,
+    OnPolicy,
+    PartialRollout,
+    ReorderRollout,
+    Rollout,
+    Strategy,
+    TailBatching,
+)
+from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
-from longshore.policy.presets import round_policy
+from longshore.policy.engine_load import EngineLoad
+from longshore.policy.round import AcceptedGroup, Gates, Round
 from longshore.policy.round_policy import BatchShape, RoundPolicy
-from tests.unit.policy.rounds import FakeRollout
+from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy
+from longshore.policy.waiting import WaitingDraws
+from tests.unit.policy.rounds import FakeRollout, Job, relaxed_partial
 
 shapes = st.builds(BatchShape, st.integers(1, 6), st.integers(2, 5))
 factors = st.floats(1.0, 3.0)
-rollouts = st.one_of(
-    st.just(Rollout(strategy=Strategy.SYNCHRONOUS)),
-    st.builds(
-        lambda prompts, responses: Rollout(
-            strategy=Strategy.TAIL_BATCHING,
-            tail_batching=TailBatching(prompt_factor=prompts, response_factor=responses),
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Any strategy, with any gates, leftovers and acceptance that validation allows with it."""
+    strategy = draw(st.sampled_from(Strategy))
+    keeps = draw(st.booleans()) or strategy is Strategy.PARTIAL_ROLLOUT
+    can_keep = strategy in (Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.PARTIAL_ROLLOUT)
+    max_versions = draw(st.integers(1, 4))
+    rollout = Rollout(
+        on_policy=OnPolicy.RELAXED if keeps else OnPolicy.STRICT,
+        strategy=strategy,
+        leftovers=Leftovers.KEEP_TOKENS if keeps and can_keep else None,
+        tail_batching=TailBatching(prompt_factor=draw(factors), response_factor=draw(factors)),
+        partial_rollout=PartialRollout(
+            group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),
-        factors,
-        factors,
-    ),
-    st.builds(
-        lambda factor: Rollout(
-            on_policy=OnPolicy.RELAXED,
-            strategy=Strategy.PARTIAL_ROLLOUT,
-            partial_rollout=PartialRollout(group_factor=factor),
+        reorder_rollout=ReorderRollout(max_postponements=draw(st.integers(1, 3)), length_grouping=draw(st.booleans())),
+        admission=Admission(
+            frontier_width=draw(st.none() | st.integers(1, 4)),
+            max_active_per_engine=draw(st.none() | st.integers(1, 9)),
+            adaptive=draw(st.booleans()),
         ),
-        factors,
-    ),
-)
+    )
+    return Job(rollout, draw(shapes), dynamic_sampling=draw(st.booleans()))
 
 
-def build(rollout: Rollout, shape: BatchShape) -> RoundPolicy:
-    return round_policy(rollout, shape, DrawCursor(num_prompts=23, seed=5))
-
-
-@given(rollouts, shapes, st.integers(0, 12), st.floats(0, 0.4), st.randoms(use_true_random=False))
+@settings(max_examples=300)
+@given(jobs(), st.integers(0, 12), st.floats(0, 0.4), st.floats(0, 0.6), st.randoms(use_true_random=False))
 def test_every_draw_is_consumed_once_and_every_batch_is_exact(
-    rollout: Rollout, shape: BatchShape, num_rounds: int, rejection: float, rng: random.Random
+    job: Job, num_rounds: int, rejection: float, zero_variance: float, rng: random.Random
 ) -> None:
-    policy = build(rollout, shape)
-    fake = FakeRollout(policy, shape, rng, rejection)
+    policy = job.policy()
+    fake = FakeRollout(policy, job, rng, rejection=rejection, zero_variance=zero_variance)
     for _ in range(num_rounds):
-        assert len(fake.round().accepted) == shape.num_prompts
+        assert len(fake.round().accepted) == job.shape.num_prompts
         fake.audit.assert_invariants(policy)
 
 
-@given(rollouts, shapes, st.integers(0, 8), st.randoms(use_true_random=False))
-def test_draining_empties_the_queue(rollout: Rollout, shape: BatchShape, num_rounds: int, rng: random.Random) -> None:
-    policy = build(rollout, shape)
-    fake = FakeRollout(policy, shape, rng)
+@given(jobs(), st.integers(0, 8), st.randoms(use_true_random=False))
+def test_draining_empties_the_queue(job: Job, num_rounds: int, rng: random.Random) -> None:
+    policy = job.policy()
+    fake = FakeRollout(policy, job, rng)
     for _ in range(num_rounds):
         fake.round()
     while policy.num_deferred:
         before = policy.num_deferred
         end = fake.round(draining=True)
-        assert 0 < len(end.accepted) <= shape.num_prompts
+        assert 0 < len(end.accepted) <= job.shape.num_prompts
         assert policy.num_deferred == before - len(end.accepted)
-    assert set(fake.audit.trained) == fake.audit.admitted
     fake.audit.assert_invariants(policy)
 
 
 @settings(max_examples=50)
-@given(rollouts, shapes, st.integers(0, 6), st.integers(0, 2**32))
-def test_a_restored_policy_continues_as_if_never_stopped(
-    rollout: Rollout, shape: BatchShape, num_rounds: int, seed: int
-) -> None:
+@given(jobs(), st.integers(0, 6), st.integers(0, 2**32))
+def test_a_restored_policy_continues_as_if_never_stopped(job: Job, num_rounds: int, seed: int) -> None:
     def ends(stop_after: int | None) -> list[object]:
         rng = random.Random(seed)
-        policy = build(rollout, shape)
+        policy = job.policy()
+        fake = FakeRollout(policy, job, rng, zero_variance=0.3)
         seen: list[object] = []
         for number in range(num_rounds + 3):
             if number == stop_after:
                 state = json.loads(json.dumps(policy.export_state()))
-                policy = build(rollout, shape)
+                policy = job.policy()
                 policy.load_state(state)
-            seen.append(FakeRollout(policy, shape, rng).round())
+                fake.use(policy)
+            seen.append(fake.round())
         return seen
 
     assert ends(stop_after=num_rounds) == ends(stop_after=None)
+
+
+@given(jobs(), st.integers(0, 2**32))
+def test_the_same_events_give_the_same_decisions(job: Job, seed: int) -> None:
+    first, second = (FakeRollout(job.policy(), job, random.Random(seed), rejection=0.2) for _ in range(2))
+    assert [first.round() for _ in range(4)] == [second.round() for _ in range(4)]
+
+
+@given(jobs(), st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.integers(0, 9)), max_size=20))
+def test_a_round_goes_on_whatever_the_engines_report(job: Job, loads: list[tuple[int, float, int]]) -> None:
+    """Reports may hold requests back; they never stop a round."""
+    policy = job.policy()
+    fake = FakeRollout(policy, job, random.Random(1))
+    fake.before_each_event = lambda: [
+        policy.engine_load(engine, EngineLoad(0, 0, usage, count)) for engine, usage, count in loads
+    ]
+    assert len(fake.round().accepted) == job.shape.num_prompts
 
 
 @given(st.integers(1, 40), st.integers(0, 3), st.integers(0, 100))
@@ -95,11 +128,11 @@ def test_an_epoch_goes_once_through_all_prompts_and_epochs_stay_distinct(num: in
 
 
 def test_a_policy_refuses_what_another_strategy_left_over() -> None:
-    shape = BatchShape(2, 2)
-    partial = build(Rollout(on_policy=OnPolicy.RELAXED, strategy=Strategy.PARTIAL_ROLLOUT), shape)
-    FakeRollout(partial, shape, random.Random(1)).round()
+    partial = Job(relaxed_partial(), BatchShape(2, 2))
+    policy = partial.policy()
+    FakeRollout(policy, partial, random.Random(1)).round()
     with pytest.raises(ValueError, match=r"rollout.strategy: 2 draws still wait under PartialRollout"):
-        build(Rollout(strategy=Strategy.TAIL_BATCHING), shape).load_state(partial.export_state())
+        Job(Rollout(strategy=Strategy.TAIL_BATCHING), BatchShape(2, 2)).policy().load_state(policy.export_state())
 
 
 def test_a_cursor_refuses_another_order() -> None:
@@ -111,3 +144,116 @@ def test_a_cursor_refuses_a_checkpoint_of_other_data() -> None:
     state = DrawCursor(10, seed=1).export_state()
     with pytest.raises(ValueError, match="it has 9 prompts now and had 10"):
         DrawCursor(9, seed=1).load_state(state)
+
+
+def _lose_a_deferred_draw(patch: pytest.MonkeyPatch) -> None:
+    whole = WaitingDraws.left_over
+    patch.setattr(WaitingDraws, "left_over", lambda self, leftovers: whole(self, leftovers[1:]))
+
+
+def _queue_a_draw_twice(patch: pytest.MonkeyPatch) -> None:
+    once = WaitingDraws.left_over
+    patch.setattr(WaitingDraws, "left_over", lambda self, leftovers: once(self, [*leftovers, *leftovers[:1]]))
+
+
+def _accept_one_response_more(patch: pytest.MonkeyPatch) -> None:
+    def group(self: Round, draw: object) -> AcceptedGroup:
+        return AcceptedGroup(draw, tuple(self._open[draw].finished))  # type: ignore[arg-type,index]
+
+    def starts_with_more(self: Round, *arguments: object) -> None:
+        original(self, *arguments)  # type: ignore[arg-type]
+        self._num_responses += 1
+
+    original = Round.__init__
+    patch.setattr(Round, "_group", group)
+    patch.setattr(Round, "__init__", starts_with_more)
+
+
+def _count_no_versions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partial_rollout, "num_due", lambda *arguments: 0)
+    patch.setattr(reorder_rollout, "num_due", lambda *arguments: 0)
+
+
+def _keep_tokens_in_strict_rounds(patch: pytest.MonkeyPatch) -> None:
+    strict = TailBatchingPolicy.__init__
+    patch.setattr(
+        TailBatchingPolicy,
+        "__init__",
+        lambda self, *arguments, keeps_tokens: strict(self, *arguments, keeps_tokens=True),
+    )
+
+
+def _forget_a_replacement(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Round, "num_missing", property(lambda self: 0))
+
+
+def _widen_the_frontier(patch: pytest.MonkeyPatch) -> None:
+    exact = Round.__init__
+
+    def wider(self: Round, plan: object, num_responses: int, acceptance: object, gates: Gates) -> None:
+        wide = Gates(gates.frontier_width and gates.frontier_width + 1, gates.max_running and gates.max_running + 1)
+        exact(self, plan, num_responses, acceptance, wide)  # type: ignore[arg-type]
+
+    patch.setattr(Round, "__init__", wider)
+
+
+def _forget_postponements_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    whole = WaitingDraws.export_state
+    patch.setattr(WaitingDraws, "export_state", lambda self: [[*entry[:2], 0, *entry[3:]] for entry in whole(self)])
+
+
+def _queue_what_has_no_variance(patch: pytest.MonkeyPatch) -> None:
+    whole = RoundPolicy.group_trainable
+    patch.setattr(
+        RoundPolicy, "group_trainable", lambda self, draw, zero_variance: whole(self, draw, zero_variance=False)
+    )
+
+
+MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+    _lose_a_deferred_draw,
+    _queue_a_draw_twice,
+    _accept_one_response_more,
+    _count_no_versions,
+    _keep_tokens_in_strict_rounds,
+    _forget_a_replacement,
+    _widen_the_frontier,
+    _forget_postponements_at_a_restart,
+    _queue_what_has_no_variance,
+)
+
+SHAPE = BatchShape(3, 2)
+SCENARIOS = (
+    Job(Rollout(strategy=Strategy.TAIL_BATCHING), SHAPE, dynamic_sampling=True),
+    Job(Rollout(strategy=Strategy.TAIL_BATCHING), SHAPE),
+    Job(relaxed_partial(group_factor=2.0, max_policy_versions=2), SHAPE),
+    Job(
+        Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRollout(max_postponements=1)),
+        SHAPE,
+    ),
+    Job(Rollout(strategy=Strategy.GROUP_PIPELINE), SHAPE, groups_per_update=1),
+)
+
+
+def _run_scenarios() -> None:
+    """A fixed sample of what the properties above explore, restarts included."""
+    for job in SCENARIOS:
+        for seed in range(8):
+            policy = job.policy()
+            fake = FakeRollout(policy, job, random.Random(seed), rejection=0.1, zero_variance=0.3)
+            for _ in range(8):
+                assert len(fake.round().accepted) == job.shape.num_prompts
+                fake.audit.assert_invariants(policy)
+                state, policy = policy.export_state(), job.policy()
+                policy.load_state(state)
+                fake.use(policy)
+
+
+def test_the_scenarios_hold_for_the_policies_as_they_are() -> None:
+    _run_scenarios()
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
+def test_a_broken_policy_fails(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        _run_scenarios()

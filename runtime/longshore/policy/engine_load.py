@@ -1,0 +1,81 @@
+"""How many requests an engine is given at once, by what it bears: additive increase, multiplicative decrease.
+
+Requests that no longer fit the KV cache are preempted and computed again, so that one too many costs more than one too
+few. The limit grows by steps while the cache has room, and falls at once when it has none.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+GROW_BELOW_KV_USAGE: Final = 0.8
+"""The limit grows up to this projected use of the KV cache. The rest is for responses that become longer."""
+SHRINK_ABOVE_KV_USAGE: Final = 0.95
+"""Beyond it the next few tokens preempt a request. Between the two the limit stays, so that it comes to rest."""
+SHRINK_FACTOR: Final = 0.75
+"""Of the requests that run when they are too many; less than GROW_BELOW_KV_USAGE, so that one step makes room in a full
+cache."""
+GROWTH_STEPS: Final = 16
+"""Observations in which the limit may grow from nothing to `max_num_seqs`: at one a second, well within a round."""
+START_SHARE: Final = 0.25
+"""Of `max_num_seqs`, for an engine that has told nothing yet."""
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """What an engine tells about itself."""
+
+    num_running: int
+    num_waiting: int
+    kv_usage: float
+    """Share of the KV cache in use, 0 to 1."""
+    num_preemptions: int
+    """Since the engine started."""
+
+
+@dataclass
+class _Engine:
+    limit: int
+    num_preemptions: int = 0
+
+
+class ConcurrencyLimit:
+    """A limit per engine, between 1 and `max_num_seqs`. Pure: the same observations give the same limits."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        assert max_num_seqs >= 1
+        self._max = max_num_seqs
+        self._start = max(1, int(START_SHARE * max_num_seqs))
+        self._step = max(1, max_num_seqs // GROWTH_STEPS)
+        self._engines: dict[int, _Engine] = {}
+
+    def observed(self, engine: int, load: EngineLoad) -> int:
+        """An engine tells its load; returns its limit from here on."""
+        state = self._engines.setdefault(engine, _Engine(self._start))
+        preempted = load.num_preemptions != state.num_preemptions and load.num_preemptions > 0
+        state.num_preemptions = load.num_preemptions
+        if preempted or load.kv_usage > SHRINK_ABOVE_KV_USAGE:
+            state.limit = self._shrunk(state.limit, load)
+        elif load.kv_usage < GROW_BELOW_KV_USAGE and load.num_running + load.num_waiting >= state.limit:
+            state.limit = self._grown(state.limit, load)
+        return state.limit
+
+    def total(self, engines: Iterable[int]) -> int:
+        """Requests that these engines are given together."""
+        return sum(self._engines[engine].limit if engine in self._engines else self._start for engine in engines)
+
+    def lost(self, engine: int) -> None:
+        """An engine is gone; one that returns under its number starts from the beginning."""
+        self._engines.pop(engine, None)
+
+    def _shrunk(self, limit: int, load: EngineLoad) -> int:
+        """From what runs and not from the limit: a second observation of the same overload changes nothing."""
+        too_many = load.num_running or limit
+        return max(1, min(limit, int(SHRINK_FACTOR * too_many)))
+
+    def _grown(self, limit: int, load: EngineLoad) -> int:
+        """One step, and no further than the cache holds if each request takes what one takes on average."""
+        step = min(limit + self._step, self._max)
+        if load.kv_usage == 0:
+            return step
+        return max(limit, int(min(step, GROW_BELOW_KV_USAGE * load.num_running / load.kv_usage)))

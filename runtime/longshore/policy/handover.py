@@ -1,0 +1,69 @@
+"""Handover of groups to the trainer: after the round, or in FIFO order while it still runs (RolloutPipe, section 3.2).
+
+Either way an optimizer step takes U groups, and the steps are those of the serial baseline over the same groups in the
+same order; the rollout weights change only after the round.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longshore.policy.draws import Draw
+
+
+@dataclass(frozen=True)
+class TrainableGroup:
+    """A group with its rewards, as the handover sees it."""
+
+    draw: Draw
+    num_tokens: int
+    """Of all its samples, prompts included: what its forward and backward pass costs."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Groups for one pass of the trainer; gradients add up until `ends_update`."""
+
+    draws: tuple[Draw, ...]
+    ends_update: bool
+
+
+class Handover:
+    """First in, first out: every U groups make one optimizer step, given to the trainer in feasible batches."""
+
+    def __init__(self, groups_per_update: int, max_tokens_per_batch: int) -> None:
+        assert groups_per_update >= 1
+        self._groups_per_update = groups_per_update
+        self._max_tokens_per_batch = max_tokens_per_batch
+        self._pending: deque[TrainableGroup] = deque()
+
+    def trainable(self, group: TrainableGroup) -> tuple[Batch, ...]:
+        """A group is ready; returns what the trainer gets now, which is nothing until U groups are there."""
+        self._pending.append(group)
+        if len(self._pending) < self._groups_per_update:
+            return ()
+        return self._update()
+
+    def round_ended(self) -> tuple[Batch, ...]:
+        """The last update of a round may have fewer groups (P0 that U does not divide, or a draining round)."""
+        return self._update() if self._pending else ()
+
+    def _update(self) -> tuple[Batch, ...]:
+        groups = [self._pending.popleft() for _ in range(min(self._groups_per_update, len(self._pending)))]
+        batches: list[Batch] = []
+        while groups:
+            count = feasible_prefix([group.num_tokens for group in groups], self._max_tokens_per_batch)
+            draws, groups = tuple(group.draw for group in groups[:count]), groups[count:]
+            batches.append(Batch(draws, ends_update=not groups))
+        return tuple(batches)
+
+
+def feasible_prefix(num_tokens: Sequence[int], budget: int) -> int:
+    """How many groups from the front fit the token budget; one that exceeds it is taken alone (RolloutPipe, 4)."""
+    total = count = 0
+    for tokens in num_tokens:
+        total += tokens
+        if total > budget and count:
+            break
+        count += 1
+    return count

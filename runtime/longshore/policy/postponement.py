@@ -1,0 +1,25 @@
+"""Bounded postponement: no draw is put off in more than X rounds (verl's reorder recipe, synchronous refinement).
+
+A round that accepts N groups may have to insist on some of them. Which ones is a question of deadlines: a draw that was
+put off p times has X - p rounds of slack, and the draws with at most k rounds of slack must fit into the next k + 1
+rounds. So a round insists on the longest postponed `num_due` of those that wait, and nothing is ever due that does not
+fit, as long as no more than N (X + 1) draws are in play.
+"""
+
+from collections.abc import Sequence
+
+
+def max_in_play(num_groups: int, max_postponements: int) -> int:
+    """Draws that may wait or run at once so that the bound can always be kept."""
+    return num_groups * (max_postponements + 1)
+
+
+def num_due(postponements: Sequence[int], num_groups: int, max_postponements: int) -> int:
+    """How many draws this round must accept, the most postponed first; `postponements` holds one count per draw."""
+    due = 0
+    for place, count in enumerate(sorted(postponements, reverse=True), start=1):
+        slack = max_postponements - count
+        assert slack >= 0, "a draw was postponed too often"
+        due = max(due, place - num_groups * slack)
+    assert due <= num_groups, "more draws are due than a round accepts"
+    return due

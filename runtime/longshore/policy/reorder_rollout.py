@@ -1,0 +1,105 @@
+"""Reorder rollout (verl's recipe): fill the engines, take the first N groups, recycle the rest, up to a bound."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longshore.api.rollout import ReorderRollout as ReorderRolloutKnobs
+from longshore.api.status import RoundKind
+from longshore.policy.draws import DrawCursor
+from longshore.policy.length_history import LengthHistory
+from longshore.policy.postponement import max_in_play, num_due
+from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId, RoundPlan
+from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
+from longshore.policy.waiting import Waiting, WaitingDraws
+
+
+class ReorderRollout(RoundPolicy):
+    """A round starts as many groups as the engines hold and accepts the first P0 that are served.
+
+    The rest goes back into the pool, without its tokens unless the job keeps them, and is forced after X rounds. With
+    length grouping the pool looks further ahead, and a round takes the draws whose predicted lengths are nearest to
+    those that are due, or the shortest when none is: alike lengths share a batch.
+    """
+
+    def __init__(
+        self,
+        shape: BatchShape,
+        cursor: DrawCursor,
+        knobs: ReorderRolloutKnobs,
+        max_num_seqs: int,
+        rules: AdmissionRules = NO_RULES,
+        *,
+        keeps_tokens: bool = False,
+    ) -> None:
+        """`max_num_seqs`: requests that one engine runs at once."""
+        super().__init__(shape, cursor, rules)
+        self._knobs = knobs
+        self._max_num_seqs = rules.max_active_per_engine or max_num_seqs
+        self._pool = WaitingDraws(keeps_tokens=keeps_tokens)
+        self._lengths = LengthHistory()
+        self._longest_finished = 0
+
+    @property
+    def num_deferred(self) -> int:
+        return len(self._pool)
+
+    def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
+        """Responses ended; their lengths tell about the next epoch."""
+        self._lengths.observe(events)
+        self._longest_finished = max([self._longest_finished, *(event.num_tokens for event in events)])
+        return super().responses_finished(events)
+
+    def _plan(self) -> RoundPlan:
+        num_groups, shape = self._shape.num_prompts, self._shape
+        most = max_in_play(num_groups, self._knobs.max_postponements)
+        held = max(1, len(self._engines)) * self._max_num_seqs // shape.num_responses
+        num_admitted = min(most, max(num_groups, held))
+        num_ahead = most if self._knobs.length_grouping else num_admitted
+        self._pool.add(self._cursor.take(max(0, num_ahead - len(self._pool))))
+        return self._take(num_groups, num_admitted)
+
+    def _plan_drain(self) -> RoundPlan:
+        num_groups = min(len(self._pool), self._shape.num_prompts)
+        return self._take(num_groups, num_groups)
+
+    def _take(self, num_groups: int, num_admitted: int) -> RoundPlan:
+        oldest = sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
+        count = num_due([waiting.num_postponed for waiting in oldest], num_groups, self._knobs.max_postponements)
+        due, others = oldest[:count], oldest[count:]
+        chosen = self._pool.pick(due + self._nearest(due, others)[: num_admitted - count])
+        self._pool.postpone()
+        self._longest_finished = 0
+        return RoundPlan(
+            RoundKind.FULL,
+            num_groups,
+            tuple(waiting.admission(self._shape.num_responses) for waiting in chosen),
+            num_candidates=len(chosen),
+            due=frozenset(waiting.draw for waiting in due),
+        )
+
+    def _nearest(self, due: Sequence[Waiting], others: Sequence[Waiting]) -> list[Waiting]:
+        if not self._knobs.length_grouping:
+            return list(others)
+        target = max((self._expected_tokens(waiting) for waiting in due), default=0.0)
+        return sorted(others, key=lambda waiting: abs(self._expected_tokens(waiting) - target))
+
+    def _expected_tokens(self, waiting: Waiting) -> float:
+        return self._lengths.expected_tokens(waiting.draw.index)
+
+    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
+        unfinished = [left.draw.index for left in leftovers if not left.finished]
+        self._lengths.at_least(unfinished, self._longest_finished)
+        self._pool.left_over(leftovers)
+        return self._pool.kept
+
+    def _export_leftovers(self) -> list[Any]:
+        return self._pool.export_state()
+
+    def _load_leftovers(self, state: Sequence[Any]) -> None:
+        self._pool.load_state(state, num_responses=self._shape.num_responses)
+
+    def _export_history(self) -> dict[str, Any]:
+        return self._lengths.export_state()
+
+    def _load_history(self, state: Mapping[str, Any]) -> None:
+        self._lengths.load_state(state)

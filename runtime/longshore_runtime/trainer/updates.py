@@ -1,0 +1,112 @@
+"""The updates of one step: groups go to the trainers as the handover says, while the round runs or after it.
+
+The optimizer steps are the same either way: U groups each, in the order in which the groups became trainable.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from longshore.api.objective import Objective
+from longshore.policy.draws import Draw
+from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore_runtime.clock import Clock
+from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.types import GradientSums, PromptRecord, Sample, TrainResult
+
+
+@dataclass(frozen=True)
+class StepTraining:
+    """What the trainers did in one step."""
+
+    updates: tuple[TrainResult, ...]
+    samples: tuple[Sample, ...]
+    first_dispatch_s: float
+    """From the begin of the round until the trainers were given their first groups."""
+
+    @property
+    def sums(self) -> GradientSums:
+        """Over all updates."""
+        return sum((update.sums for update in self.updates), GradientSums())
+
+    @property
+    def compute_s(self) -> float:
+        """Time in which the busiest replica worked."""
+        return sum(update.compute_s for update in self.updates)
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that came out."""
+        return self.updates[-1].update.policy_version
+
+
+class StepUpdates:
+    """One use per step: give it every group, then finish."""
+
+    def __init__(
+        self,
+        trainers: TrainerGroup,
+        handover: Handover,
+        samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
+        prompts: dict[int, PromptRecord],
+        clock: Clock,
+        *,
+        begins_during_rollout: bool,
+    ) -> None:
+        self._trainers = trainers
+        self._handover = handover
+        self._samples_of = samples_of
+        self._prompts = prompts
+        self._clock = clock
+        self._begins_during_rollout = begins_during_rollout
+        self._started_s = clock.now_s()
+        self._first_dispatch_s: float | None = None
+        self._groups: dict[Draw, ScoredGroup] = {}
+        self._waiting: list[Batch] = []
+        self._update: PendingUpdate | None = None
+        self._updates: list[PendingUpdate] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the trainers were given anything: their state is then no longer that of the step before."""
+        return self._first_dispatch_s is not None
+
+    def trainable(self, group: ScoredGroup) -> None:
+        """A group of the batch is ready."""
+        self._groups[group.draw] = group
+        self._waiting += self._handover.trainable(TrainableGroup(group.draw, self._num_tokens(group)))
+        if self._begins_during_rollout:
+            self._dispatch()
+
+    def finish(self) -> StepTraining:
+        """The round is over and the trainers are awake: hand over what is left, and wait for all updates."""
+        self._waiting += self._handover.round_ended()
+        self._dispatch()
+        results = tuple(self._trainers.finish(update) for update in self._updates)
+        assert self._first_dispatch_s is not None, "a round has groups"
+        samples = tuple(sample for update in self._updates for sample in update.samples)
+        return StepTraining(results, samples, self._first_dispatch_s)
+
+    def _dispatch(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for batch in waiting:
+            if self._first_dispatch_s is None:
+                self._first_dispatch_s = self._clock.now_s() - self._started_s
+            # Ordered by draw, so that the order of arrival reaches the trainer only as far as it must.
+            groups = [self._groups[draw] for draw in sorted(batch.draws)]
+            self._update = self._update or self._trainers.begin()
+            self._trainers.add(self._update, self._samples_of(groups))
+            if batch.ends_update:
+                self._trainers.end(self._update)
+                self._updates.append(self._update)
+                self._update = None
+
+    def _num_tokens(self, group: ScoredGroup) -> int:
+        prompt = len(self._prompts[group.draw.index].prompt_tokens)
+        return sum(prompt + len(scored.completion.tokens) for scored in group.responses)
+
+
+def max_tokens_per_batch(objective: Objective, *, is_pipelined: bool, max_tokens_per_dispatch: int) -> int:
+    """Token budget of one handover: without a pipeline, and where advantages need the whole batch, there is none."""
+    no_limit = 2**62
+    return max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit

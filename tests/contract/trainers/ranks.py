@@ -1,0 +1,70 @@
+"""Processes that form a world, kept for many tests: starting them costs far more than a tiny training run."""
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from longshore_runtime.backends.world import World
+
+
+class Ranks:
+    """`size` processes. Every call is a world of its own."""
+
+    def __init__(self, size: int) -> None:
+        """Start them."""
+        context = multiprocessing.get_context("spawn")
+        pairs = [context.Pipe() for _ in range(size)]
+        self._pipes = [ours for ours, _ in pairs]
+        self._processes = [context.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pairs]
+        for process in self._processes:
+            process.start()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(world, *arguments)` in all of them; results by rank."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        for rank, pipe in enumerate(self._pipes):
+            pipe.send((function, World(rank, len(self._pipes), port=port), arguments))
+        results: dict[int, Any] = {}
+        while len(results) < len(self._pipes):
+            for pipe in wait([pipe for rank, pipe in enumerate(self._pipes) if rank not in results]):
+                assert isinstance(pipe, Connection)
+                rank = self._pipes.index(pipe)
+                succeeded, results[rank] = pipe.recv()
+                if not succeeded:
+                    self.stop()  # The others may wait for this one for ever.
+                    raise AssertionError(f"rank {rank}: {results[rank]}")
+        return [results[rank] for rank in range(len(self._pipes))]
+
+    def stop(self) -> None:
+        """End them."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _serve(pipe: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        function, world, arguments = pipe.recv()
+        try:
+            answer = (True, function(world, *arguments))
+        except Exception:  # noqa: BLE001 - it is told to the test
+            answer = (False, traceback.format_exc())
+        pipe.send(answer)
+        _leave_world()
+
+
+def _leave_world() -> None:
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,102 @@
+"""The losses of a whole step as the papers write them, response by response and token by token; no code of ours."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longshore.api.algorithm import AlgorithmName
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response: log-probabilities per token under the trained, the sampling and the initial weights."""
+
+    new: Tensor
+    old: Sequence[float]
+    initial: Sequence[float]
+    advantage: float
+    in_loss: Sequence[bool]
+
+    @property
+    def places(self) -> list[int]:
+        return [place for place, kept in enumerate(self.in_loss) if kept]
+
+
+@dataclass(frozen=True)
+class Knobs:
+    clip_low: float
+    clip_high: float
+    kl_coefficient: float
+    max_tokens: int
+    cap: float | None = None
+    """Of truncated importance sampling; None: clipped ratios."""
+
+
+def reference_loss(name: AlgorithmName, batch: Sequence[Response], knobs: Knobs) -> Tensor:
+    """Loss of one step; 0 where no token is in the loss."""
+    responses = [response for response in batch if response.places]
+    return _LOSSES[name](responses, knobs) if responses else torch.zeros((), dtype=torch.float64)
+
+
+def _token_mean(responses: Sequence[Response], knobs: Knobs) -> Tensor:
+    losses = [_token(response, place, knobs) for response in responses for place in response.places]
+    return torch.stack(losses).mean()
+
+
+def _dr_grpo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
+    per_response = [sum(_token(one, place, knobs) for place in one.places) / knobs.max_tokens for one in responses]
+    return _mean(per_response)
+
+
+def _rloo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
+    return _mean([sum(_token(one, place, knobs) for place in one.places) for one in responses])
+
+
+def _gspo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
+    assert knobs.cap is None
+    losses = []
+    for one in responses:
+        likelihood_ratio = torch.exp(sum(one.new[place] - one.old[place] for place in one.places))
+        ratio = likelihood_ratio ** (1 / len(one.places))
+        penalty = _mean([_k3(one, place) for place in one.places])
+        losses.append(_clip(ratio, one.advantage, knobs) + knobs.kl_coefficient * penalty)
+    return _mean(losses)
+
+
+def _token(one: Response, place: int, knobs: Knobs) -> Tensor:
+    ratio = torch.exp(one.new[place] - one.old[place])
+    if knobs.cap is not None:
+        policy = -min(ratio.item(), knobs.cap) * one.advantage * one.new[place]
+    else:
+        policy = _clip(ratio, one.advantage, knobs)
+    return policy + knobs.kl_coefficient * _k3(one, place)
+
+
+def _clip(ratio: Tensor, advantage: float, knobs: Knobs) -> Tensor:
+    """A gain is paid up to the clip; a loss is paid in full."""
+    if advantage > 0 and ratio.item() > 1 + knobs.clip_high:
+        return torch.tensor(-(1 + knobs.clip_high) * advantage, dtype=ratio.dtype)
+    if advantage < 0 and ratio.item() < 1 - knobs.clip_low:
+        return torch.tensor(-(1 - knobs.clip_low) * advantage, dtype=ratio.dtype)
+    return -ratio * advantage
+
+
+def _k3(one: Response, place: int) -> Tensor:
+    inverse = torch.exp(one.initial[place] - one.new[place])
+    return inverse - torch.log(inverse) - 1
+
+
+def _mean(values: Sequence[Tensor | int]) -> Tensor:
+    return sum(values, torch.zeros((), dtype=torch.float64)) / len(values)
+
+
+_LOSSES: dict[AlgorithmName, Callable[[Sequence[Response], Knobs], Tensor]] = {
+    AlgorithmName.GRPO: _token_mean,
+    AlgorithmName.DAPO: _token_mean,
+    AlgorithmName.GSPO: _gspo,
+    AlgorithmName.DR_GRPO: _dr_grpo,
+    AlgorithmName.RLOO: _rloo,
+    AlgorithmName.REINFORCE_PLUS_PLUS: _token_mean,
+}

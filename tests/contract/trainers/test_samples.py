@@ -1,0 +1,109 @@
+"""From scored groups to samples: rewards, masks, denominators and shares."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.algorithm import Algorithm, AlgorithmName
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
+from longshore_runtime.trainer.samples import (
+    batch_samples,
+    off_policy_token_share,
+    samples_of,
+    shares,
+    step_denominator,
+)
+from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
+from tests.contract.trainers.replicas import make_samples, options_of, with_masks
+
+RECORDS = {index: PromptRecord(index, "p", (7, index), "a") for index in range(9)}
+
+
+def algorithm(name: AlgorithmName = AlgorithmName.GRPO, **fields: object) -> Algorithm:
+    required = {"steps": 1, "prompts_per_step": 1, "responses_per_prompt": 2, "max_response_tokens": 10}
+    return Algorithm.model_validate({"name": name, **required, **fields})
+
+
+def response(index: int, reward: float, runs: Sequence[tuple[int, int]], prompt: int = 0) -> ScoredResponse:
+    """`runs`: (policy version, number of tokens)."""
+    tokens = tuple(TokenRun(version, (3,) * length, (-1.0,) * length) for version, length in runs)
+    completion = Completion(f"{prompt}/{index}", tokens, FinishReason.STOP, engine_step=0)
+    return ScoredResponse(ResponseId(Draw(0, prompt), index), completion, reward, timed_out=False)
+
+
+def group(prompt: int, responses: Sequence[ScoredResponse]) -> ScoredGroup:
+    return ScoredGroup(Draw(0, prompt), tuple(responses))
+
+
+STALE = group(0, [response(0, 1.0, [(3, 2), (4, 1), (5, 3)]), response(1, 0.0, [(5, 4)]), response(2, 1.0, [(2, 5)])])
+
+
+def test_tokens_of_older_weights_are_counted_and_stay_in_the_loss() -> None:
+    samples = samples_of(STALE, RECORDS[0], algorithm(), policy_version=5)
+    assert [sample.num_stale_tokens for sample in samples] == [3, 0, 5]
+    assert [sample.loss_mask for sample in samples] == [None] * 3
+    assert [sample.num_loss_tokens for sample in samples] == [6, 4, 5]
+    assert off_policy_token_share(samples) == 8 / 15
+
+
+def test_masked_tokens_of_older_weights_are_counted_and_leave_the_loss() -> None:
+    samples = samples_of(STALE, RECORDS[0], algorithm(mask_stale_tokens=True), policy_version=5)
+    assert [sample.loss_mask for sample in samples] == [(False,) * 3 + (True,) * 3, (True,) * 4, (False,) * 5]
+    assert [sample.num_loss_tokens for sample in samples] == [3, 4, 0]
+    assert off_policy_token_share(samples) == 8 / 15
+
+
+def test_without_samples_nothing_is_off_policy() -> None:
+    assert off_policy_token_share([]) == 0.0
+
+
+def test_the_punishment_of_long_responses_enters_the_advantages_and_is_told_apart_from_the_reward() -> None:
+    responses = [response(index, 1.0, [(0, length)]) for index, length in enumerate([6, 8, 10])]
+    punished = algorithm(AlgorithmName.DR_GRPO, overlong_buffer_tokens=4, overlong_penalty=2.0)
+    samples = samples_of(group(0, responses), RECORDS[0], punished, policy_version=0)
+    assert [sample.reward for sample in samples] == [1.0, 1.0, 1.0]
+    assert [sample.penalty for sample in samples] == [0.0, -1.0, -2.0]
+    assert [sample.advantage for sample in samples] == [1.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("name", [name for name in AlgorithmName if name is not AlgorithmName.REINFORCE_PLUS_PLUS])
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=4), min_size=1, max_size=9))
+def test_groups_that_arrive_one_by_one_give_the_samples_of_the_batch(
+    name: AlgorithmName, rewards: list[list[float]]
+) -> None:
+    options = algorithm(name)
+    groups = [
+        group(prompt, [response(index, reward, [(0, index + 1)], prompt) for index, reward in enumerate(of_group)])
+        for prompt, of_group in enumerate(rewards)
+    ]
+    one_by_one = [sample for one in groups for sample in samples_of(one, RECORDS[one.draw.index], options, 0)]
+    assert batch_samples(groups, RECORDS, options, 0) == one_by_one
+    assert [sample.prompt_tokens for sample in one_by_one] == [(7, one.draw.index) for one in one_by_one]
+
+
+def test_an_objective_that_needs_the_whole_batch_takes_no_single_group() -> None:
+    with pytest.raises(AssertionError, match="other groups"):
+        samples_of(STALE, RECORDS[0], algorithm(AlgorithmName.REINFORCE_PLUS_PLUS), 5)
+    assert [one.advantage > 0 for one in batch_samples([STALE], RECORDS, algorithm(), 5)] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+@given(st.permutations(range(12)))
+def test_the_denominator_of_a_step_does_not_depend_on_the_order_of_its_samples(
+    name: AlgorithmName, order: list[int]
+) -> None:
+    samples, options = with_masks(make_samples()), options_of(name)
+    assert step_denominator([samples[place] for place in order], options) == step_denominator(samples, options)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 5])
+def test_shares_hold_every_sample_once_and_differ_by_no_more_than_the_longest(num_replicas: int) -> None:
+    samples = make_samples()
+    lengths = [[len(one.prompt_tokens + one.response_tokens) for one in part] for part in shares(samples, num_replicas)]
+    together = [sample for part in shares(samples, num_replicas) for sample in part]
+    assert sorted(map(repr, together)) == sorted(map(repr, samples))
+    assert max(map(sum, lengths)) - min(map(sum, lengths)) <= max(map(max, lengths))

@@ -1,0 +1,58 @@
+"""Random models of every family that Megatron trains, as small as they can be cut four ways."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+_CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+_SHAPE = {
+    "vocab_size": 131,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type, with or without tied embeddings."""
+
+    kind: str
+    tied: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{'tied' if self.tied else 'untied'}"
+
+
+FAMILIES = [Family(kind, tied) for kind in _CLASSES for tied in (False, True)]
+
+
+def build(directory: Path, family: Family, **changes: object) -> Path:
+    """Write one; no parameter keeps a value that a wrong mapping would not change."""
+    config_class, model_class = _CLASSES[family.kind]
+    special = {"qwen3": {"head_dim": 8}, "llama": {"rope_parameters": _LLAMA3_ROPE}}.get(family.kind, {})
+    config = config_class(**_SHAPE | special | {"tie_word_embeddings": family.tied} | changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = model_class(config)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.1)
+    model.save_pretrained(directory)
+    return directory

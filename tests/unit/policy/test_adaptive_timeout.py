@@ -1,0 +1,164 @@
+"""Time limits that follow what correct responses need."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.policy.adaptive_timeout import MAX_CONTENTION, AdaptiveTimeout, CaseRun, TimeoutKnobs
+
+
+def run(case: int, seconds: float, contention: float = 1.0) -> CaseRun:
+    """A run that only computes."""
+    return CaseRun(case, wall_s=seconds * contention, cpu_s=seconds)
+
+
+def sleeping(case: int, seconds: float) -> CaseRun:
+    """A run that only waits."""
+    return CaseRun(case, wall_s=seconds, cpu_s=0.01)
+
+
+cut_off = CaseRun(0, wall_s=30.0, cpu_s=30.0, timed_out=True)
+runs = st.builds(CaseRun, st.integers(0, 3), st.floats(0.01, 60), st.floats(0, 60))
+tested = st.lists(st.tuples(st.integers(0, 6), st.lists(runs, min_size=1, max_size=4), st.booleans()), max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("anchor_s", "limit_s"),
+    [(0.1, 2.0), (1.0, 2.0), (4 / 3, 2.0), (2.0, 3.0), (10.0, 15.0), (20.0, 30.0), (25.0, 30.0)],
+)
+def test_the_limit_is_lambda_times_the_anchor_between_its_bounds(anchor_s: float, limit_s: float) -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [run(0, anchor_s)], passed_all=True)
+    assert timeout.limit(7, 0).idle_s == pytest.approx(limit_s)
+    assert timeout.limit(7, 0).wall_s == pytest.approx(limit_s)
+
+
+def test_a_prompt_that_nobody_has_solved_keeps_the_longest_limit() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [run(0, 0.1), run(1, 0.1)], passed_all=False)
+    assert timeout.limit(7, 0).idle_s == 30.0
+    timeout.response_tested(7, [run(0, 0.1), run(1, 4.0)], passed_all=True)
+    assert [timeout.limit(7, case).idle_s for case in (0, 1, 2)] == [2.0, 6.0, 30.0]
+    assert timeout.limit(8, 0).idle_s == 30.0
+
+
+def test_the_anchor_is_the_slowest_correct_response() -> None:
+    timeout = AdaptiveTimeout()
+    for seconds in (4.0, 8.0, 6.0):
+        timeout.response_tested(7, [run(0, seconds)], passed_all=True)
+    timeout.response_tested(7, [run(0, 11.9)], passed_all=False)
+    assert timeout.anchor_s(7, 0) == 8.0
+
+
+def test_a_run_that_was_cut_off_never_moves_an_anchor() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [cut_off], passed_all=False)
+    assert timeout.anchor_s(7, 0) is None
+    with pytest.raises(AssertionError, match="a run that was cut off did not pass"):
+        timeout.response_tested(7, [cut_off], passed_all=True)
+
+
+def test_wall_limits_stretch_with_the_contention_and_anchors_do_not() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [run(0, 4.0)], passed_all=True)
+    for _ in range(100):
+        timeout.response_tested(1, [run(0, 1.0, contention=2.5)], passed_all=False)
+    assert timeout.contention == 2.5
+    timeout.response_tested(7, [run(0, 4.0, contention=2.5)], passed_all=True)
+    assert timeout.anchor_s(7, 0) == 4.0
+    assert (timeout.limit(7, 0).idle_s, timeout.limit(7, 0).wall_s) == (6.0, 15.0)
+
+
+def test_contention_is_bounded_and_forgotten_when_it_is_over() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(1, [run(0, 1.0, contention=50.0)], passed_all=False)
+    assert timeout.contention == MAX_CONTENTION
+    for _ in range(100):
+        timeout.response_tested(1, [run(0, 1.0)], passed_all=False)
+    assert timeout.contention == 1.0
+
+
+def test_a_minority_that_sleeps_does_not_look_like_contention() -> None:
+    timeout = AdaptiveTimeout()
+    waiting = CaseRun(0, wall_s=20.0, cpu_s=0.2)
+    timeout.response_tested(1, [run(0, 1.0), run(1, 1.0), waiting], passed_all=False)
+    timeout.response_tested(1, [sleeping(0, 9.0)] * 9, passed_all=False)
+    assert timeout.contention == 1.0
+
+
+def test_a_correct_program_that_waits_is_given_its_time() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [sleeping(0, 6.0)], passed_all=True)
+    assert timeout.limit(7, 0).idle_s == 9.0
+
+
+def test_a_program_with_several_threads_is_judged_by_what_it_took() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [CaseRun(0, wall_s=4.0, cpu_s=12.0)], passed_all=True)
+    assert timeout.anchor_s(7, 0) == 4.0
+
+
+def test_the_prompt_that_was_longest_without_a_correct_response_is_forgotten() -> None:
+    timeout = AdaptiveTimeout(capacity=2)
+    for prompt in (1, 2, 1, 3):
+        timeout.response_tested(prompt, [run(0, 4.0)], passed_all=True)
+    assert [timeout.anchor_s(prompt, 0) for prompt in (1, 2, 3)] == [4.0, None, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"factor": 0.9}, "factor: 0.9 would cut off correct responses"),
+        ({"min_s": 40.0}, r"min_s: 40.0 must be positive and not exceed max_s \(30.0\)"),
+        ({"min_s": 0.0}, r"min_s: 0.0 must be positive"),
+    ],
+)
+def test_constants_that_make_no_sense_are_refused(knobs: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TimeoutKnobs(**knobs)
+
+
+@given(tested)
+def test_limits_keep_to_their_bounds_and_anchors_never_fall(
+    events: list[tuple[int, list[CaseRun], bool]],
+) -> None:
+    timeout, before = AdaptiveTimeout(), {}
+    for prompt, case_runs, passed in events:
+        timeout.response_tested(prompt, case_runs, passed_all=passed)
+        for key in [(prompt, case) for prompt in range(7) for case in range(4)]:
+            limit, anchor = timeout.limit(*key), timeout.anchor_s(*key)
+            assert 2.0 <= limit.idle_s <= 30.0
+            assert limit.idle_s <= limit.wall_s <= MAX_CONTENTION * limit.idle_s
+            assert (anchor or 0.0) >= before.get(key, 0.0)
+            before[key] = anchor or 0.0
+
+
+@given(st.floats(0.1, 20.0), st.floats(1.0, MAX_CONTENTION), st.floats(1.0, MAX_CONTENTION))
+def test_a_program_that_was_correct_once_is_not_cut_off_however_busy_the_machine_is(
+    seconds: float, when_learnt: float, when_run: float
+) -> None:
+    timeout = AdaptiveTimeout()
+    timeout.response_tested(7, [run(0, seconds, when_learnt)], passed_all=True)
+    for _ in range(100):
+        timeout.response_tested(1, [run(0, 1.0, when_run)], passed_all=False)
+    assert run(0, seconds, when_run).wall_s < timeout.limit(7, 0).wall_s
+
+
+@given(tested, tested, st.integers(1, 4))
+def test_a_restored_policy_continues_as_if_never_stopped(
+    before: list[tuple[int, list[CaseRun], bool]], after: list[tuple[int, list[CaseRun], bool]], capacity: int
+) -> None:
+    def test(timeout: AdaptiveTimeout, events: list[tuple[int, list[CaseRun], bool]]) -> None:
+        for prompt, case_runs, passed in events:
+            timeout.response_tested(prompt, case_runs, passed_all=passed)
+
+    whole, restored = AdaptiveTimeout(capacity=capacity), AdaptiveTimeout(capacity=capacity)
+    test(whole, before)
+    state = json.loads(json.dumps(whole.export_state()))
+    assert len(state["anchors"]) <= capacity
+    restored.load_state(state)
+    test(whole, after)
+    test(restored, after)
+    assert restored.export_state() == whole.export_state()

@@ -60,9 +60,13 @@ class ConcurrencyLimit:
             state.limit = self._grown(state.limit, load)
         return state.limit
 
+    def of(self, engine: int) -> int:
+        """Requests that this engine is given."""
+        return self._engines[engine].limit if engine in self._engines else self._start
+
     def total(self, engines: Iterable[int]) -> int:
         """Requests that these engines are given together."""
-        return sum(self._engines[engine].limit if engine in self._engines else self._start for engine in engines)
+        return sum(map(self.of, engines))
 
     def lost(self, engine: int) -> None:
         """An engine is gone; one that returns under its number starts from the beginning."""

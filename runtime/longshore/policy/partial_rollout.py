@@ -6,7 +6,7 @@ from typing import Any
 from longshore.api.rollout import PartialRollout as PartialRolloutKnobs
 from longshore.api.status import RoundKind
 from longshore.policy.draws import DrawCursor
-from longshore.policy.postponement import num_due
+from longshore.policy.postponement import can_keep, num_due
 from longshore.policy.round import Leftover, ResponseId, RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
@@ -67,3 +67,9 @@ class PartialRollout(RoundPolicy):
 
     def _load_leftovers(self, state: Sequence[Any]) -> None:
         self._buffer.load_state(state, num_responses=self._shape.num_responses)
+        postponements = [waiting.num_postponed for waiting in self._buffer.all]
+        if not can_keep(postponements, self._shape.num_prompts, self._max_postponements):
+            raise ValueError(
+                f"rollout.partialRollout.maxPolicyVersions: {self._max_postponements + 1} is too few for the "
+                f"{len(postponements)} groups that wait; restore it and algorithm.promptsPerStep, or start a new job"
+            )

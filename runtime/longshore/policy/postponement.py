@@ -16,10 +16,18 @@ def max_in_play(num_groups: int, max_postponements: int) -> int:
 
 def num_due(postponements: Sequence[int], num_groups: int, max_postponements: int) -> int:
     """How many draws this round must accept, the most postponed first; `postponements` holds one count per draw."""
-    due = 0
-    for place, count in enumerate(sorted(postponements, reverse=True), start=1):
-        slack = max_postponements - count
-        assert slack >= 0, "a draw was postponed too often"
-        due = max(due, place - num_groups * slack)
-    assert due <= num_groups, "more draws are due than a round accepts"
-    return due
+    assert can_keep(postponements, num_groups, max_postponements), "more draws are due than the rounds accept"
+    return _num_due(postponements, num_groups, max_postponements)
+
+
+def can_keep(postponements: Sequence[int], num_groups: int, max_postponements: int) -> bool:
+    """Whether all of these draws can be accepted in time."""
+    return (
+        max(postponements, default=0) <= max_postponements
+        and _num_due(postponements, num_groups, max_postponements) <= num_groups
+    )
+
+
+def _num_due(postponements: Sequence[int], num_groups: int, max_postponements: int) -> int:
+    by_deadline = enumerate(sorted(postponements, reverse=True), start=1)
+    return max([0, *(place - num_groups * (max_postponements - count) for place, count in by_deadline)])

@@ -7,7 +7,7 @@ from longshore.api.rollout import ReorderRollout as ReorderRolloutKnobs
 from longshore.api.status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_history import LengthHistory
-from longshore.policy.postponement import max_in_play, num_due
+from longshore.policy.postponement import can_keep, max_in_play, num_due
 from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId, RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.waiting import Waiting, WaitingDraws
@@ -63,10 +63,8 @@ class ReorderRollout(RoundPolicy):
         return self._take(num_groups, num_groups)
 
     def _take(self, num_groups: int, num_admitted: int) -> RoundPlan:
-        oldest = sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
-        count = num_due([waiting.num_postponed for waiting in oldest], num_groups, self._knobs.max_postponements)
-        due, others = oldest[:count], oldest[count:]
-        chosen = self._pool.pick(due + self._nearest(due, others)[: num_admitted - count])
+        due = self._due(num_groups)
+        chosen = self._pool.pick(due + self._nearest(due, self._oldest())[: num_admitted - len(due)])
         self._pool.postpone()
         self._longest_finished = 0
         return RoundPlan(
@@ -77,11 +75,28 @@ class ReorderRollout(RoundPolicy):
             due=frozenset(waiting.draw for waiting in due),
         )
 
+    def _due(self, num_groups: int) -> list[Waiting]:
+        """What this round must accept. Draws that were never put off fit into the X rounds after it anyway, since no
+        more than N (X + 1) are in play."""
+        postponed, most = [one for one in self._oldest() if one.num_postponed], self._knobs.max_postponements
+        due: list[Waiting] = []
+        for least in sorted({one.num_postponed for one in postponed}, reverse=True):
+            urgent = [one for one in postponed if one.num_postponed >= least]
+            count = num_due([one.num_postponed for one in urgent], num_groups, most)
+            due += self._nearest(due, urgent)[: count - len(due)]
+        return due
+
+    def _oldest(self) -> list[Waiting]:
+        return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
+
     def _nearest(self, due: Sequence[Waiting], others: Sequence[Waiting]) -> list[Waiting]:
+        """Those that are not due, in the order in which they go with those that are."""
+        draws = {waiting.draw for waiting in due}
+        left = [waiting for waiting in others if waiting.draw not in draws]
         if not self._knobs.length_grouping:
-            return list(others)
+            return left
         target = max((self._expected_tokens(waiting) for waiting in due), default=0.0)
-        return sorted(others, key=lambda waiting: abs(self._expected_tokens(waiting) - target))
+        return sorted(left, key=lambda waiting: abs(self._expected_tokens(waiting) - target))
 
     def _expected_tokens(self, waiting: Waiting) -> float:
         return self._lengths.expected_tokens(waiting.draw.index)
@@ -97,6 +112,12 @@ class ReorderRollout(RoundPolicy):
 
     def _load_leftovers(self, state: Sequence[Any]) -> None:
         self._pool.load_state(state, num_responses=self._shape.num_responses)
+        postponements, most = [waiting.num_postponed for waiting in self._pool.all], self._knobs.max_postponements
+        if not can_keep(postponements, self._shape.num_prompts, most):
+            raise ValueError(
+                f"rollout.reorderRollout.maxPostponements: {most} is too few for the {len(postponements)} groups that "
+                "wait; restore it and algorithm.promptsPerStep, or start a new job"
+            )
 
     def _export_history(self) -> dict[str, Any]:
         return self._lengths.export_state()

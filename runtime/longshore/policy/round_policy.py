@@ -89,12 +89,14 @@ class RoundPolicy(ABC):
         self._rules = rules
         self._round: Round | None = None
         self._kind = RoundKind.FULL
-        self._engines: tuple[int, ...] = (0,)
+        self._engines: frozenset[int] = frozenset({0})
+        self._bearable = 0
+        """Requests at once by what the engines bear, where that limits them; kept up to date engine by engine."""
 
     def start_round(self, *, draining: bool = False, engines: Collection[int] = (0,)) -> RoundStart:
         """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do."""
         assert self._round is None, "the last round has not ended"
-        self._engines = tuple(engines)
+        self._use(engines)
         plan = self._plan_drain() if draining else self._plan()
         self._kind = plan.kind
         self._round = Round(plan, self._shape.num_responses, self._rules.acceptance, self._gates)
@@ -114,17 +116,21 @@ class RoundPolicy(ABC):
 
     def engine_load(self, engine: int, load: EngineLoad) -> Decision:
         """An engine tells how busy it is; concurrency follows where the job asks for it."""
-        if self._rules.load_limit is None:
+        limit = self._rules.load_limit
+        if limit is None:
             return Decision(ended=self._running.ended)
-        self._rules.load_limit.observed(engine, load)
+        before = limit.of(engine)
+        change = limit.observed(engine, load) - before
+        if engine in self._engines:
+            self._bearable += change
         return self._running.pass_through(self._gates)
 
     def engines_changed(self, engines: Collection[int]) -> Decision:
         """Engines were lost or came back."""
         if self._rules.load_limit is not None:
-            for engine in set(self._engines).difference(engines):
+            for engine in self._engines.difference(engines):
                 self._rules.load_limit.lost(engine)
-        self._engines = tuple(engines)
+        self._use(engines)
         return self._running.pass_through(self._gates)
 
     def end_round(self) -> RoundEnd:
@@ -195,6 +201,11 @@ class RoundPolicy(ABC):
         assert self._round is not None, "no round is running"
         return self._round
 
+    def _use(self, engines: Collection[int]) -> None:
+        self._engines = frozenset(engines)
+        if self._rules.load_limit is not None:
+            self._bearable = self._rules.load_limit.total(self._engines or (0,))
+
     @property
     def _gates(self) -> Gates:
         rules = self._rules
@@ -202,7 +213,7 @@ class RoundPolicy(ABC):
         if rules.max_active_per_engine is not None:
             limits.append(rules.max_active_per_engine * max(1, len(self._engines)))
         if rules.load_limit is not None:
-            limits.append(rules.load_limit.total(self._engines or (0,)))
+            limits.append(self._bearable)
         return Gates(rules.frontier_width, min(limits, default=None))
 
     def _complete(self, decision: Decision) -> Decision:

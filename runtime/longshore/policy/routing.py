@@ -1,5 +1,6 @@
 """Which engine a request goes to."""
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 from longshore.api.status import RoundKind
@@ -10,10 +11,14 @@ from longshore.policy.round import ResponseId
 class Router:
     """Least-loaded engine first. Short rounds keep a group on one engine, which computes its prompt once (prefix
     cache); long rounds spread single responses, since one group of long responses would fill an engine.
+
+    Every change of an engine's load costs logarithmic time: many engines decide as quickly as few.
     """
 
     def __init__(self, engines: Sequence[int]) -> None:
         self._load = dict.fromkeys(engines, 0)
+        self._by_load = sorted((0, engine) for engine in engines)
+        """A heap with the load of every engine; entries that are not true any longer are skipped."""
         self._home: dict[Draw, int] = {}
         self._placed: dict[ResponseId, int] = {}
 
@@ -24,9 +29,9 @@ class Router:
         for response in responses:
             engine = self._home.get(response.draw) if kind is not RoundKind.LONG else None
             if engine is None:
-                engine = min(self._load, key=lambda candidate: (self._load[candidate], candidate))
+                engine = self._least_loaded()
                 self._home[response.draw] = engine
-            self._load[engine] += 1
+            self._change_load(engine, 1)
             self._placed[response] = engine
             placement.setdefault(engine, []).append(response)
         return placement
@@ -35,7 +40,7 @@ class Router:
         """A response finished or was aborted."""
         engine = self._placed.pop(response, None)
         if engine is not None and engine in self._load:
-            self._load[engine] -= 1
+            self._change_load(engine, -1)
 
     @property
     def has_engines(self) -> bool:
@@ -63,3 +68,15 @@ class Router:
     def joined(self, engine: int) -> None:
         """An engine is there (again)."""
         self._load.setdefault(engine, 0)
+        self._change_load(engine, 0)
+
+    def _least_loaded(self) -> int:
+        while True:
+            load, engine = self._by_load[0]
+            if self._load.get(engine) == load:
+                return engine
+            heapq.heappop(self._by_load)
+
+    def _change_load(self, engine: int, change: int) -> None:
+        self._load[engine] += change
+        heapq.heappush(self._by_load, (self._load[engine], engine))

@@ -91,13 +91,18 @@ class WaitingDraws:
         ]
 
     def load_state(self, state: Sequence[Any], *, num_responses: int) -> None:
-        """Undo `export_state`; raises ValueError when responses per prompt have grown past what was started."""
+        """Undo `export_state`; raises ValueError when what waits cannot go on in the job as it is."""
         self._waiting = [
             Waiting(Draw(epoch, index), num_postponed, tuple(finished), tuple(running))
             for epoch, index, num_postponed, finished, running in state
         ]
         self._taken = {}
         started = [len(waiting.finished) + len(waiting.running) for waiting in self._waiting]
+        if any(started) and not self._keeps_tokens:
+            raise ValueError(
+                "rollout.leftovers: groups still wait with tokens of older weights; restore KeepTokens or start a "
+                "new job"
+            )
         if any(0 < count < num_responses for count in started):
             raise ValueError(
                 "algorithm.responsesPerPrompt: groups that were started with fewer responses still wait; "

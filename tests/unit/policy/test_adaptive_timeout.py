@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, AdaptiveTimeout, CaseRun, TimeoutKnobs
@@ -120,6 +120,7 @@ def test_constants_that_make_no_sense_are_refused(knobs: dict[str, float], messa
         TimeoutKnobs(**knobs)
 
 
+@settings(deadline=None)
 @given(tested)
 def test_limits_keep_to_their_bounds_and_anchors_never_fall(
     events: list[tuple[int, list[CaseRun], bool]],
@@ -135,6 +136,7 @@ def test_limits_keep_to_their_bounds_and_anchors_never_fall(
             before[key] = anchor or 0.0
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 20.0), st.floats(1.0, MAX_CONTENTION), st.floats(1.0, MAX_CONTENTION))
 def test_a_program_that_was_correct_once_is_not_cut_off_however_busy_the_machine_is(
     seconds: float, when_learnt: float, when_run: float
@@ -146,6 +148,7 @@ def test_a_program_that_was_correct_once_is_not_cut_off_however_busy_the_machine
     assert run(0, seconds, when_run).wall_s < timeout.limit(7, 0).wall_s
 
 
+@settings(deadline=None)
 @given(tested, tested, st.integers(1, 4))
 def test_a_restored_policy_continues_as_if_never_stopped(
     before: list[tuple[int, list[CaseRun], bool]], after: list[tuple[int, list[CaseRun], bool]], capacity: int

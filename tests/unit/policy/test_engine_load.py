@@ -1,6 +1,6 @@
 """How many requests an engine is given at once."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.engine_load import SHRINK_ABOVE_KV_USAGE, ConcurrencyLimit, EngineLoad
@@ -83,6 +83,7 @@ def test_an_engine_that_was_lost_starts_from_the_beginning() -> None:
     assert limit.observed(0, busy(16, 0.9)) == 16
 
 
+@settings(deadline=None)
 @given(st.integers(1, 100), st.lists(st.tuples(st.integers(0, 2), loads), max_size=60))
 def test_limits_stay_within_bounds_and_follow_from_the_events_alone(
     max_num_seqs: int, events: list[tuple[int, EngineLoad]]
@@ -94,6 +95,7 @@ def test_limits_stay_within_bounds_and_follow_from_the_events_alone(
         assert other.observed(engine, load) == limit
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.floats(1, 300), st.lists(loads, max_size=20))
 def test_under_steady_requests_the_limit_comes_to_rest_without_preemptions(
     max_num_seqs: int, fitting: float, before: list[EngineLoad]

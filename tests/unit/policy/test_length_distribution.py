@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.length_distribution import LengthDistribution
@@ -53,6 +53,7 @@ def test_a_smaller_window_keeps_the_newest_of_a_loaded_state() -> None:
     assert (len(smaller), smaller.quantile(1.0), smaller.mean) == (2, 2, 1.5)
 
 
+@settings(deadline=None)
 @given(lengths, st.integers(1, 20), st.integers(0, 70))
 def test_a_window_agrees_with_counting(values: list[int], capacity: int, tokens: int) -> None:
     window = values[-capacity:]
@@ -63,6 +64,7 @@ def test_a_window_agrees_with_counting(values: list[int], capacity: int, tokens:
         assert distribution.mean == sum(window) / len(window)
 
 
+@settings(deadline=None)
 @given(lengths, st.integers(0, 70), st.integers(0, 70), st.integers(0, 70))
 def test_survival_never_rises(values: list[int], generated: int, more: int, further: int) -> None:
     distribution = known(values)
@@ -71,6 +73,7 @@ def test_survival_never_rises(values: list[int], generated: int, more: int, furt
     assert 1.0 >= first >= distribution.conditional_survival(generated, more + further) >= 0.0
 
 
+@settings(deadline=None)
 @given(lengths, lengths, st.integers(1, 20))
 def test_a_restored_distribution_continues_as_if_never_stopped(
     before: list[int], after: list[int], capacity: int

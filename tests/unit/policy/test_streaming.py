@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
@@ -94,6 +94,7 @@ def test_ties_go_to_the_lower_response_and_the_lower_replica() -> None:
     }
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(4, 500), max_size=40), st.lists(st.integers(0, 2_000), min_size=1, max_size=6))
 def test_a_split_is_complete_and_even(num_tokens: list[int], done_tokens: list[int]) -> None:
     remaining = samples(*num_tokens)
@@ -108,6 +109,7 @@ def test_a_split_is_complete_and_even(num_tokens: list[int], done_tokens: list[i
     assert split(shuffled, done) == shares
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(4, 500), min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_whatever_is_lost_the_sums_of_the_replicas_add_up_to_the_total(
     num_tokens: list[int], rng: random.Random

@@ -1,0 +1,253 @@
+"""Which tensor-parallel size the engines have in each kind of round (RollPacker, section 4.2).
+
+Short rounds run more requests at once than long ones and so preempt more; a larger size leaves more memory to the KV
+cache, and costs communication. Each kind of round has its own size, its own history, and its own way up and down.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+from statistics import median
+from typing import Any, Final
+
+from longshore.api.status import RoundKind
+
+RISE_FACTOR: Final = 1.05
+"""More preemptions than this multiple of the reference are a rise (the paper's figure)."""
+MIN_RISE_PREEMPTIONS: Final = 20
+"""Fewer are never a rise: below 20, a single request more already exceeds 1.05 times the reference."""
+ZERO_ROUNDS: Final = 4
+"""Rounds of a kind in a row without a preemption before its size is halved (the paper's figure)."""
+REFERENCE_ROUNDS: Final = 4
+"""Rounds of a kind whose median is the reference: the short rounds of a usual period."""
+FIRST_COOL_DOWN_ROUNDS: Final = 8
+"""Rounds of a kind in which a size that proved too small is not tried again; doubles each time that it proves so."""
+PAYBACK_ROUNDS: Final = 20
+"""Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load seldom stays the same for
+longer, since the lengths of responses change as the model learns."""
+KEPT_PER_DOUBLING: Final = 0.8
+"""Share of preemptions that doubling is expected to leave where nothing is known: the paper measured 21 % fewer."""
+
+
+@dataclass(frozen=True)
+class RolloutProfile:
+    """Figures of the offline profile; with them, a change must be worth its cost."""
+
+    switch_s: float
+    """What a regroup costs."""
+    preemption_s: float
+    """What a preemption adds to a round."""
+    round_s: Mapping[RoundKind, Mapping[int, float]]
+    """Rollout time of a round of a kind by tensor-parallel size, without preemptions."""
+
+    def predicted_s(self, kind: RoundKind, tp_size: int, known_preemptions: Mapping[int, float]) -> float:
+        """Rollout time of a round, given the preemptions seen at some sizes; the nearest one tells about the others."""
+        num_preemptions = 0.0
+        if known_preemptions:
+            nearest = min(known_preemptions, key=lambda size: (abs(log2(size / tp_size)), size))
+            num_preemptions = known_preemptions[nearest] * KEPT_PER_DOUBLING ** log2(tp_size / nearest)
+        return self.round_s[kind][tp_size] + self.preemption_s * num_preemptions
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """From here on, rounds of these kinds run with engines of `tp_size`."""
+
+    kinds: tuple[RoundKind, ...]
+    tp_size: int
+    reason: str
+
+
+class ParallelismPlanner:
+    """Sizes by kind of round. Pure: the same rounds give the same sizes.
+
+    A rise in preemptions doubles the size of its kind, four rounds without any halve it. A size that was left by
+    doubling is not taken again before its cool-down is over, which doubles each time; so the number of changes grows
+    with the logarithm of the number of rounds only, whatever the load does. With a profile, a change must also pay.
+    """
+
+    def __init__(
+        self,
+        default: Mapping[RoundKind, int],
+        allowed: Iterable[int],
+        gpus_per_pod: int,
+        profile: RolloutProfile | None = None,
+        profiled_preemptions: Mapping[RoundKind, float] | None = None,
+    ) -> None:
+        """`default`: the best size by the offline profile, for the kinds of round that the job has; `allowed`: sizes
+        that the model can be divided into; `profiled_preemptions`: per round at the default sizes, until rounds tell.
+        Raises ValueError for a default that is not possible, and for a profile that leaves a size out.
+        """
+        assert default, "a job has rounds of some kind"
+        self._sizes = tuple(sorted(size for size in set(allowed) if gpus_per_pod % size == 0))
+        self._profile = profile
+        _check(default, self._sizes, profile)
+        self._order = deque(_usual_order(default), maxlen=PAYBACK_ROUNDS)
+        expected = profiled_preemptions or {}
+        self._kinds = {kind: _Kind(size, expected.get(kind)) for kind, size in default.items()}
+
+    def tp_size(self, kind: RoundKind) -> int:
+        """Size of the engines in a round of this kind."""
+        return self._kinds[kind].tp_size
+
+    def round_ended(self, kind: RoundKind, num_preemptions: int) -> Regroup | None:
+        """A round is over; None: every size stays."""
+        state = self._kinds[kind]
+        reference = state.reference
+        self._order.append(kind)
+        state.add(num_preemptions)
+        if is_rise(num_preemptions, reference):
+            why = f"{num_preemptions} preemptions in a {kind} round, usually {reference:.0f}"
+            regroup = self._best(kind, 2 * state.tp_size, why)
+            if regroup is not None:
+                state.proved_too_small()
+        elif state.zero_streak >= ZERO_ROUNDS and state.tp_size % 2 == 0:
+            regroup = self._best(kind, state.tp_size // 2, f"no preemption in {state.zero_streak} {kind} rounds")
+        else:
+            regroup = None
+        if regroup is not None:
+            for changed in regroup.kinds:
+                self._kinds[changed].change(regroup.tp_size)
+        return regroup
+
+    def _best(self, kind: RoundKind, size: int, why: str) -> Regroup | None:
+        """The kind alone, or all kinds alike where regrouping within each period costs more than it brings.
+
+        None is moved along against the direction: a rise makes no kind's engines smaller.
+        """
+        if size not in self._sizes or not self._kinds[kind].may_take(size):
+            return None
+        alone = Regroup((kind,), size, f"tensor-parallel size {self.tp_size(kind)} to {size}: {why}")
+        profile = self._profile
+        if profile is None:
+            return alone
+        grows = size > self.tp_size(kind)
+        others = {name: state for name, state in self._kinds.items() if state.tp_size != size}
+        proposals = [alone]
+        if all(state.may_take(size) and (size > state.tp_size) == grows for state in others.values()):
+            proposals.append(Regroup(tuple(others), size, alone.reason))
+        best = min(proposals, key=lambda proposal: self._cost_s(profile, proposal))
+        saving_s = self._cost_s(profile) - self._cost_s(profile, best)
+        return best if saving_s > profile.switch_s else None
+
+    def _cost_s(self, profile: RolloutProfile, change: Regroup | None = None) -> float:
+        """What the last PAYBACK_ROUNDS rounds would take once more, with the regroups between them."""
+        sizes = {kind: self.tp_size(kind) for kind in self._kinds}
+        if change is not None:
+            sizes |= dict.fromkeys(change.kinds, change.tp_size)
+        num_switches = sum(sizes[before] != sizes[after] for before, after in pairwise(self._order))
+        rounds_s = sum(
+            count * profile.predicted_s(kind, sizes[kind], self._kinds[kind].known)
+            for kind, count in Counter(self._order).items()
+        )
+        return rounds_s + num_switches * profile.switch_s
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "order": [kind.value for kind in self._order],
+            "kinds": {kind.value: state.export_state() for kind, state in self._kinds.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Undo `export_state`. A kind whose size is possible no longer starts again from its default."""
+        self._order.extend(RoundKind(kind) for kind in state["order"] if RoundKind(kind) in self._kinds)
+        for name, exported in state["kinds"].items():
+            if RoundKind(name) in self._kinds and exported["tp_size"] in self._sizes:
+                self._kinds[RoundKind(name)].load_state(exported)
+
+
+def is_rise(num_preemptions: int, reference: float | None) -> bool:
+    """Whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
+    if reference is None or num_preemptions < MIN_RISE_PREEMPTIONS:
+        return False
+    return num_preemptions > RISE_FACTOR * reference
+
+
+class _Kind:
+    """What is known about one kind of round."""
+
+    def __init__(self, tp_size: int, expected_preemptions: float | None) -> None:
+        self.tp_size = tp_size
+        self.zero_streak = 0
+        self.known: dict[int, float] = {}
+        """Size -> usual preemptions, of this size and of larger ones that were left by halving."""
+        self._recent: deque[int] = deque(maxlen=REFERENCE_ROUNDS)
+        self._expected = expected_preemptions
+        """Stands for the reference until there is a round at this size."""
+        self._num_rounds = 0
+        self._cool_down: dict[int, tuple[int, int]] = {}
+        """Size that proved too small -> (round from which on it may be taken again, rounds of its last cool-down)."""
+        if expected_preemptions is not None:
+            self.known[tp_size] = expected_preemptions
+
+    @property
+    def reference(self) -> float | None:
+        """Median of recent rounds at this size."""
+        return median(self._recent) if self._recent else self._expected
+
+    def add(self, num_preemptions: int) -> None:
+        self._num_rounds += 1
+        self._recent.append(num_preemptions)
+        larger = {size: usual for size, usual in self.known.items() if size > self.tp_size}
+        self.known = larger | {self.tp_size: median(self._recent)}
+        self.zero_streak = self.zero_streak + 1 if num_preemptions == 0 else 0
+
+    def may_take(self, size: int) -> bool:
+        """Whether no size from there on upwards is in its cool-down."""
+        return all(size > small for small, (again_at, _) in self._cool_down.items() if self._num_rounds < again_at)
+
+    def proved_too_small(self) -> None:
+        _, last = self._cool_down.get(self.tp_size, (0, 0))
+        rounds = 2 * last or FIRST_COOL_DOWN_ROUNDS
+        self._cool_down[self.tp_size] = (self._num_rounds + rounds, rounds)
+
+    def change(self, size: int) -> None:
+        """After doubling, the next round makes the reference; after halving, what the larger size showed stays it."""
+        self._expected = self.reference if size < self.tp_size else None
+        self._recent.clear()
+        self.tp_size = size
+        self.zero_streak = 0
+
+    def export_state(self) -> dict[str, Any]:
+        return {
+            "tp_size": self.tp_size,
+            "zero_streak": self.zero_streak,
+            "known": [[size, usual] for size, usual in self.known.items()],
+            "recent": list(self._recent),
+            "expected": self._expected,
+            "num_rounds": self._num_rounds,
+            "cool_down": [[size, again_at, rounds] for size, (again_at, rounds) in self._cool_down.items()],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.tp_size, self.zero_streak = state["tp_size"], state["zero_streak"]
+        self.known = dict(state["known"])
+        self._recent = deque(state["recent"], maxlen=REFERENCE_ROUNDS)
+        self._expected = state["expected"]
+        self._num_rounds = state["num_rounds"]
+        self._cool_down = {size: (again_at, rounds) for size, again_at, rounds in state["cool_down"]}
+
+
+def _usual_order(kinds: Mapping[RoundKind, int]) -> list[RoundKind]:
+    """Rounds to judge by until rounds tell: four short ones and a long one, or all of the only kind."""
+    if RoundKind.SHORT in kinds and RoundKind.LONG in kinds:
+        return [*[RoundKind.SHORT] * 4, RoundKind.LONG] * (PAYBACK_ROUNDS // 5)
+    return [next(iter(kinds))] * PAYBACK_ROUNDS
+
+
+def _check(default: Mapping[RoundKind, int], sizes: tuple[int, ...], profile: RolloutProfile | None) -> None:
+    for kind, size in default.items():
+        if size not in sizes:
+            raise ValueError(
+                f"rollout.engine.tensorParallelSize: {size} is not possible in {kind} rounds; it must divide the GPUs "
+                f"of a pod and the model's attention heads: {', '.join(map(str, sizes)) or 'no size'} would"
+            )
+        missing = [str(size) for size in sizes if profile is not None and size not in profile.round_s.get(kind, {})]
+        if missing:
+            raise ValueError(
+                f"profile: it lacks the time of {kind} rounds at tensor-parallel size {', '.join(missing)}; measure "
+                "them too, or leave the profile out"
+            )

@@ -1,0 +1,196 @@
+"""When half of the GPUs stop sampling and start training, and which (RollPacker, section 4.4 and Algorithm 1).
+
+A round's last requests leave engines idle. Between 20 % and 50 % of finished requests, what still runs may fit half of
+the engines; then the others compute gradients for the rest of the round. Nothing here outlives a round.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from longshore.policy.length_distribution import LengthDistribution
+
+FIRST_SHARE: Final = 0.2
+"""Before this share of finished requests, hardly anything waits for the trainer."""
+LAST_SHARE: Final = 0.5
+"""After it, too little of the round is left."""
+CHECK_EVERY_SHARE: Final = 0.05
+"""Requests that must have finished between two checks."""
+MAX_KV_PEAK: Final = 0.9
+"""Projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected value over
+evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
+NUM_HORIZONS: Final = 64
+"""Steps of the projection; the projected peak exceeds the exact one by at most 1/64 of the length limit per request."""
+
+
+@dataclass(frozen=True)
+class RolloutEngine:
+    """An engine, inside one pod."""
+
+    number: int
+    pod: int
+    num_gpus: int
+    """Its tensor-parallel size."""
+    kv_capacity_tokens: int
+    """Tokens that its KV cache holds: blocks x block size, or bytes / bytes per token."""
+
+
+@dataclass(frozen=True)
+class RunningRequest:
+    """A request that an engine runs, or that waits there."""
+
+    engine: int
+    prompt_tokens: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True)
+class ScaleDown:
+    """These pods go to the trainer for the rest of the round; their requests go to the other pods."""
+
+    pods: tuple[int, ...]
+    reason: str
+    projected_kv_peak: float
+
+
+@dataclass(frozen=True)
+class Stay:
+    """Every pod goes on sampling."""
+
+    reason: str
+    projected_kv_peak: float | None = None
+    """As far as it was projected."""
+
+
+class ScaleDownPolicy:
+    """One object per round; it hands GPUs over at most once."""
+
+    def __init__(
+        self,
+        trainer_replicas: Sequence[frozenset[int]],
+        lengths: LengthDistribution,
+        max_response_tokens: int,
+        max_kv_peak: float = MAX_KV_PEAK,
+    ) -> None:
+        """`trainer_replicas`: for each data-parallel replica of the trainer, the pods that it spans."""
+        self._replicas = tuple(trainer_replicas)
+        self._lengths = lengths
+        self._max_response_tokens = max_response_tokens
+        self._max_kv_peak = max_kv_peak
+        self._num_finished_at_check = 0
+        self._done = False
+
+    def progressed(
+        self,
+        num_finished: int,
+        num_launched: int,
+        engines: Sequence[RolloutEngine],
+        running: Sequence[RunningRequest],
+    ) -> ScaleDown | Stay | None:
+        """Requests finished; None while no check is due."""
+        assert 0 <= num_finished <= num_launched
+        if self._done or not self._is_due(num_finished, num_launched):
+            return None
+        self._num_finished_at_check = num_finished
+        decision = self._check(num_finished / num_launched, engines, running)
+        self._done = isinstance(decision, ScaleDown)
+        return decision
+
+    def _is_due(self, num_finished: int, num_launched: int) -> bool:
+        if num_launched == 0 or not FIRST_SHARE <= num_finished / num_launched <= LAST_SHARE:
+            return False
+        return (num_finished - self._num_finished_at_check) / num_launched >= CHECK_EVERY_SHARE
+
+    def _check(
+        self, share: float, engines: Sequence[RolloutEngine], running: Sequence[RunningRequest]
+    ) -> ScaleDown | Stay:
+        pods = pick_pods(engines, self._replicas, running)
+        if not pods:
+            return Stay(unavailable_reason(engines))
+        remaining = sum(engine.kv_capacity_tokens for engine in engines if engine.pod not in pods)
+        peak = projected_peak_tokens(running, self._lengths, self._max_response_tokens) / remaining
+        if peak > self._max_kv_peak:
+            return Stay(
+                f"projected KV peak {_percent(peak)} is over {_percent(self._max_kv_peak)} at {_percent(share)}", peak
+            )
+        moved = sum(engine.num_gpus for engine in engines if engine.pod in pods)
+        total = sum(engine.num_gpus for engine in engines)
+        reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
+        return ScaleDown(pods, reason, peak)
+
+
+def pick_pods(
+    engines: Sequence[RolloutEngine], trainer_replicas: Sequence[frozenset[int]], running: Iterable[RunningRequest]
+) -> tuple[int, ...]:
+    """Whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
+
+    Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
+    lower pod. An engine lies inside one pod, so no tensor-parallel group is ever split.
+    """
+    num_gpus: dict[int, int] = {}
+    for engine in engines:
+        num_gpus[engine.pod] = num_gpus.get(engine.pod, 0) + engine.num_gpus
+    num_tokens = _tokens_by_pod(engines, running)
+    left = sum(num_gpus.values()) // 2
+    picked: list[int] = []
+    whole = [group for group in _pod_groups(trainer_replicas) if group <= num_gpus.keys()]
+    for group in sorted(whole, key=lambda group: (sum(num_tokens[pod] for pod in group), min(group))):
+        needed = sum(num_gpus[pod] for pod in group)
+        if needed <= left:
+            left -= needed
+            picked += group
+    return tuple(sorted(picked))
+
+
+def unavailable_reason(engines: Iterable[RolloutEngine]) -> str:
+    """Why `pick_pods` found none."""
+    if len({engine.pod for engine in engines}) <= 1:
+        return "one pod holds all GPUs, and pods are handed over whole"
+    return "no whole trainer replica fits in half of the GPUs"
+
+
+def projected_peak_tokens(
+    running: Iterable[RunningRequest], lengths: LengthDistribution, max_response_tokens: int
+) -> float:
+    """Expected peak of the tokens that running requests hold in KV caches, from here to their ends.
+
+    A request that has generated g tokens still runs h steps later with probability S(g + h) / S(g), and then holds
+    prompt + g + h tokens. The sum is bounded from above in each of NUM_HORIZONS intervals: the requests that run at its
+    beginning, with the tokens of its end. All advance alike, one token a step, and nothing new is launched.
+    """
+    requests_by_generated: dict[int, tuple[int, int]] = {}
+    for request in running:
+        count, prompts = requests_by_generated.get(request.generated_tokens, (0, 0))
+        requests_by_generated[request.generated_tokens] = (count + 1, prompts + request.prompt_tokens)
+    longest = max_response_tokens - min(requests_by_generated, default=max_response_tokens)
+    width = max(1, -(-longest // NUM_HORIZONS))
+    usage = [0.0] * NUM_HORIZONS
+    for generated, (count, prompts) in requests_by_generated.items():
+        for interval in range(NUM_HORIZONS):
+            begin = generated + interval * width
+            alive = lengths.conditional_survival(generated, begin - generated)
+            if alive == 0 or begin >= max_response_tokens:
+                break
+            usage[interval] += alive * (prompts + count * min(begin + width, max_response_tokens))
+    return max(usage)
+
+
+def _tokens_by_pod(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> dict[int, int]:
+    pod_of = {engine.number: engine.pod for engine in engines}
+    tokens = dict.fromkeys(pod_of.values(), 0)
+    for request in running:
+        tokens[pod_of[request.engine]] += request.prompt_tokens + request.generated_tokens
+    return tokens
+
+
+def _pod_groups(trainer_replicas: Iterable[frozenset[int]]) -> list[frozenset[int]]:
+    """Pods that move together: those that a replica spans, and those of replicas which share a pod with it."""
+    groups: list[frozenset[int]] = []
+    for replica in trainer_replicas:
+        touching = [group for group in groups if group & replica]
+        groups = [group for group in groups if not group & replica] + [replica.union(*touching)]
+    return groups
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,186 @@
+"""When GPUs go from sampling to training, and which."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.scale_down import (
+    NUM_HORIZONS,
+    RolloutEngine,
+    RunningRequest,
+    ScaleDown,
+    ScaleDownPolicy,
+    Stay,
+    pick_pods,
+    projected_peak_tokens,
+)
+
+
+def pods(*num_gpus: int, tp_size: int = 1, capacity: int = 1_000) -> list[RolloutEngine]:
+    """Pods 0, 1, ... with as many engines as their GPUs allow."""
+    homes = [pod for pod, count in enumerate(num_gpus) for _ in range(count // tp_size)]
+    return [RolloutEngine(number, pod, tp_size, capacity) for number, pod in enumerate(homes)]
+
+
+def replicas(*spans: tuple[int, ...]) -> list[frozenset[int]]:
+    return [frozenset(span) for span in spans]
+
+
+def all_of(num_tokens: int) -> LengthDistribution:
+    """Every response has this length."""
+    lengths = LengthDistribution()
+    lengths.add(num_tokens)
+    return lengths
+
+
+def on(engine: int, count: int = 1, prompt: int = 10, generated: int = 50) -> list[RunningRequest]:
+    return [RunningRequest(engine, prompt, generated)] * count
+
+
+def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = None) -> ScaleDownPolicy:
+    return ScaleDownPolicy(layout or replicas((0,), (1,)), lengths, max_response_tokens=100)
+
+
+def checks(finished: list[int], num_launched: int, running: list[RunningRequest]) -> list[int]:
+    """Numbers of finished requests at which the policy looked."""
+    scale_down = policy(all_of(80))
+    engines = pods(4, 4)
+    return [number for number in finished if scale_down.progressed(number, num_launched, engines, running) is not None]
+
+
+def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
+    running = on(0, 12, prompt=14) + on(0, 1, prompt=12)
+    decision = policy(all_of(80)).progressed(7, 20, pods(4, 4, tp_size=2), running)
+    assert decision == ScaleDown((1,), "4 of 8 GPUs to training at 35 %: projected KV peak 61 %", 0.61)
+
+
+def test_every_pod_stays_while_what_runs_would_not_fit() -> None:
+    decision = policy(all_of(80)).progressed(7, 20, pods(2, 2), on(0, 19, prompt=20))
+    assert decision == Stay("projected KV peak 95 % is over 90 % at 35 %", 0.95)
+
+
+def test_a_peak_at_the_limit_is_allowed() -> None:
+    assert isinstance(policy(all_of(80)).progressed(7, 20, pods(2, 2), on(0, 18, prompt=20)), ScaleDown)
+
+
+def test_it_looks_from_20_to_50_percent_when_another_5_percent_have_finished() -> None:
+    too_much = on(0, 100)
+    assert checks(list(range(1, 21)), 20, too_much) == [4, 5, 6, 7, 8, 9, 10]
+    assert checks([19, 20, 24, 25, 29, 31, 35, 36, 50, 51, 60], 100, too_much) == [20, 25, 31, 36, 50]
+    assert checks([10, 49, 52], 100, too_much) == [49]
+    assert checks([51], 100, too_much) == []
+    assert checks([0], 0, []) == []
+
+
+def test_a_round_hands_over_once() -> None:
+    assert checks([20, 25, 30], 100, on(0)) == [20]
+
+
+def test_it_hands_over_as_soon_as_enough_has_finished() -> None:
+    scale_down, engines = policy(all_of(80)), pods(2, 2)
+    seen = [scale_down.progressed(20 + 5 * at, 100, engines, on(0, 30 - 8 * at)) for at in range(4)]
+    assert [type(decision) for decision in seen] == [Stay, Stay, ScaleDown, type(None)]
+
+
+def test_a_single_pod_has_no_half() -> None:
+    decision = policy(all_of(80), replicas((0,))).progressed(5, 20, pods(8), on(0))
+    assert decision == Stay("one pod holds all GPUs, and pods are handed over whole")
+
+
+def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:
+    decision = policy(all_of(80), replicas((0, 1, 2, 3))).progressed(5, 20, pods(8, 8, 8, 8), on(0))
+    assert decision == Stay("no whole trainer replica fits in half of the GPUs")
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "layout", "busy_engines", "picked"),
+    [
+        ((1, 1, 1, 1), [(0,), (1,), (2,), (3,)], [0, 2], (1, 3)),
+        ((1, 1, 1, 1), [(0,), (1,), (2,), (3,)], [], (0, 1)),
+        ((1, 1, 1, 1), [(0, 1), (2, 3)], [0], (2, 3)),
+        ((1, 1, 1, 1), [(0, 2), (1, 3)], [0], (1, 3)),
+        ((1, 1, 1, 1), [(0, 1), (1, 2), (3,)], [3], (3,)),
+        ((1, 1, 1, 1), [(0,), (1,)], [0, 1], (0, 1)),
+        ((1, 1, 1, 1), [(0, 9), (3,)], [3], (3,)),
+        ((1, 1, 1), [(0,), (1,), (2,)], [0, 1], (2,)),
+        ((2, 2), [(0,), (0,), (1,), (1,)], [0], (1,)),
+        ((4, 2, 2), [(0,), (1,), (2,)], [0], (1, 2)),
+        ((2, 1, 1), [(0,), (1,), (2,)], [0, 3], (1, 2)),
+        ((1, 3), [(0,), (1,)], [0], (0,)),
+        ((1, 1), [], [], ()),
+        ((2,), [(0,), (0,)], [], ()),
+    ],
+)
+def test_whole_pods_and_whole_replicas_with_the_fewest_running_tokens_go(
+    num_gpus: tuple[int, ...], layout: list[tuple[int, ...]], busy_engines: list[int], picked: tuple[int, ...]
+) -> None:
+    running = [request for engine in busy_engines for request in on(engine)]
+    assert pick_pods(pods(*num_gpus), replicas(*layout), running) == picked
+
+
+def test_the_cheapest_migration_counts_tokens_and_not_requests() -> None:
+    running = on(0, count=1, generated=90) + on(1, count=3, generated=10)
+    assert pick_pods(pods(1, 1), replicas((0,), (1,)), running) == (1,)
+
+
+def test_nothing_that_runs_needs_nothing() -> None:
+    assert projected_peak_tokens([], all_of(80), 100) == 0.0
+
+
+def test_the_peak_is_where_most_tokens_are_held() -> None:
+    """One of two lengths: at 60 tokens half of the requests end, and the other half goes on to 90."""
+    lengths = LengthDistribution()
+    lengths.extend([60, 90])
+    assert projected_peak_tokens(on(0, 10, prompt=0), lengths, 100) == pytest.approx(10 * 60)
+    assert projected_peak_tokens(on(0, 10, prompt=0, generated=60), lengths, 100) == pytest.approx(10 * 90)
+
+
+def test_without_any_history_responses_may_run_to_their_limit() -> None:
+    assert projected_peak_tokens(on(0, 3, prompt=10), LengthDistribution(), 100) == pytest.approx(3 * 110)
+
+
+requests = st.lists(
+    st.builds(RunningRequest, st.integers(0, 3), st.integers(0, 50), st.integers(0, 299)), min_size=1, max_size=12
+)
+
+
+@settings(deadline=None)
+@given(requests, st.lists(st.integers(1, 300), max_size=30))
+def test_the_projection_bounds_the_expected_peak_from_above_and_closely(
+    running: list[RunningRequest], known: list[int]
+) -> None:
+    lengths = LengthDistribution()
+    lengths.extend(known)
+
+    def alive(request: RunningRequest, more: int) -> float:
+        longer = [length for length in known if length > request.generated_tokens]
+        if request.generated_tokens + more >= 300:
+            return 0.0
+        return sum(length > request.generated_tokens + more for length in longer) / len(longer) if longer else 1.0
+
+    exact = max(
+        sum(alive(one, more) * (one.prompt_tokens + one.generated_tokens + more) for one in running)
+        for more in range(300)
+    )
+    projected = projected_peak_tokens(running, lengths, 300)
+    assert exact <= projected + 1e-6
+    assert projected <= exact + len(running) * (300 / NUM_HORIZONS + 1)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=6),
+    st.lists(st.frozensets(st.integers(0, 6), min_size=1, max_size=3), max_size=6),
+    st.lists(st.integers(0, 200), max_size=20),
+)
+def test_what_goes_is_at_most_half_and_splits_no_replica(
+    num_gpus: list[int], layout: list[frozenset[int]], placed: list[int]
+) -> None:
+    engines = pods(*num_gpus)
+    running = [RunningRequest(engines[at % len(engines)].number, at, at) for at in placed]
+    picked = pick_pods(engines, layout, running)
+    assert sum(num_gpus[pod] for pod in picked) <= sum(num_gpus) / 2
+    assert all(replica <= set(picked) or not replica & set(picked) for replica in layout)
+    assert all(any(pod in replica for replica in layout) for pod in picked)
+    assert pick_pods(engines[::-1], layout[::-1], running[::-1]) == picked

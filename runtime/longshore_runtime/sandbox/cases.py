@@ -1,0 +1,227 @@
+"""Test cases of a program, and the verdict on what it did: pure, and only ever outside the sandbox.
+
+Of a case, the program sees what `TestCase.shown` returns. What is expected of it stays here, so that nothing a program
+can do inside tells it the answer: whatever comes out is a claim, and is compared.
+"""
+
+import json
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+_MAX_DETAIL: Final = 300
+_RELATIVE_TOLERANCE: Final = 1e-6
+_ABSOLUTE_TOLERANCE: Final = 1e-9
+
+
+class Outcome(StrEnum):
+    """How a test case ended. Passed alone is worth anything."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The program ended well and its answer is wrong."""
+    ERROR = "error"
+    """The program raised, ended with another status than 0, was killed, or returned what is not JSON."""
+    TIMED_OUT = "timed_out"
+    """Wall or CPU time was used up."""
+    LIMIT = "limit"
+    """Memory or output was used up."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """Outcome of one test case."""
+
+    outcome: Outcome
+    wall_s: float
+    """From the program's first instruction to its end, without the making of the sandbox."""
+    cpu_s: float
+    """CPU time of the program and of those of its processes that it waited for: what contention does not stretch."""
+    detail: str = ""
+    """One line for people: why the case did not pass."""
+
+
+@dataclass(frozen=True)
+class StdioCase:
+    """The program reads standard input and prints; trailing spaces and trailing empty lines do not count."""
+
+    stdin: str
+    stdout: str
+
+    @property
+    def shown(self) -> bytes:
+        """All that the program gets to see."""
+        return self.stdin.encode()
+
+    def difference(self, stdout: bytes, claim: bytes) -> str | None:
+        """Why the answer is wrong; None: it is right."""
+        del claim
+        try:
+            printed = stdout.decode()
+        except UnicodeDecodeError:
+            return "printed what is not UTF-8"
+        return None if _lines(printed) == _lines(self.stdout) else f"printed {printed!r}"
+
+
+@dataclass(frozen=True)
+class FunctionCase:
+    """The program defines a function; it is called with JSON arguments, and must return the expected JSON value.
+
+    `true` is not 1, `1` is `1.0`, floats agree within a relative error of 1e-6, a tuple is a list.
+    """
+
+    entry: str
+    """Name of the function, or `Class.method` to call on `Class()`."""
+    arguments: Sequence[Any]
+    expected: Any
+
+    @property
+    def shown(self) -> bytes:
+        """All that the program gets to see."""
+        return json.dumps({"entry": self.entry, "arguments": list(self.arguments)}).encode()
+
+    def difference(self, stdout: bytes, claim: bytes) -> str | None:
+        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        del stdout
+        try:
+            returned = json.loads(claim)
+        except (ValueError, RecursionError):
+            return f"returned what is not JSON: {claim[:_MAX_DETAIL]!r}" if claim else "returned nothing"
+        try:
+            return None if _same(returned, self.expected) else f"returned {returned!r}"
+        except RecursionError:
+            return "returned a value nested too deeply"
+
+
+TestCase = StdioCase | FunctionCase
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What was seen of one run, from outside the sandbox."""
+
+    exit_status: int
+    """As of `os.waitstatus_to_exitcode`: negative for a signal."""
+    wall_s: float
+    cpu_s: float
+    stdout: bytes = b""
+    stderr: bytes = b""
+    claim: bytes = b""
+    timed_out: bool = False
+    cpu_exhausted: bool = False
+    memory_exhausted: bool = False
+    output_exhausted: bool = False
+
+
+def verdict(case: TestCase, ran: Ran) -> CaseResult:
+    """What one run is worth."""
+    outcome, detail = _judge(case, ran)
+    return CaseResult(outcome, ran.wall_s, ran.cpu_s, detail[:_MAX_DETAIL])
+
+
+def parse_case(raw: object, row: str) -> TestCase:
+    """A test case from a data set; `row` names it in messages.
+
+    Either `{"stdin": text, "stdout": text}` or `{"entry": name, "arguments": [...], "expected": value}`.
+    Raises ValueError that names row and field.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{row}: a test case must be an object, not {type(raw).__name__}")
+    for fields in (("stdin", "stdout"), ("entry", "arguments", "expected")):
+        if set(raw) == set(fields):
+            break
+    else:
+        raise ValueError(
+            f"{row}: a test case has the fields stdin and stdout, or entry, arguments and expected, not {sorted(raw)}"
+        )
+    if "stdin" in raw:
+        return StdioCase(_text(raw, "stdin", row), _text(raw, "stdout", row))
+    entry = _text(raw, "entry", row)
+    if not 1 <= len(parts := entry.split(".")) <= 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError(f"{row}: entry: must be the name of a function, or Class.method, not {entry!r}")
+    if not isinstance(raw["arguments"], list):
+        raise ValueError(f"{row}: arguments: must be a list, not {type(raw['arguments']).__name__}")
+    for field in ("arguments", "expected"):
+        try:
+            json.dumps(raw[field])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{row}: {field}: must be JSON ({error})") from error
+    return FunctionCase(entry, raw["arguments"], raw["expected"])
+
+
+def _text(raw: Mapping[str, Any], field: str, row: str) -> str:
+    value = raw[field]
+    if not isinstance(value, str):
+        raise ValueError(f"{row}: {field}: must be a string, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{row}: {field}: must be encodable as UTF-8 ({error.reason})") from error
+    return value
+
+
+def _judge(case: TestCase, ran: Ran) -> tuple[Outcome, str]:
+    if ran.output_exhausted:
+        return Outcome.LIMIT, "printed or returned too many bytes"
+    if ran.timed_out:
+        return Outcome.TIMED_OUT, f"ran for {ran.wall_s:.3g} s"
+    if ran.cpu_exhausted:
+        return Outcome.TIMED_OUT, f"used {ran.cpu_s:.3g} s of CPU time"
+    if ran.memory_exhausted:
+        return Outcome.LIMIT, "used too much memory"
+    if ran.exit_status != 0:
+        said = _last_line(ran.stderr)
+        # What a program says of itself changes how it failed, never that it did.
+        return (Outcome.LIMIT if said.startswith("MemoryError") else Outcome.ERROR), said or _ended(ran.exit_status)
+    difference = case.difference(ran.stdout, ran.claim)
+    return (Outcome.PASSED, "") if difference is None else (Outcome.FAILED, difference)
+
+
+def _ended(exit_status: int) -> str:
+    if exit_status > 0:
+        return f"ended with status {exit_status}"
+    try:
+        return f"was ended by {signal.Signals(-exit_status).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_status}"
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _same(value: Any, expected: Any) -> bool:
+    if isinstance(value, bool) or isinstance(expected, bool) or value is None or expected is None:
+        return value is expected
+    if isinstance(value, float) or isinstance(expected, float):
+        return isinstance(value, int | float) and isinstance(expected, int | float) and _close(value, expected)
+    if isinstance(value, list):
+        return (
+            isinstance(expected, list | tuple)
+            and len(value) == len(expected)
+            and all(_same(mine, theirs) for mine, theirs in zip(value, expected, strict=True))
+        )
+    if isinstance(value, dict):
+        return (
+            isinstance(expected, Mapping)
+            and value.keys() == expected.keys()
+            and all(_same(mine, expected[key]) for key, mine in value.items())
+        )
+    return type(value) is type(expected) and bool(value == expected)
+
+
+def _close(value: float, expected: float) -> bool:
+    try:
+        if math.isnan(value) or math.isnan(expected):
+            return math.isnan(value) and math.isnan(expected)
+        return math.isclose(value, expected, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+    except OverflowError:
+        return False  # An integer that no float comes near to.

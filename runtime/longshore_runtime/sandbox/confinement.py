@@ -1,0 +1,136 @@
+"""What a forked process does to itself, in order, before the first line of a model-written program runs."""
+
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from longshore_runtime.sandbox import landlock, linux, namespaces, seccomp
+from longshore_runtime.sandbox.layers import Layer, LayerUnavailable, SandboxLimits
+from longshore_runtime.sandbox.visible import python_paths, python_paths_but_packages
+
+_NUM_FILES: Final = 64
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_NUM_HELPERS: Final = 4
+"""Zygote, keeper, reaper, and one to spare: they count where they share a user namespace with the program."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """How every program of a zygote is confined."""
+
+    layers: frozenset[Layer]
+    limits: SandboxLimits
+    user: int
+    """Numeric user and group of programs where Layer.USER is on."""
+    import_paths: Sequence[str]
+
+    @property
+    def owner(self) -> int:
+        """Numeric user that programs run as."""
+        return self.user if Layer.USER in self.layers else os.getuid()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a zygote prepared once, for all its programs."""
+
+    confinement: Confinement
+    in_user_namespace: bool
+    base_bytes: int
+    """Address space of a fork before its program has any."""
+    ruleset: int | None
+    """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
+
+
+def lay_ground(confinement: Confinement) -> Ground:
+    """Prepare this process for the forks that `confine` themselves; raises OSError or LayerUnavailable."""
+    layers = confinement.layers
+    in_user_namespace = Layer.NAMESPACES in layers and namespaces.enter_shared(
+        confinement.import_paths, confinement.owner
+    )
+    ruleset = None
+    if Layer.LANDLOCK in layers and Layer.NAMESPACES not in layers:
+        shown = python_paths_but_packages(confinement.import_paths)
+        ruleset = landlock.make_ruleset([*shown, *_DEVICES], ["/dev/null"])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return Ground(confinement, in_user_namespace, pages * resource.getpagesize(), ruleset)
+
+
+def confine(ground: Ground, ruleset: int | None) -> None:
+    """Apply every layer to this process, for good. `ruleset`: where the ground's is in this process.
+
+    Raises OSError or LayerUnavailable.
+    """
+    confinement = ground.confinement
+    layers, limits = confinement.layers, confinement.limits
+    alone = Layer.NAMESPACES in layers
+    if alone:
+        namespaces.cover_proc()
+    os.chdir("/tmp" if alone else "/")
+    other_processes = _other_processes(confinement.owner, alone, ground.in_user_namespace)
+    linux.forbid_new_privileges()
+    if Layer.LANDLOCK in layers:
+        if ruleset is None:
+            shown = [*python_paths(confinement.import_paths), *_DEVICES, "/proc"]
+            ruleset = landlock.make_ruleset(shown, ["/tmp", "/dev/null"])
+        landlock.enforce(ruleset)
+    linux.drop_bounding_capabilities()
+    if Layer.USER in layers:
+        become(confinement.user)
+    if Layer.RLIMITS in layers:
+        _limit(limits, alone, other_processes, ground.base_bytes)
+    linux.drop_capabilities()
+    linux.die_with_parent(signal.SIGKILL)
+    if Layer.SECCOMP in layers:
+        seccomp.install(os.getpid(), alone)
+
+
+def become(user: int) -> None:
+    """Run as another user and group for good; raises LayerUnavailable."""
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError as error:
+        raise LayerUnavailable(f"changing to user {user}: {error.strerror}") from error
+
+
+def _limit(limits: SandboxLimits, alone: bool, other_processes: int, base_bytes: int) -> None:
+    cpu_s = int(-(-limits.cpu_s // 1))
+    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)  # A signal that tells why, and an end for who ignores it.
+    for kind, value in (
+        (resource.RLIMIT_AS, base_bytes + limits.memory_bytes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes if alone else 0),
+        (resource.RLIMIT_NOFILE, _NUM_FILES),
+        (resource.RLIMIT_NPROC, limits.num_processes + other_processes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        _lower(kind, value, value)
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    """Set a limit, but never above the one that is in force."""
+    bounds = [bound for bound in resource.getrlimit(kind) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(kind, (min([soft, *bounds]), min([hard, *bounds])))
+
+
+def _other_processes(owner: int, alone: bool, in_user_namespace: bool) -> int:
+    """Processes and threads that count against the limit of this user, and are none of the program's."""
+    if in_user_namespace:
+        return _NUM_HELPERS
+    if alone:
+        return 0  # A user of its own: what else could run as it.
+    return sum(_num_threads(process, owner) for process in Path("/proc").iterdir() if process.name.isdigit())
+
+
+def _num_threads(process: Path, owner: int) -> int:
+    try:
+        return len(list((process / "task").iterdir())) if process.stat().st_uid == owner else 0
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0  # It has ended meanwhile.

@@ -1,0 +1,71 @@
+"""The words of the sandbox: its layers, their limits, and what a machine offers. Standard library only."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Layer(StrEnum):
+    """One protection, independent of the others.
+
+    Beneath them lies what every Linux grants and nothing switches off: no new privileges, no capabilities, an empty
+    environment, no inherited descriptors, an own session, output cut off by its reader, and an end to every descendant.
+    """
+
+    NAMESPACES = "Namespaces"
+    """Own root file system (read-only, nothing but Python), /tmp, processes, network (none), IPC and host name."""
+    SECCOMP = "Seccomp"
+    """System calls that Python needs, and no others."""
+    LANDLOCK = "Landlock"
+    """Files of Python for reading, /tmp for writing; no TCP; no signal and no abstract socket beyond the program."""
+    RLIMITS = "Rlimits"
+    """CPU time, address space, file sizes, open files and processes."""
+    CGROUP = "Cgroup"
+    """Memory and processes of the program and its descendants, all together."""
+    USER = "User"
+    """A user of its own, where the pod runs as root."""
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    """What one run of a program may use; a test case may have less wall time."""
+
+    wall_s: float = 10.0
+    """Wall time until everything that the program started is killed."""
+    cpu_s: float = 10.0
+    """CPU time of each process; the kernel counts whole seconds, rounded up."""
+    memory_bytes: int = 512 << 20
+    """Address space of each process (Rlimits), and memory of all of them together (Cgroup)."""
+    num_processes: int = 16
+    """Processes and threads at a time."""
+    file_bytes: int = 16 << 20
+    """Everything written to /tmp. Without Namespaces there is no private /tmp, and nothing can be written at all."""
+    output_bytes: int = 1 << 20
+    """Standard output, standard error and returned value, each."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name}: must be greater than 0, not {value!r}")
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What holds on this machine, and why the rest does not."""
+
+    reasons: Mapping[Layer, str | None]
+    """None: available; else one sentence that says why not."""
+
+    @property
+    def available(self) -> frozenset[Layer]:
+        """Layers that can be used."""
+        return frozenset(layer for layer, reason in self.reasons.items() if reason is None)
+
+    def missing(self, required: Collection[Layer]) -> str | None:
+        """One sentence that names the layers of `required` that cannot be used here; None: all can."""
+        reasons = [f"{layer} ({reason})" for layer in Layer if layer in required and (reason := self.reasons[layer])]
+        return f"the sandbox cannot have {', '.join(reasons)} here" if reasons else None
+
+
+class LayerUnavailable(Exception):
+    """A layer cannot be used on this machine: one sentence that says why."""

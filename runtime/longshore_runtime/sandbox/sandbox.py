@@ -1,0 +1,129 @@
+"""Runs model-written Python programs against test cases."""
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from longshore_runtime.sandbox.cases import CaseResult, FunctionCase, Outcome, Ran, StdioCase, TestCase, verdict
+from longshore_runtime.sandbox.confinement import Confinement
+from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.layers import Layer, LayerUnavailable, SandboxLimits
+from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
+
+_MAX_TRIES: Final = 3
+_USERS: Final = range(1 << 30, 1 << 31)
+_FEW_USERS: Final = range(20_000, 60_000)
+
+
+class SandboxError(Exception):
+    """A program could not be judged: one sentence. Never a reason for a reward of zero."""
+
+
+class Sandbox:
+    """One warm interpreter that runs one program at a time; use one per process that scores. Not thread-safe."""
+
+    def __init__(
+        self,
+        layers: Collection[Layer] | None = None,
+        limits: SandboxLimits | None = None,
+        *,
+        import_paths: Sequence[str] = (),
+        python: str | None = None,
+    ) -> None:
+        """`layers`: the protections to use; None: all that this machine offers.
+
+        `import_paths`: directories with packages that programs may import, beyond the standard library. `python`:
+        interpreter for programs; None: the one that runs this.
+        """
+        self._python = python or default_python()
+        self._confinement = Confinement(
+            layers=detect(self._python).available if layers is None else frozenset(layers),
+            limits=limits or SandboxLimits(),
+            user=_own_user(),
+            import_paths=[_import_path(path) for path in import_paths],
+        )
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def layers(self) -> frozenset[Layer]:
+        """The protections in use."""
+        return self._confinement.layers
+
+    def require(self, layers: Collection[Layer]) -> None:
+        """Raise SandboxError, naming those that lack, unless all of `layers` are in use and work here, together."""
+        unused = [layer for layer in Layer if layer in layers and layer not in self.layers]
+        missing = detect(self._python).missing(layers)
+        if missing or unused:
+            raise SandboxError(missing or f"the sandbox does not use {', '.join(unused)}")
+        self._run_source(b"pass", StdioCase("", ""), self._confinement.limits.wall_s)
+
+    def run(
+        self,
+        program: str,
+        cases: Sequence[TestCase],
+        *,
+        timeouts_s: Sequence[float] | None = None,
+        stop_on_first_failure: bool = False,
+    ) -> list[CaseResult]:
+        """Run the program once per case, each time in a fresh fork; results in the order of the cases.
+
+        `timeouts_s`: wall time of each case, at most `limits.wall_s`; None: that. With `stop_on_first_failure`, the
+        result that is not `passed` is the last. Raises SandboxError if a case cannot be judged.
+        """
+        limit_s = self._confinement.limits.wall_s
+        results: list[CaseResult] = []
+        for case, timeout_s in zip(cases, [limit_s] * len(cases) if timeouts_s is None else timeouts_s, strict=True):
+            results.append(self._run_case(program, case, min(timeout_s, limit_s)))
+            if stop_on_first_failure and results[-1].outcome is not Outcome.PASSED:
+                break
+        return results
+
+    def close(self) -> None:
+        """End the interpreter."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _run_case(self, program: str, case: TestCase, wall_s: float) -> CaseResult:
+        try:
+            source = program.encode()
+        except UnicodeEncodeError as error:
+            return CaseResult(Outcome.ERROR, 0.0, 0.0, f"the program is not encodable as UTF-8 ({error.reason})")
+        return verdict(case, self._run_source(source, case, wall_s))
+
+    def _run_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
+        for _ in range(_MAX_TRIES):
+            try:
+                self._worker = self._worker or Worker(self._confinement, self._python)
+                return self._worker.run(source, case.shown, isinstance(case, FunctionCase), wall_s)
+            except ZygoteDied:
+                self.close()
+            except LayerUnavailable as error:
+                self.close()
+                raise SandboxError(f"the sandbox cannot be made: {error}") from error
+        raise SandboxError(f"the sandbox died {_MAX_TRIES} times on one program")
+
+
+def _import_path(path: str) -> str:
+    real = os.path.realpath(path)
+    if Path(real).is_relative_to("/tmp"):
+        raise ValueError(f"import_paths: {path!r} lies in /tmp, which programs have one of their own of; move it")
+    return real
+
+
+def _own_user() -> int:
+    """A user that nothing else runs as: one per process, where the pod knows that many."""
+    covered = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    highest = max((int(first) + int(count) - 1 for first, _, count in covered), default=0)
+    users = _USERS if highest >= _USERS[-1] else _FEW_USERS
+    return users[os.getpid() % len(users)]

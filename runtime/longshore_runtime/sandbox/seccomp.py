@@ -1,0 +1,140 @@
+"""A seccomp filter that lets through the system calls of `syscalls`, and answers every other with EPERM.
+
+The filter is classic BPF over `struct seccomp_data {u32 number, arch; u64 instruction, arguments[6]}`. Arguments that
+are checked are 32 bits wide for the kernel, or have their flags in the lower half, so that half is all that counts.
+"""
+
+import ctypes
+import errno
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from longshore_runtime.sandbox import linux
+from longshore_runtime.sandbox.layers import LayerUnavailable
+from longshore_runtime.sandbox.syscalls import ALLOWED, AUDIT_ARCH, CHECKED, CLONE3
+
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_IF_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_IF_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_IF_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
+_RETURN: Final = 0x06  # BPF_RET | BPF_K
+
+_ALLOW: Final = 0x7FFF_0000
+_KILL: Final = 0x8000_0000
+_ERRNO: Final = 0x0005_0000
+_DENY: Final = _ERRNO | errno.EPERM
+_ABSENT: Final = _ERRNO | errno.ENOSYS
+
+_NUMBER_AT: Final = 0
+_ARCH_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+_X32_BIT: Final = 0x4000_0000
+_SECCOMP_SET_MODE_FILTER: Final = 1
+
+_NAMESPACE_FLAGS: Final = 0x7E02_0080
+_CLONE_THREAD: Final = 0x1_0000
+_FORKS: Final = ("fork", "vfork")
+_AF_UNIX: Final = 1
+_SOCK_STREAM: Final = 1
+_SOCK_TYPE_MASK: Final = 0xF
+_TERMINAL_AND_DESCRIPTOR_QUERIES: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C_542A)
+_NAMES_OF_THREADS_AND_MEMORY: Final = (15, 16, 0x5356_4D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
+_SIGNALS_TO_OWNERS: Final = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a kill(2) in disguise.
+
+Instruction = tuple[int, int, int, int]
+"""(code, instructions to skip if true, if false, operand)."""
+
+
+def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
+    """The filter for one program.
+
+    `alone`: the program has a process namespace, so that its signals reach nobody else's and its children end with it.
+    Without one, signals reach its own process only, and it gets threads but no children: a child that keeps forking
+    and ending is faster than whoever wants to kill it.
+    """
+    checked = CHECKED[machine]
+    program = [
+        (_LOAD, 0, 0, _ARCH_AT),
+        (_IF_EQUAL, 1, 0, AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_IF_AT_LEAST, 0, 1, _X32_BIT),
+        (_RETURN, 0, 0, _KILL),
+        *_on(CLONE3, [(_RETURN, 0, 0, _ABSENT)]),
+        *_on(checked["clone"], _clone(alone)),
+        *_on(checked["socketpair"], _socketpair()),
+        *_on(checked["ioctl"], _only(1, _TERMINAL_AND_DESCRIPTOR_QUERIES)),
+        *_on(checked["prctl"], _only(0, _NAMES_OF_THREADS_AND_MEMORY)),
+        *_on(checked["prlimit64"], _only(0, (0, own_pid))),
+        *_on(checked["fcntl"], _all_but(1, _SIGNALS_TO_OWNERS)),
+        *_on(checked["kill"], [(_RETURN, 0, 0, _ALLOW)] if alone else _only(0, (0, own_pid))),
+        *_on(checked["tgkill"], [(_RETURN, 0, 0, _ALLOW)] if alone else _only(0, (own_pid,))),
+    ]
+    for name, number in ALLOWED[machine].items():
+        if name in _FORKS and not alone:
+            continue
+        program += _on(number, [(_RETURN, 0, 0, _ALLOW)])
+    return [*program, (_RETURN, 0, 0, _DENY)]
+
+
+def check() -> None:
+    """Raises LayerUnavailable on a machine whose system calls are not known."""
+    if linux.MACHINE not in ALLOWED:
+        raise LayerUnavailable(f"system calls of {linux.MACHINE} are not known")
+
+
+def install(own_pid: int, alone: bool) -> None:
+    """Filter the system calls of this thread and of all it starts, for good; needs no new privileges."""
+    check()
+    instructions = build_filter(linux.MACHINE, own_pid, alone)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in instructions))
+    program = struct.pack("HxxxxxxQ", len(instructions), ctypes.addressof(code))
+    try:
+        linux.syscall("seccomp", linux.known_syscall("seccomp"), _SECCOMP_SET_MODE_FILTER, 0, program)
+    except OSError as error:
+        raise LayerUnavailable(f"the kernel refuses a seccomp filter: {error.strerror}") from error
+
+
+def _on(number: int, body: list[Instruction]) -> list[Instruction]:
+    return [(_IF_EQUAL, 0, len(body), number), *body]
+
+
+def _argument(index: int) -> Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * index)
+
+
+def _only(index: int, values: Iterable[int]) -> list[Instruction]:
+    tests = [step for value in values for step in ((_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
+    return [_argument(index), *tests, (_RETURN, 0, 0, _DENY)]
+
+
+def _all_but(index: int, values: Iterable[int]) -> list[Instruction]:
+    tests = [step for value in values for step in ((_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _DENY))]
+    return [_argument(index), *tests, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _clone(alone: bool) -> list[Instruction]:
+    return [
+        _argument(0),
+        (_IF_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_RETURN, 0, 0, _DENY),
+        (_IF_ANY_BIT, 1, 0, _CLONE_THREAD),
+        (_RETURN, 0, 0, _ALLOW if alone else _DENY),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _socketpair() -> list[Instruction]:
+    # A stream pair speaks to its peer only; a datagram pair could be sent from to any address.
+    return [
+        _argument(0),
+        (_IF_EQUAL, 1, 0, _AF_UNIX),
+        (_RETURN, 0, 0, _DENY),
+        _argument(1),
+        (_AND, 0, 0, _SOCK_TYPE_MASK),
+        (_IF_EQUAL, 0, 1, _SOCK_STREAM),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _DENY),
+    ]

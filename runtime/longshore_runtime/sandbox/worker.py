@@ -1,0 +1,236 @@
+"""The host's end of a zygote: starts it, sends it runs, reads what comes out, and cuts off what does not end."""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from longshore_runtime.sandbox.cases import Ran
+from longshore_runtime.sandbox.cgroup import Cgroup, own_group
+from longshore_runtime.sandbox.confinement import Confinement
+from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
+
+_START_TIMEOUT_S: Final = 60.0
+_GRACE_S: Final = 20.0
+"""How long after its time a run's keeper may take to report, before the whole zygote is killed."""
+_CHUNK_BYTES: Final = 1 << 16
+_ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_IMPORT_ROOT: Final = Path(__file__).parents[2]
+START: Final = (
+    "import sys; path = list(sys.path); sys.path.insert(0, sys.argv[1]); "
+    "from longshore_runtime.sandbox.zygote import main; main(path)"
+)
+_names = itertools.count()
+
+
+class ZygoteDied(Exception):
+    """The zygote or a keeper ended without a report."""
+
+
+class Worker:
+    """One zygote."""
+
+    def __init__(self, confinement: Confinement, python: str) -> None:
+        """Start it and wait until it is ready; raises LayerUnavailable or ZygoteDied."""
+        self._limits = confinement.limits
+        self._cgroup: Cgroup | None = None
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [python, "-s", "-S", "-P", "-B", "-c", START, str(_IMPORT_ROOT)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
+        try:
+            if Layer.CGROUP in confinement.layers:
+                name = f"longshore-sandbox-{os.getpid()}-{next(_names)}"
+                self._cgroup = Cgroup.create(own_group(), name, confinement.limits)
+                self._cgroup.add(self._process.pid)
+            self._greet(confinement)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process of the zygote."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End it, with everything that it runs."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._cgroup is not None:
+            self._cgroup.remove()
+
+    def run(self, source: bytes, shown: bytes, is_function: bool, wall_s: float) -> Ran:
+        """One run, start to end; raises ZygoteDied or LayerUnavailable."""
+        kills_before = self._cgroup.num_memory_kills() if self._cgroup else 0
+        control, theirs = socket.socketpair()
+        outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        with control, _memory_file("source", source) as program, _memory_file("shown", shown) as given:
+            try:
+                with theirs:
+                    self._send(
+                        {"wall_s": wall_s, "is_function": is_function},
+                        [theirs.fileno(), program, given, *(write for _, write in outputs)],
+                    )
+                readers = [read for read, _ in outputs]
+                for _, write in outputs:
+                    os.close(write)
+                streams = _Streams(control, readers, self._limits.output_bytes)
+                report = streams.read(time.monotonic() + wall_s + _GRACE_S)
+            finally:
+                for read, _ in outputs:
+                    os.close(read)
+        return self._ran(report, streams, kills_before)
+
+    def _ran(self, report: bytes, streams: "_Streams", kills_before: int) -> Ran:
+        stdout, stderr, claim = streams.contents
+        if not report:
+            raise ZygoteDied("a keeper ended without a report")
+        told = json.loads(report)
+        if "broken" in told:
+            raise LayerUnavailable(told["broken"])
+        ended, used_s = told["exit_status"], told["cpu_s"]
+        return Ran(
+            **told,
+            stdout=stdout,
+            stderr=stderr,
+            claim=claim,
+            output_exhausted=streams.is_over,
+            cpu_exhausted=ended == -signal.SIGXCPU or (ended == -signal.SIGKILL and used_s >= self._limits.cpu_s),
+            memory_exhausted=self._cgroup is not None and self._cgroup.num_memory_kills() > kills_before,
+        )
+
+    def _greet(self, confinement: Confinement) -> None:
+        options = {
+            "layers": sorted(confinement.layers),
+            "limits": asdict(confinement.limits),
+            "user": confinement.user,
+            "import_paths": list(confinement.import_paths),
+        }
+        try:
+            self._socket.send(json.dumps(options).encode())
+            self._socket.settimeout(_START_TIMEOUT_S)
+            answer = self._socket.recv(_CHUNK_BYTES)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
+            raise ZygoteDied("the sandbox's interpreter does not start") from error
+        if not answer:
+            raise ZygoteDied("the sandbox's interpreter does not start")
+        told = json.loads(answer)
+        if "broken" in told:
+            raise LayerUnavailable(told["broken"])
+
+    def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ZygoteDied("the sandbox's interpreter has ended") from error
+
+
+class _Streams:
+    """What one run puts out, up to a limit, until its keeper reports."""
+
+    def __init__(self, control: socket.socket, readers: list[int], limit_bytes: int) -> None:
+        self._control = control
+        self._readers = readers
+        self._limit_bytes = limit_bytes
+        self._taken: dict[int, bytearray] = {reader: bytearray() for reader in readers}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a stream has more than it may."""
+        return any(len(taken) > self._limit_bytes for taken in self._taken.values())
+
+    @property
+    def contents(self) -> list[bytes]:
+        """Standard output, standard error, claim."""
+        return [bytes(self._taken[reader]) for reader in self._readers]
+
+    def read(self, deadline_s: float) -> bytes:
+        """Read all until the report, which is returned; empty if the keeper died or is late.
+
+        After a report, nothing of the run is left.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            for reader in self._readers:
+                selector.register(reader, selectors.EVENT_READ)
+            report = self._read_until_report(selector, deadline_s)
+        for reader in self._readers:
+            os.set_blocking(reader, False)
+            while not self.is_over and self._take(reader):
+                continue  # What was written before the end.
+        return report
+
+    def _read_until_report(self, selector: selectors.BaseSelector, deadline_s: float) -> bytes:
+        while events := selector.select(max(0.0, deadline_s - time.monotonic())):
+            ready = [key.fileobj for key, _ in events]
+            if self._control in ready:
+                return self._control.recv(_CHUNK_BYTES)
+            for reader in ready:
+                assert isinstance(reader, int)
+                if not self._take(reader):
+                    selector.unregister(reader)
+            if self.is_over:
+                # Half closed: the keeper ends the program and still reports.
+                self._control.shutdown(socket.SHUT_WR)
+                for reader in self._readers:
+                    with contextlib.suppress(KeyError):
+                        selector.unregister(reader)
+        return b""
+
+    def _take(self, reader: int) -> int:
+        try:
+            chunk = os.read(reader, _CHUNK_BYTES)
+        except BlockingIOError:
+            return 0
+        self._taken[reader] += chunk
+        return len(chunk)
+
+
+@contextlib.contextmanager
+def _memory_file(name: str, content: bytes) -> Iterator[int]:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _ALL_SEALS)  # No store of memory for whoever gets it.
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _environment() -> dict[str, str]:
+    """All that programs find in theirs: no token, no address; sets iterate alike in every run."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
+
+
+def default_python() -> str:
+    """The interpreter behind this one's environment."""
+    return os.path.realpath(sys.executable)

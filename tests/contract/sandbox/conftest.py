@@ -1,0 +1,38 @@
+"""Sandboxes with everything that this machine offers, and with what a pod without namespaces offers."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.layers import Layer
+from longshore_runtime.sandbox.sandbox import Sandbox
+from longshore_runtime.sandbox.worker import default_python
+from tests.contract.sandbox.world import LIMITS, World, survivors, world
+
+FULL: Final = frozenset({Layer.NAMESPACES, Layer.SECCOMP, Layer.LANDLOCK, Layer.RLIMITS})
+WITHOUT_NAMESPACES: Final = FULL - {Layer.NAMESPACES}
+
+
+@pytest.fixture(scope="session")
+def available() -> frozenset[Layer]:
+    """Layers of this machine."""
+    return detect(default_python()).available
+
+
+@pytest.fixture(scope="session")
+def targets() -> Iterator[World]:
+    """What attacks aim at."""
+    with world() as targets:
+        yield targets
+
+
+@pytest.fixture(scope="module", params=[FULL, WITHOUT_NAMESPACES], ids=["full", "without namespaces"])
+def sandbox(request: pytest.FixtureRequest, available: frozenset[Layer]) -> Iterator[Sandbox]:
+    """A sandbox that holds; its users check that it leaves nothing running."""
+    if missing := request.param - available:
+        pytest.skip(f"this machine lacks {', '.join(sorted(missing))}")
+    with Sandbox(request.param | (available & {Layer.USER}), LIMITS) as sandbox:
+        yield sandbox
+    assert survivors() == []

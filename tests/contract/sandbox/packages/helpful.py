@@ -1,0 +1,3 @@
+"""A package that programs may ask for."""
+
+answer = 42

@@ -1,0 +1,174 @@
+"""Ordinary programs: what they get, how they are judged, timed and cut off."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
+from longshore_runtime.sandbox.layers import Layer
+from longshore_runtime.sandbox.sandbox import Sandbox
+from tests.contract.sandbox.world import LIMITS, survivors, zygotes
+
+_ADD = "a, b = map(int, input().split())\nprint(a + b)"
+
+
+def _outcome(sandbox: Sandbox, program: str, expected: str = "", stdin: str = "") -> tuple[Outcome, str]:
+    (result,) = sandbox.run(program, [StdioCase(stdin, expected)])
+    return result.outcome, result.detail
+
+
+def test_a_program_is_judged_by_what_it_prints(sandbox: Sandbox) -> None:
+    results = sandbox.run(_ADD, [StdioCase("1 2\n", "3\n"), StdioCase("2 2\n", "5\n"), StdioCase("", "")])
+    assert [result.outcome for result in results] == [Outcome.PASSED, Outcome.FAILED, Outcome.ERROR]
+    assert [result.detail for result in results] == ["", "printed '4\\n'", "EOFError: EOF when reading a line"]
+
+
+def test_a_function_is_judged_by_what_it_returns(sandbox: Sandbox) -> None:
+    program = "class Solution:\n  def add(self, a, b): return a, b\n\ndef add(a, b=3): return {'sum': a + b}"
+    results = sandbox.run(
+        program,
+        [
+            FunctionCase("add", [1, 2], {"sum": 3}),
+            FunctionCase("add", [1], {"sum": 4}),
+            FunctionCase("Solution.add", [1, "x"], [1, "x"]),
+            FunctionCase("add", [1, 2], {"sum": True}),
+            FunctionCase("absent", [], None),
+            FunctionCase("add", [], None),
+        ],
+    )
+    assert [result.outcome for result in results] == [Outcome.PASSED] * 3 + [Outcome.FAILED] + [Outcome.ERROR] * 2
+
+
+def test_a_script_runs_as_main_and_a_module_of_functions_does_not(sandbox: Sandbox) -> None:
+    program = "def f(): return __name__\nif __name__ == '__main__': print('main')"
+    results = sandbox.run(program, [StdioCase("", "main"), FunctionCase("f", [], "program")])
+    assert all(result.outcome is Outcome.PASSED for result in results), results
+
+
+def test_cases_after_a_failure_can_be_left_out(sandbox: Sandbox) -> None:
+    cases = [StdioCase("1 2", "3"), StdioCase("1 2", "4"), StdioCase("1 2", "3")]
+    assert len(sandbox.run(_ADD, cases)) == 3
+    stopped = sandbox.run(_ADD, cases, stop_on_first_failure=True)
+    assert [result.outcome for result in stopped] == [Outcome.PASSED, Outcome.FAILED]
+
+
+def test_each_case_has_its_own_time_limit(sandbox: Sandbox) -> None:
+    program = "import time\ntime.sleep(float(input()))"
+    results = sandbox.run(program, [StdioCase("60", ""), StdioCase("0.2", "")], timeouts_s=[0.1, LIMITS.wall_s])
+    assert [result.outcome for result in results] == [Outcome.TIMED_OUT, Outcome.PASSED]
+    assert results[0].wall_s >= 0.1
+    assert results[1].wall_s >= 0.2
+
+
+def test_cpu_time_is_told_apart_from_waiting(sandbox: Sandbox) -> None:
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    slept, worked = (sandbox.run(program, [StdioCase("", "")])[0] for program in ("import time; time.sleep(0.3)", busy))
+    assert slept.cpu_s < 0.3 <= slept.wall_s
+    assert worked.cpu_s >= 0.25
+
+
+def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
+    ignoring = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+    with Sandbox(available, dataclasses.replace(LIMITS, cpu_s=1.0, wall_s=120.0)) as sandbox:
+        for program in ("while True: pass", f"{ignoring}while True: pass"):
+            (result,) = sandbox.run(program, [StdioCase("", "")])
+            assert result.outcome is Outcome.TIMED_OUT
+            assert "CPU" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome"),
+    [
+        ("x = bytearray(1 << 30)", Outcome.LIMIT),
+        ("print('x' * (1 << 20))", Outcome.LIMIT),
+        ("raise ValueError('no')", Outcome.ERROR),
+        ("import sys; sys.exit(3)", Outcome.ERROR),
+        ("(", Outcome.ERROR),
+        ("\0", Outcome.ERROR),
+        ("def f(): f()\nf()", Outcome.ERROR),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", Outcome.FAILED),
+    ],
+)
+def test_programs_fail_in_ways_that_are_told_apart(sandbox: Sandbox, program: str, outcome: Outcome) -> None:
+    assert _outcome(sandbox, program)[0] is outcome
+
+
+def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox) -> None:
+    assert _outcome(sandbox, "print('\ud800')")[0] is Outcome.ERROR
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys; print(sys.stdin.read() == 'a\\nb\\n')",
+        "import asyncio\nasync def go(): return True\nprint(asyncio.run(go()))",
+        "import threading\nt = threading.Thread(target=print, args=(True,)); t.start()",
+        "import sys; sys.setrecursionlimit(5000); print(True); sys.exit(0)",
+        "import random, time, datetime, collections, heapq, bisect, math; print(time.time() > 0)",
+        "import atexit; atexit.register(print, True)",
+        "import sys; sys.stdout.write('True')",
+        "import os; os.write(1, b'True')",
+    ],
+)
+def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
+    assert _outcome(sandbox, program, "True", "a\nb\n") == (Outcome.PASSED, "")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "open('x', 'w').write('1'); print(open('x').read() == '1')",
+        "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'print(True)'], text=True))",
+        "from multiprocessing import Pool\nwith Pool(2) as pool: print(pool.map(abs, [-1, 2]) == [1, 2])",
+        "import sqlite3, zlib, ssl, zoneinfo; print(list(sqlite3.connect(':memory:').execute('select 1')) == [(1,)])",
+    ],
+)
+def test_with_namespaces_files_and_children_work_too(available: frozenset[Layer], program: str) -> None:
+    if Layer.NAMESPACES not in available:
+        pytest.skip("this machine lacks Namespaces")
+    with Sandbox(available, LIMITS) as sandbox:
+        assert _outcome(sandbox, program, "True") == (Outcome.PASSED, "")
+
+
+def test_runs_are_alike(sandbox: Sandbox) -> None:
+    program = "print([hash(word) for word in 'several words to hash'.split()], list({'a', 'b', 'c', 'd'}))"
+    details = {_outcome(sandbox, program) for _ in range(3)}
+    assert len(details) == 1
+
+
+def test_packages_are_there_when_asked_for(available: frozenset[Layer]) -> None:
+    program = "import helpful; print(helpful.answer)"
+    with Sandbox(available, LIMITS, import_paths=[str(Path(__file__).parent / "packages")]) as sandbox:
+        assert _outcome(sandbox, program, "42") == (Outcome.PASSED, "")
+    with Sandbox(available, LIMITS) as sandbox:
+        assert _outcome(sandbox, program, "42") == (Outcome.ERROR, "ModuleNotFoundError: No module named 'helpful'")
+
+
+def test_packages_that_the_own_tmp_would_hide_are_refused() -> None:
+    with pytest.raises(ValueError, match="import_paths: '/tmp/packages' lies in /tmp"):
+        Sandbox({Layer.SECCOMP}, LIMITS, import_paths=["/tmp/packages"])
+
+
+def test_a_dead_interpreter_is_started_again(available: frozenset[Layer]) -> None:
+    with Sandbox(available, LIMITS) as sandbox:
+        others = zygotes()
+        assert _outcome(sandbox, "print(1)", "1")[0] is Outcome.PASSED
+        (zygote,) = zygotes() - others
+        zygote.kill()
+        assert _outcome(sandbox, "print(1)", "1")[0] is Outcome.PASSED
+        assert not zygote.is_running()
+
+
+def test_nothing_is_left_when_a_sandbox_is_closed(available: frozenset[Layer]) -> None:
+    others, descriptors = zygotes(), _num_descriptors()
+    with Sandbox(available, LIMITS) as sandbox:
+        sandbox.run(_ADD, [StdioCase("1 2", "3")] * 5)
+        assert len(zygotes() - others) == 1
+    assert zygotes() == others
+    assert survivors() == []
+    assert _num_descriptors() == descriptors
+
+
+def _num_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,0 +1,130 @@
+"""What attacks aim at: a host with secrets, a neighbour, and servers that listen."""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from longshore_runtime.sandbox.layers import SandboxLimits
+from longshore_runtime.sandbox.worker import START
+
+LIMITS: Final = SandboxLimits(
+    wall_s=5.0, cpu_s=4.0, memory_bytes=96 << 20, num_processes=8, file_bytes=4 << 20, output_bytes=1 << 16
+)
+_NUM_ATTACK_BYTES: Final = 256 << 20
+_END_TIMEOUT_S: Final = 5.0
+_CANARY_NAME: Final = "LONGSHORE_CANARY"
+_DECOY: Final = """
+import signal
+got = []
+signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+print("ready", flush=True)
+while input():
+    print(len(got), flush=True)
+    got.clear()
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    """Names that attacks use, and the processes behind them."""
+
+    names: dict[str, object]
+    decoy: "subprocess.Popen[bytes]"
+
+    def is_unharmed(self) -> bool:
+        """Whether the neighbour lives and got no signal since it was last asked."""
+        assert self.decoy.stdin is not None
+        assert self.decoy.stdout is not None
+        if self.decoy.poll() is not None:
+            return False
+        self.decoy.stdin.write(b"?\n")
+        self.decoy.stdin.flush()
+        return self.decoy.stdout.readline() == b"0\n"
+
+
+@contextlib.contextmanager
+def world() -> Iterator[World]:
+    """Everything that an attack could reach, for as long as the context."""
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory.chmod(0o755)
+        sample = directory / "sample.py"
+        sample.write_text("print(42)")
+        shared = stack.enter_context(tempfile.NamedTemporaryFile(dir="/dev/shm"))
+        shared.write(b"secret")
+        shared.flush()
+        Path(shared.name).chmod(0o644)
+        abstract = f"longshore-{secrets.token_hex(8)}"
+        os.environ[_CANARY_NAME] = secrets.token_hex(8)
+        stack.callback(os.environ.pop, _CANARY_NAME)
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        udp = stack.enter_context(_bound(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)))
+        stack.enter_context(_bound(socket.AF_UNIX, socket.SOCK_STREAM, f"\0{abstract}")).listen()
+        stack.enter_context(_bound(socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{abstract}-datagram"))
+        stack.enter_context(_bound(socket.AF_UNIX, socket.SOCK_STREAM, str(directory / "socket"))).listen()
+        (directory / "socket").chmod(0o777)
+        decoy = subprocess.Popen([sys.executable, "-S", "-c", _DECOY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        stack.callback(_end, decoy)
+        assert decoy.stdout is not None
+        decoy.stdout.readline()
+        yield World(
+            {
+                "NUM_BYTES": _NUM_ATTACK_BYTES,
+                "HOST_PID": os.getpid(),
+                "DECOY_PID": decoy.pid,
+                "CANARY_NAME": _CANARY_NAME,
+                "OTHER_SAMPLE": str(sample),
+                "SHARED_MEMORY": shared.name,
+                "REPOSITORY_FILE": str(Path(__file__).resolve()),
+                "TCP_PORT": tcp.getsockname()[1],
+                "UDP_PORT": udp.getsockname()[1],
+                "ABSTRACT_SOCKET": abstract,
+                "ABSTRACT_DATAGRAM": f"{abstract}-datagram",
+                "SOCKET_PATH": str(directory / "socket"),
+            },
+            decoy,
+        )
+
+
+def zygotes() -> set[psutil.Process]:
+    """Interpreters of the sandboxes of this process."""
+    return {child for child in psutil.Process().children() if START in _command(child)}
+
+
+def survivors() -> list[psutil.Process]:
+    """Processes of sandboxes that do not end, but for the zygotes of this process."""
+    found = [process for process in {*psutil.process_iter()} - zygotes() if START in _command(process)]
+    # A keeper still ends when its report is already here.
+    return psutil.wait_procs(found, timeout=_END_TIMEOUT_S)[1]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+def _bound(family: socket.AddressFamily, kind: socket.SocketKind, address: str | tuple[str, int]) -> socket.socket:
+    bound = socket.socket(family, kind)
+    bound.bind(address)
+    return bound
+
+
+def _end(decoy: "subprocess.Popen[bytes]") -> None:
+    decoy.send_signal(signal.SIGKILL)
+    decoy.wait()
+    for pipe in (decoy.stdin, decoy.stdout):
+        assert pipe is not None
+        pipe.close()

@@ -1,9 +1,11 @@
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from longshore_runtime.backends.tiny_model import build_tiny_model
+from tests.contract.trainers.ranks import stop_kept_ranks
 from tests.contract.trainers.replicas import Kind
 
 
@@ -15,7 +17,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(params=["fake", "torch"])
+@pytest.fixture(params=["fake", "torch", "megatron"])
 def kind(request: pytest.FixtureRequest, model: Path) -> Kind:
     """Every kind of trainer."""
     return Kind(request.param, model)
@@ -27,3 +29,9 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _ranks_end_with_these_tests() -> Iterator[None]:
+    yield
+    stop_kept_ranks()

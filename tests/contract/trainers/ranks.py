@@ -11,7 +11,7 @@ from longshore_runtime.backends.world import World
 
 
 class Ranks:
-    """`size` processes. Every call is a world of its own."""
+    """`size` processes. Every call is a world of its own; a failed one ends them."""
 
     def __init__(self, size: int) -> None:
         """Start them."""
@@ -30,20 +30,44 @@ class Ranks:
             pipe.send((function, World(rank, len(self._pipes), port=port), arguments))
         results: dict[int, Any] = {}
         while len(results) < len(self._pipes):
-            for pipe in wait([pipe for rank, pipe in enumerate(self._pipes) if rank not in results]):
-                assert isinstance(pipe, Connection)
-                rank = self._pipes.index(pipe)
-                succeeded, results[rank] = pipe.recv()
+            for ready in wait([pipe for rank, pipe in enumerate(self._pipes) if rank not in results]):
+                assert isinstance(ready, Connection)
+                rank = self._pipes.index(ready)
+                try:
+                    succeeded, results[rank] = ready.recv()
+                except EOFError:
+                    succeeded, results[rank] = False, "killed"
                 if not succeeded:
                     self.stop()  # The others may wait for this one for ever.
                     raise AssertionError(f"rank {rank}: {results[rank]}")
         return [results[rank] for rank in range(len(self._pipes))]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them run."""
+        return all(process.is_alive() for process in self._processes)
 
     def stop(self) -> None:
         """End them."""
         for process in self._processes:
             process.kill()
             process.join()
+
+
+_KEPT: dict[int, Ranks] = {}
+
+
+def kept_ranks(size: int) -> Ranks:
+    """Processes that serve one test after another."""
+    if size not in _KEPT or not _KEPT[size].alive:
+        _KEPT[size] = Ranks(size)
+    return _KEPT[size]
+
+
+def stop_kept_ranks() -> None:
+    """End all of them."""
+    while _KEPT:
+        _KEPT.popitem()[1].stop()
 
 
 def _serve(pipe: Connection) -> None:

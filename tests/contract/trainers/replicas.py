@@ -1,9 +1,6 @@
 """Trainers under test: one of each kind, alone or as a world of processes."""
 
-import multiprocessing
-import socket
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from tests.contract.trainers.ranks import kept_ranks
 
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
@@ -51,6 +49,10 @@ class Kind:
         from longshore_runtime.backends.torch_trainer import TorchTrainer
 
         torch.set_num_threads(1)
+        if self.name == "megatron":
+            from longshore_runtime.backends.megatron.trainer import MegatronTrainer
+
+            return MegatronTrainer(self.model, options, world)
         return TorchTrainer(self.model, options, world)
 
     @property
@@ -80,24 +82,16 @@ def world_step(
     kind: Kind, shares: Sequence[Sequence[Sample]], num_steps: int = 1, options: TrainerOptions = OPTIONS
 ) -> list[Outcome]:
     """The same as processes, one per share, that form one world; each does `num_steps` equal steps."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     whole = step_denominator([sample for share in shares for sample in share], options)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(shares), mp_context=context) as pool:
-        futures = [
-            pool.submit(_replica_step, kind, World(rank, len(shares), port=port), share, whole, num_steps, options)
-            for rank, share in enumerate(shares)
-        ]
-        return [future.result() for future in futures]
+    return kept_ranks(len(shares)).run(_replica_step, kind, shares, whole, num_steps, options)
 
 
 def _replica_step(
-    kind: Kind, world: World, share: Sequence[Sample], whole: float, num_steps: int, options: TrainerOptions
+    world: World, kind: Kind, shares: Sequence[Sequence[Sample]], whole: float, num_steps: int, options: TrainerOptions
 ) -> Outcome:
     trainer = kind.start(options, world)
     for _ in range(num_steps):
-        sums = trainer.accumulate(share)
+        sums = trainer.accumulate(shares[world.rank])
         report = trainer.update(whole)
     return Outcome(sums, report, trainer.weights())
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -11,11 +12,11 @@ _CLASSES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "vocab_size": 131,
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "max_position_embeddings": 256,
@@ -28,6 +29,7 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_SPECIAL: dict[str, dict[str, Any]] = {"qwen3": {"head_dim": 8}, "llama": {"rope_parameters": _LLAMA3_ROPE}}
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Family:
 FAMILIES = [Family(kind, tied) for kind in _CLASSES for tied in (False, True)]
 
 
-def build(directory: Path, family: Family, **changes: object) -> Path:
+def build(directory: Path, family: Family, **changes: Any) -> Path:
     """Write one; no parameter keeps a value that a wrong mapping would not change."""
     config_class, model_class = _CLASSES[family.kind]
-    special = {"qwen3": {"head_dim": 8}, "llama": {"rope_parameters": _LLAMA3_ROPE}}.get(family.kind, {})
+    special = _SPECIAL.get(family.kind, {})
     config = config_class(**_SHAPE | special | {"tie_word_embeddings": family.tied} | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -1,0 +1,54 @@
+"""Hugging Face checkpoint directories without the model that they describe."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import save_torch_state_dict
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig
+
+_COMPANIONS = (
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+    "chat_template*",
+    "*.model",
+)
+
+
+class TensorFiles:
+    """The tensors of all safetensors files in a directory, each read when it is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        """Index them; raises ValueError when there are none."""
+        self._directory = directory
+        self._files: dict[str, Path] = {}
+        for file in sorted(directory.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as opened:
+                self._files.update(dict.fromkeys(opened.keys(), file))
+        if not self._files:
+            raise ValueError(f"{directory.name} holds no *.safetensors files")
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, on the host; raises ValueError when it is not there."""
+        if name not in self._files:
+            raise ValueError(f"{self._directory.name} holds no tensor {name!r}")
+        with safe_open(self._files[name], framework="pt") as opened:
+            tensor: Tensor = opened.get_tensor(name)
+            return tensor
+
+
+def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> None:
+    """A checkpoint that transformers opens: fp32 weights, and configuration and tokenizer of `source`."""
+    target.mkdir(parents=True, exist_ok=True)
+    config = AutoConfig.from_pretrained(source, local_files_only=True)
+    config.dtype = "float32"
+    config.save_pretrained(target)
+    for pattern in _COMPANIONS:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, target / file.name)
+    save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)

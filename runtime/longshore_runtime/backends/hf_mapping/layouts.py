@@ -1,0 +1,112 @@
+"""How Megatron fuses Hugging Face tensors into one parameter and cuts it into tensor-parallel shards. All exact."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Layout(Protocol):
+    """One parameter: `whole(shards(tensors, size))` is `tensors`, bit by bit."""
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """The parameter on each of `size` tensor-parallel ranks."""
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """The Hugging Face tensors from the parameters of all ranks."""
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """The same on every rank."""
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """Copies."""
+        (tensor,) = tensors
+        return [tensor] * size
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """Any of them."""
+        return [shards[0]]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Cut along one dimension: 0 splits outputs (column-parallel), 1 splits inputs (row-parallel)."""
+
+    dim: int
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """Equal pieces."""
+        (tensor,) = tensors
+        return _cut(tensor, size, self.dim)
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """Joined."""
+        return [torch.cat(list(shards), self.dim)]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Rows are tokens; rows of zeros make them divisible."""
+
+    vocab_size: int
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """Padded and cut."""
+        (tensor,) = tensors
+        missing = padded_vocab_size(self.vocab_size, size) - self.vocab_size
+        padding = tensor.new_zeros(missing, tensor.shape[1])
+        return _cut(torch.cat([tensor, padding]) if missing else tensor, size, 0)
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """Joined, without the padding."""
+        return [torch.cat(list(shards))[: self.vocab_size]]
+
+
+@dataclass(frozen=True)
+class QueryKeyValue:
+    """Queries, keys and values interleaved: for each query group its query heads, its key head, its value head."""
+
+    num_query_groups: int
+    head_dim: int
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """Interleaved, and cut between groups."""
+        groups = [tensor.reshape(self.num_query_groups, -1, *tensor.shape[1:]) for tensor in tensors]
+        return _cut(torch.cat(groups, 1).flatten(0, 1), size, 0)
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """Queries, keys and values."""
+        fused = torch.cat(list(shards))
+        groups = fused.reshape(self.num_query_groups, -1, *fused.shape[1:])
+        widths = [groups.shape[1] - 2 * self.head_dim, self.head_dim, self.head_dim]
+        return [part.flatten(0, 1) for part in torch.split(groups, widths, 1)]
+
+
+@dataclass(frozen=True)
+class GateUp:
+    """Each rank's piece of the gate above its piece of the up projection."""
+
+    def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
+        """Both cut, then joined rank by rank."""
+        gate, up = tensors
+        return [torch.cat(pair) for pair in zip(_cut(gate, size, 0), _cut(up, size, 0), strict=True)]
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """Gate and up projection."""
+        pairs = [shard.chunk(2) for shard in shards]
+        return [torch.cat([pair[part] for pair in pairs]) for part in range(2)]
+
+
+def padded_vocab_size(vocab_size: int, size: int) -> int:
+    """Rows of a vocabulary that `size` ranks share equally."""
+    return -(-vocab_size // size) * size
+
+
+def _cut(tensor: Tensor, size: int, dim: int) -> list[Tensor]:
+    length = tensor.shape[dim]
+    assert length % size == 0, f"{length} does not divide into {size} equal shards"
+    return list(torch.split(tensor, length // size, dim))

@@ -1,0 +1,56 @@
+"""Causal attention for Megatron's layers, on any device, with context parallelism.
+
+Megatron's own modules either build the whole matrix of scores and refuse context parallelism, or need Transformer
+Engine. Here torch's fused attention computes, and a rank that holds a part of the queries gathers all keys and values
+(as in Llama 3's training, "The Llama 3 Herd of Models", section 3.3.2).
+"""
+
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor
+from torch.nn import functional
+
+from longshore_runtime.backends.megatron.context import positions
+
+
+class CausalAttention(MegatronModule):
+    """Takes the place of `DotProductAttention`; right padding needs no mask, since no real token looks at it."""
+
+    def __init__(self, config: Any, softmax_scale: float | None = None, pg_collection: Any = None, **_: Any) -> None:
+        """Signature of Megatron's core attention modules."""
+        super().__init__(config=config)
+        self._scale = softmax_scale
+        self._group = pg_collection.cp
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **_: Any) -> Tensor:
+        """[tokens of this rank, batch, heads, head dim] each; returns [the same tokens, batch, heads * head dim]."""
+        size, rank = self._group.size(), self._group.rank()
+        mask = None
+        if size > 1:
+            num_tokens = size * len(query)
+            everywhere = torch.cat([positions(num_tokens, size, other) for other in range(size)]).to(query.device)
+            in_order = torch.argsort(everywhere)
+            key, value = (self._gather(part)[in_order] for part in (key, value))
+            mine = positions(num_tokens, size, rank).to(query.device)
+            mask = mine.unsqueeze(1) >= torch.arange(num_tokens, device=query.device).unsqueeze(0)
+        query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        output = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self._scale,
+            enable_gqa=True,
+        )
+        return output.permute(2, 0, 1, 3).flatten(2)
+
+    def _gather(self, part: Tensor) -> Tensor:
+        """From all ranks; the gradient is summed over them."""
+        gathered: Tensor = gather_from_sequence_parallel_region(
+            part.contiguous(), tensor_parallel_output_grad=True, group=self._group
+        )
+        return gathered

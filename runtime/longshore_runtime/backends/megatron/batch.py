@@ -1,0 +1,58 @@
+"""A micro-batch as a rank sees it: its tokens, and which of them predict a response token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longshore_runtime.backends.megatron.context import padded_length, positions
+from longshore_runtime.types import Sample
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Right-padded samples; response tokens are numbered sample by sample."""
+
+    samples: tuple[Sample, ...]
+    tokens: Tensor
+    """[samples, tokens of this rank]"""
+    positions: Tensor
+    """Of those tokens, alike in every row."""
+    numbers: Tensor
+    """Number of the response token that a token predicts, or -1; same shape as `tokens`."""
+    num_response_tokens: int
+
+    @property
+    def predicts(self) -> Tensor:
+        """Which tokens predict a response token."""
+        return self.numbers >= 0
+
+    @property
+    def targets(self) -> Tensor:
+        """All response tokens in the order of their numbers."""
+        tokens = [token for sample in self.samples for token in sample.response_tokens]
+        return torch.tensor(tokens, device=self.tokens.device)
+
+
+def micro_batch(samples: Sequence[Sample], size: int, rank: int, device: torch.device) -> MicroBatch:
+    """For context-parallel rank `rank` of `size`."""
+    lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+    width = padded_length(max(lengths), size)
+    tokens = torch.zeros(len(samples), width, dtype=torch.long)
+    numbers = torch.full_like(tokens, -1)
+    count = 0
+    for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
+        tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
+        num_response_tokens = len(sample.response_tokens)
+        first = len(sample.prompt_tokens) - 1
+        numbers[row, first : length - 1] = torch.arange(count, count + num_response_tokens)
+        count += num_response_tokens
+    mine = positions(width, size, rank)
+    return MicroBatch(
+        tuple(samples),
+        tokens[:, mine].to(device),
+        mine.expand(len(samples), -1).to(device),
+        numbers[:, mine].to(device),
+        count,
+    )

@@ -1,0 +1,51 @@
+"""Megatron-core 0.16 on a machine without CUDA: what it asks of CUDA unconditionally, answered by the host."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_HOST = torch.device("cpu")
+_TYPE_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float64: "torch.cuda.FloatTensor"}
+"""The distributed optimizer tells parameters that need an fp32 copy from others by these names."""
+
+
+def on_device(device: torch.device) -> AbstractContextManager[None]:
+    """Around everything that runs Megatron: nothing on CUDA, substitutes for its CUDA calls elsewhere."""
+    return nullcontext() if device.type == "cuda" else _on_host()
+
+
+@contextmanager
+def _on_host() -> Iterator[None]:
+    substitutes: dict[str, Callable[..., Any]] = {
+        "current_device": lambda: _HOST,
+        "synchronize": lambda *_args, **_kwargs: None,
+    }
+    originals = {name: getattr(torch.cuda, name) for name in substitutes}
+    for name, substitute in substitutes.items():
+        setattr(torch.cuda, name, substitute)
+    try:
+        with _CudaIsHost():
+            yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch.cuda, name, original)
+
+
+class _CudaIsHost(TorchFunctionMode):
+    """`device="cuda"`, pinned memory, `.cuda()` and the names of CUDA tensor types mean the host's."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return _TYPE_NAMES.get(args[0].dtype) or func(*args)
+        kwargs.pop("pin_memory", None)
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs["device"] = _HOST
+        return func(*args, **kwargs)

@@ -1,0 +1,146 @@
+"""A Hugging Face model as Megatron's GPTModel: one pipeline stage, one tensor-parallel shard."""
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
+from longshore_runtime.backends.hf_mapping.layouts import padded_vocab_size
+from longshore_runtime.backends.megatron.attention import CausalAttention
+from longshore_runtime.backends.megatron.batch import MicroBatch
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.megatron.vocab_parallel import vocab_parallel_log_probs
+
+
+class ShardedModel(GPTModel):
+    """Ends in hidden states: logits are made of the tokens that predict a response, and of a few at a time."""
+
+    def __init__(self, config: Any, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype) -> None:
+        """This rank's part of a model with this transformers configuration, its weights to be filled in."""
+        self.architecture = read_architecture(config)
+        super().__init__(
+            config=_transformer_config(self.architecture, sizes, device, dtype),
+            transformer_layer_spec=_layer_spec(self.architecture),
+            vocab_size=padded_vocab_size(self.architecture.vocab_size, sizes.tensor),
+            max_sequence_length=self.architecture.max_positions,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+            share_embeddings_and_output_weights=self.architecture.tied,
+            position_embedding_type="rope",
+        )
+        self.rotary_pos_emb.inv_freq = LlamaRotaryEmbedding(config).inv_freq.to(device, dtype, copy=True)
+        self.to(device, dtype)
+
+    def response_tokens(self, hidden: Tensor, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of all response tokens, and entropies, from this rank's hidden states (last stage)."""
+        order = batch.numbers[batch.predicts]
+        log_probs, entropies = vocab_parallel_log_probs(
+            hidden.transpose(0, 1)[batch.predicts],
+            self._head,
+            batch.targets[order],
+            temperature,
+            self.pg_collection.tp,
+            self.architecture.vocab_size,
+        )
+        return self._in_order(log_probs, order, batch), self._in_order(entropies, order, batch)
+
+    def _in_order(self, values: Tensor, order: Tensor, batch: MicroBatch) -> Tensor:
+        everything = values.new_zeros(batch.num_response_tokens).index_put((order,), values)
+        summed: Tensor = _SumOverRanks.apply(everything, self.pg_collection.cp)  # type: ignore[no-untyped-call]
+        return summed
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        logits: Tensor = self.output_layer(hidden.unsqueeze(1), weight=weight)[0].squeeze(1)
+        return logits
+
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
+        return hidden_states
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """Each context-parallel rank adds its tokens' values; each takes their gradients back from an equal loss."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: torch.distributed.ProcessGroup) -> Tensor:
+        values = values.clone()
+        if group.size() > 1:
+            torch.distributed.all_reduce(values, group=group)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def data_parallel(model: ShardedModel) -> DistributedDataParallel:
+    """Gradients collect in buffers of the parameters' precision; nothing is reduced before `finalize_model_grads`."""
+    config = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, overlap_grad_reduce=False, overlap_param_gather=False, bucket_size=None
+    )
+    return DistributedDataParallel(model.config, config, model)
+
+
+def _transformer_config(
+    model: Architecture, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype
+) -> TransformerConfig:
+    recompute: dict[str, Any] = {}
+    if device.type == "cuda":
+        recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.intermediate_size,
+        num_attention_heads=model.num_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.head_dim,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_epsilon,
+        qk_layernorm=model.qk_norm,
+        gated_linear_unit=True,
+        activation_func=functional.silu,
+        add_bias_linear=False,
+        add_qkv_bias=model.qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=sizes.tensor,
+        pipeline_model_parallel_size=sizes.pipeline,
+        context_parallel_size=sizes.context,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        variable_seq_lengths=True,
+        moe_token_dispatcher_type="alltoall",  # There are no experts, but the default refuses variable lengths.
+        # Weights come from a checkpoint, but a model that skips its initialisation forgets which of them are sharded.
+        use_cpu_initialization=True,
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
+        # Sums of token losses, divided by nobody but the caller of `update`.
+        calculate_per_token_loss=True,
+        # Fusions need CUDA extensions that the wheel does not have.
+        persist_layer_norm=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        **recompute,
+    )
+
+
+def _layer_spec(model: Architecture) -> Any:
+    spec = get_gpt_layer_local_spec(qk_layernorm=model.qk_norm, normalization="RMSNorm")
+    spec.submodules.self_attention.submodules.core_attention = CausalAttention
+    return spec
+
+
+def _leave(weight: Tensor) -> Tensor:
+    return weight

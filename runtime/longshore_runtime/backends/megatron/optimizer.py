@@ -1,0 +1,119 @@
+"""AdamW whose state is spread over the data-parallel ranks (Megatron's distributed optimizer)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from torch import Tensor
+
+from longshore_runtime.types import TrainerOptions
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+_ADAM_BETAS = (0.9, 0.95)
+"""As in the torch trainer."""
+_ADAM_EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """The part of a parameter that this rank updates."""
+
+    parameter: Tensor
+    part: Tensor
+    """A view of the parameter."""
+    where: slice
+    """Of the flattened parameter."""
+
+
+class DistributedAdamW:
+    """One optimizer over all ranks; weight decay applies to every parameter, as in the torch trainer."""
+
+    def __init__(self, model: DistributedDataParallel, options: TrainerOptions) -> None:
+        """Take over the gradient buffers of `model`."""
+        self._model = model
+        config = OptimizerConfig(
+            optimizer="adam",
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
+            adam_beta1=_ADAM_BETAS[0],
+            adam_beta2=_ADAM_BETAS[1],
+            adam_eps=_ADAM_EPSILON,
+            use_distributed_optimizer=True,
+        )
+        chained = get_megatron_optimizer(config, [model], config_overrides={}, use_gloo_process_groups=False)
+        (self._optimizer,) = chained.chained_optimizers
+        self._owned = list(self._owned_parts())
+
+    def reduce(self, denominator: float) -> float:
+        """Add the gradients up over all ranks that share a parameter, divide, and return the norm of the whole."""
+        finalize_model_grads([self._model])
+        self._model.scale_gradients(1.0 / denominator)
+        for owned in self._owned:
+            owned.part.grad = owned.parameter.main_grad.view(-1)[owned.where]  # type: ignore[attr-defined]
+        return self._norm()
+
+    def step(self, learning_rate: float, scale: float) -> None:
+        """Scale the reduced gradients, update every owned part, and let all ranks have the result."""
+        for owned in self._owned:
+            assert owned.part.grad is not None, "reduce comes first"
+            owned.part.grad *= scale
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step_with_ready_grads()
+
+    def whole_moment(self, moment: str, parameter: Tensor) -> Tensor:
+        """One of `MOMENTS` for this rank's shard of a parameter: a collective call of its data-parallel ranks."""
+        whole = torch.zeros_like(parameter).view(-1)
+        for owned in self._owned:
+            if owned.parameter is parameter and (state := self._optimizer.state.get(owned.part)):
+                whole[owned.where] = state[moment]
+        return self._add_up(whole).view_as(parameter)
+
+    def whole_gradient(self, parameter: Tensor) -> Tensor:
+        """The reduced gradient of this rank's shard of a parameter: a collective call of its data-parallel ranks."""
+        whole = torch.zeros_like(parameter).view(-1)
+        for owned in self._owned:
+            if owned.parameter is parameter:
+                assert owned.part.grad is not None, "reduce comes first"
+                whole[owned.where] = owned.part.grad
+        return self._add_up(whole).view_as(parameter)
+
+    def restore(self, moments: dict[str, dict[Tensor, Tensor]], num_steps: int) -> None:
+        """Put moments, by parameter, in place; each rank keeps what it owns."""
+        for owned in self._owned:
+            state = {
+                moment: values[owned.parameter].reshape(-1)[owned.where].to(owned.part).clone()
+                for moment, values in moments.items()
+            }
+            self._optimizer.state[owned.part] = {"step": torch.tensor(float(num_steps)), **state}
+
+    def move_state(self, device: torch.device) -> None:
+        """Bring the moments to another device; steps need them on that of the parameters."""
+        for state in self._optimizer.state.values():
+            for moment in MOMENTS:
+                state[moment] = state[moment].to(device)
+
+    def _owned_parts(self) -> Iterator[_Owned]:
+        optimizer = self._optimizer
+        for parameters, parts in zip(optimizer.model_fp32_groups, optimizer.shard_fp32_groups, strict=True):
+            for parameter, part in zip(parameters, parts, strict=True):
+                place = optimizer._get_model_param_range_map(parameter)["param"]
+                yield _Owned(parameter, part, slice(place.start, place.end))
+
+    def _norm(self) -> float:
+        """Over every parameter once: not over copies that tensor-parallel ranks or tied embeddings hold."""
+        gradients = self._optimizer.get_main_grads_for_grad_norm()
+        device = self._model.buffers[0].grad_data.device
+        squares = torch.zeros([], dtype=torch.float64, device=device)
+        for gradient in gradients:
+            squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
+        dist.all_reduce(squares, group=self._optimizer.get_grad_stats_parallel_group())
+        return squares.sqrt().item()
+
+    def _add_up(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values, group=self._model.dp_cp_group)
+        return values

@@ -1,0 +1,51 @@
+"""How many ways a trainer replica is split, and which models split so. Pure."""
+
+from dataclasses import dataclass
+
+from longshore_runtime.backends.hf_mapping.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class ParallelSizes:
+    """Ranks along each axis of one data-parallel replica; its ranks are consecutive in the world."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Processes, each with a GPU, that hold one copy of the model."""
+        return self.tensor * self.pipeline * self.context
+
+    def replica(self, rank: int) -> int:
+        """Number of the data-parallel replica that a rank of the world belongs to."""
+        return rank // self.ranks_per_replica
+
+    def is_first_of_replica(self, rank: int) -> bool:
+        """Whether this rank speaks for its replica: it alone has all weights in `MegatronTrainer.weights`."""
+        return rank % self.ranks_per_replica == 0
+
+    def check_world(self, size: int) -> None:
+        """Raise ValueError unless replicas fill a world of `size` ranks."""
+        if size % self.ranks_per_replica:
+            raise ValueError(
+                f"trainer.tensorParallelSize * trainer.pipelineParallelSize * trainer.contextParallelSize is "
+                f"{self.ranks_per_replica}, which does not divide the trainer's {size} GPUs"
+            )
+
+    def check_model(self, model: Architecture) -> None:
+        """Raise ValueError, naming the field, when the model does not split so."""
+        for count, things in (
+            (model.num_heads, "attention heads"),
+            (model.num_query_groups, "key-value heads"),
+            (model.intermediate_size, "MLP channels"),
+        ):
+            if count % self.tensor:
+                raise ValueError(
+                    f"trainer.tensorParallelSize: {self.tensor} does not divide the model's {count} {things}"
+                )
+        if model.num_layers % self.pipeline:
+            raise ValueError(
+                f"trainer.pipelineParallelSize: {self.pipeline} does not divide the model's {model.num_layers} layers"
+            )

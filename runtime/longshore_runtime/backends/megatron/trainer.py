@@ -1,0 +1,223 @@
+"""Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig
+
+from longshore_runtime.backends.hf_mapping.architecture import read_architecture
+from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
+from longshore_runtime.backends.losses import sample_losses
+from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
+from longshore_runtime.backends.megatron.cpu import on_device
+from longshore_runtime.backends.megatron.model import ShardedModel, data_parallel
+from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAdamW
+from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.megatron.weights import gather, shards
+from longshore_runtime.backends.megatron.world import join
+from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+
+_OPTIMIZER_DIRECTORY = "optimizer"
+_STATE_FILE = "trainer.pt"
+
+
+class MegatronTrainer:
+    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+
+    All ranks of a replica call each method together, `accumulate` with the same samples; all ranks of the world call
+    `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: TrainerOptions,
+        world: World | None = None,
+        sizes: ParallelSizes | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Join `world` and load this rank's part of a Hugging Face directory.
+
+        `dtype` is for checks in double precision. Raises OSError or ValueError for a model that is unusable or does not
+        split into `sizes`.
+        """
+        self._directory = directory
+        self._options = options
+        self._world = world or World()
+        self._sizes = sizes or ParallelSizes()
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.manual_seed(options.seed)
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        self._sizes.check_model(read_architecture(config))
+        join(self._world, self._sizes, self._device)
+        with on_device(self._device):
+            self._model = self._load_model(config, dtype)
+            self._reference = self._load_model(config, dtype) if options.kl_coefficient > 0 else None
+            self._data_parallel = data_parallel(self._model)
+            self._optimizer = DistributedAdamW(self._data_parallel, options)
+        self._policy_version = 0
+
+    def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
+        """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
+        left_out = [sample for sample in samples if not sample.num_loss_tokens]
+        silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
+        trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
+        sums = GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in left_out))
+        with self._computing():
+            sums += self._pass_over(silent, backward=False)
+            sums += self._pass_over(trained, backward=True)
+        return from_last_stage(sums)
+
+    def update(self, denominator: float) -> UpdateReport:
+        """All ranks together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
+        assert denominator > 0, "an update needs the denominator of the whole step"
+        options, version = self._options, self._policy_version + 1
+        with on_device(self._device):
+            norm = self._optimizer.reduce(denominator)
+            if not math.isfinite(norm):
+                raise FloatingPointError(f"the gradient norm of step {version} is {norm}: lower algorithm.learningRate")
+            learning_rate = options.learning_rate * min(1.0, version / max(1, options.warmup_steps))
+            self._optimizer.step(learning_rate, scale=min(1.0, options.max_grad_norm / (norm + 1e-6)))
+        self.discard()
+        self._policy_version = version
+        return UpdateReport(norm, learning_rate, version)
+
+    def weights(self) -> Weights:
+        """Current weights by Hugging Face name (tied ones once) on the replica's first rank, nothing on the others."""
+        return {name: tensor.float().numpy() for name, tensor in self.named_weights().items()}
+
+    def save(self, directory: Path) -> None:
+        """Weights and tokenizer (Hugging Face format), moments by the same names, policy version and random state.
+
+        All ranks of the world call it; its first rank writes.
+        """
+        weights = self.named_weights()
+        moments = {moment: self._gathered_moment(moment) for moment in MOMENTS}
+        if self._world.rank != 0:
+            return
+        write_model(self._directory, directory, weights)
+        for moment, tensors in moments.items():
+            place = directory / _OPTIMIZER_DIRECTORY / moment
+            place.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, place / "moment.safetensors")
+        state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
+        torch.save(state, directory / _STATE_FILE)
+
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
+        self._copy_weights(self._model, TensorFiles(directory))
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
+        parameters = dict(self._model.named_parameters())
+        moments: dict[str, dict[Tensor, Tensor]] = {}
+        for moment in MOMENTS:
+            files = TensorFiles(directory / _OPTIMIZER_DIRECTORY / moment)
+            moments[moment] = {parameters[name]: shard for name, shard in shards(self._model.architecture, files.read)}
+        self._optimizer.restore(moments, state["policy_version"])
+        self._policy_version = state["policy_version"]
+        torch.set_rng_state(state["random"])
+        self.discard()
+
+    def discard(self) -> None:
+        """Drop accumulated gradients."""
+        self._data_parallel.zero_grad_buffer()
+
+    def sleep(self) -> None:
+        """Move everything to the host; gradients must have been used or discarded. Nothing to do on the CPU."""
+        if self._device.type == "cuda":
+            for buffer in self._data_parallel.buffers:
+                buffer.offload_to_cpu()
+            self._move_rest(torch.device("cpu"))
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Undo `sleep`."""
+        if self._device.type == "cuda":
+            for buffer in self._data_parallel.buffers:
+                buffer.reload_from_cpu()
+            self._move_rest(self._device)
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """What `weights` returns, in the precision of the trainer."""
+        parameters = dict(self._model.named_parameters())
+        with on_device(self._device):
+            return gather(self._model.architecture, lambda name: parameters[name].detach())
+
+    def reduced_gradients(self, denominator: float) -> dict[str, Tensor]:
+        """Take the place of `update` up to the step: the gradients by Hugging Face name, as `weights` returns them."""
+        with on_device(self._device):
+            self._optimizer.reduce(denominator)
+            parameters = dict(self._model.named_parameters())
+            return gather(self._model.architecture, lambda name: self._optimizer.whole_gradient(parameters[name]))
+
+    def _is_silent(self, sample: Sample) -> bool:
+        """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
+        return sample.advantage == 0.0 and self._reference is None
+
+    def _pass_over(self, samples: Sequence[Sample], *, backward: bool) -> GradientSums:
+        batches = self._micro_batches(samples)
+        reference = self._reference_log_probs(batches)
+
+        def finish(number: int, hidden: Tensor) -> tuple[Tensor, GradientSums]:
+            batch = batches[number]
+            log_probs, entropies = self._model.response_tokens(hidden, batch, self._options.temperature)
+            known = reference[number] if reference else None
+            return sample_losses(batch.samples, log_probs, entropies, known, self._options)
+
+        return sum(run(self._data_parallel, batches, finish, backward=backward), GradientSums())
+
+    def _reference_log_probs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        if self._reference is None:
+            return []
+        reference = self._reference
+
+        def finish(number: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+            log_probs, _ = reference.response_tokens(hidden, batches[number], self._options.temperature)
+            return log_probs.sum(), log_probs
+
+        return run(reference, batches, finish, backward=False)
+
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        group = parallel_state.get_context_parallel_group()
+        return [
+            micro_batch([samples[index] for index in indices], group.size(), group.rank(), self._device)
+            for indices in pack(lengths, self._options.max_tokens_per_micro_batch)
+        ]
+
+    def _load_model(self, config: Any, dtype: torch.dtype) -> ShardedModel:
+        model = ShardedModel(config, self._sizes, self._device, dtype)
+        self._copy_weights(model, TensorFiles(self._directory))
+        return model
+
+    @torch.no_grad()
+    def _copy_weights(self, model: ShardedModel, files: TensorFiles) -> None:
+        parameters = dict(model.named_parameters())
+        for name, shard in shards(model.architecture, files.read):
+            parameters.pop(name).copy_(shard)
+        assert not parameters, f"without a mapping: {sorted(parameters)}"
+
+    def _gathered_moment(self, moment: str) -> dict[str, Tensor]:
+        parameters = dict(self._model.named_parameters())
+        with on_device(self._device):
+            return gather(self._model.architecture, lambda name: self._optimizer.whole_moment(moment, parameters[name]))
+
+    def _computing(self) -> AbstractContextManager[object]:
+        stack = ExitStack()
+        stack.enter_context(on_device(self._device))
+        stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"))
+        return stack
+
+    def _move_rest(self, device: torch.device) -> None:
+        self._optimizer.move_state(device)
+        if self._reference is not None:
+            self._reference.to(device)

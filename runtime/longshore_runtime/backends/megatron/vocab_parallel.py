@@ -1,0 +1,82 @@
+"""Log-probabilities and entropies when each tensor-parallel rank has the logits of a part of the vocabulary.
+
+Only sums over the vocabulary cross ranks: three numbers per token, never the logits.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+_TOKENS_PER_CHUNK = 4096
+"""The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
+
+
+def vocab_parallel_log_probs(
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    temperature: float,
+    group: dist.ProcessGroup,
+    vocab_size: int,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of `targets` under softmax(logits / temperature), and entropies (without gradient).
+
+    `head` gives this rank's part of the logits; equal parts, one after the other, are the vocabulary, of which entries
+    from `vocab_size` on are padding.
+    """
+
+    def chunk_log_probs(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(hidden)
+        first = group.rank() * logits.shape[-1]
+        logits = logits[:, : max(0, vocab_size - first)]
+        assert logits.shape[-1], "a rank holds nothing but padding"
+        logits = logits if logits.dtype is torch.float64 else logits.float()
+        log_probs, entropies = _LogProbs.apply(logits / temperature, targets - first, group)  # type: ignore[no-untyped-call]
+        return log_probs, entropies
+
+    if len(targets) <= _TOKENS_PER_CHUNK:
+        return chunk_log_probs(hidden, targets)
+    pieces = [
+        checkpoint(chunk_log_probs, part, wanted, use_reentrant=False)
+        for part, wanted in zip(
+            torch.split(hidden, _TOKENS_PER_CHUNK), torch.split(targets, _TOKENS_PER_CHUNK), strict=True
+        )
+    ]
+    return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+
+class _LogProbs(torch.autograd.Function):
+    """(logits of this rank [tokens, part], targets counted from its first, group) -> (log-probabilities, entropies)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+        largest = logits.amax(-1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        shifted = logits - largest.unsqueeze(-1)
+        log_sum = _summed(shifted.exp().sum(-1), group).log()
+        values = shifted - log_sum.unsqueeze(-1)
+        probabilities = values.exp()
+        here = (targets >= 0) & (targets < logits.shape[-1])
+        places = torch.where(here, targets, 0).unsqueeze(-1)
+        found = torch.where(here, values.gather(-1, places).squeeze(-1), 0.0)
+        log_probs, entropies = _summed(torch.stack([found, -(probabilities * values).sum(-1)]), group)
+        ctx.save_for_backward(probabilities, places, here)
+        ctx.mark_non_differentiable(entropies)
+        return log_probs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient, _ = gradients
+        probabilities, places, here = ctx.saved_tensors
+        result = -gradient.unsqueeze(-1) * probabilities
+        result.scatter_add_(-1, places, (gradient * here).unsqueeze(-1))
+        return result, None, None
+
+
+def _summed(values: Tensor, group: dist.ProcessGroup) -> Tensor:
+    dist.all_reduce(values, group=group)
+    return values

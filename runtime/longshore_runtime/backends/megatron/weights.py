@@ -1,0 +1,76 @@
+"""Between a rank's parameters and whole tensors by Hugging Face name."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+from longshore_runtime.backends.hf_mapping.architecture import Architecture
+from longshore_runtime.backends.hf_mapping.entries import Entry, stage_entries
+
+
+def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """This rank's part of the tensors that `read` returns, by Megatron name."""
+    tensor = parallel_state.get_tensor_model_parallel_group()
+    stage, num_stages = _stage()
+    for entry in stage_entries(architecture, stage, num_stages):
+        whole = [read(name) for name in entry.hf]
+        yield entry.megatron, entry.layout.shards(whole, tensor.size())[tensor.rank()]
+
+
+def gather(architecture: Architecture, shard: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """The whole tensors that `shard` returns the parts of, on the host: a collective call of all ranks.
+
+    On the first rank of each replica; the others get nothing, because a copy per rank might not fit the host.
+    """
+    stage, num_stages = _stage()
+    first = parallel_state.get_tensor_model_parallel_rank() + parallel_state.get_context_parallel_rank() == 0
+    result: dict[str, Tensor] = {}
+    for owner in range(num_stages):
+        for entry in stage_entries(architecture, owner, num_stages):
+            if entry.duplicate:
+                continue
+            tensors = _whole(entry, shard(entry.megatron)) if stage == owner else []
+            received = _to_first_stage(tensors, owner) if first else []
+            if first and stage == 0:
+                host = [tensor.to("cpu", copy=True) for tensor in received]
+                result.update(zip(entry.hf, host, strict=True))
+    return result
+
+
+def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
+    group = parallel_state.get_tensor_model_parallel_group()
+    parts = [torch.empty_like(shard, memory_format=torch.contiguous_format) for _ in range(group.size())]
+    dist.all_gather(parts, shard.contiguous(), group=group)
+    return [tensor.contiguous() for tensor in entry.layout.whole(parts)]
+
+
+def _to_first_stage(tensors: list[Tensor], owner: int) -> list[Tensor]:
+    """What the owner has, on the first stage."""
+    stage, _ = _stage()
+    if owner == 0 or stage not in (0, owner):
+        return tensors
+    group = parallel_state.get_pipeline_model_parallel_group()
+    if stage == owner:
+        first = dist.get_global_rank(group, 0)
+        dist.send_object_list([[(tensor.shape, tensor.dtype) for tensor in tensors]], first, group=group)
+        for tensor in tensors:
+            dist.send(tensor, first, group=group)
+        return []
+    source, described = dist.get_global_rank(group, owner), list[Any]([None])
+    dist.recv_object_list(described, source, group=group)
+    device = torch.cuda.current_device()
+    received = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in described[0]]
+    for tensor in received:
+        dist.recv(tensor, source, group=group)
+    return received
+
+
+def _stage() -> tuple[int, int]:
+    return (
+        parallel_state.get_pipeline_model_parallel_rank(),
+        parallel_state.get_pipeline_model_parallel_world_size(),
+    )

@@ -1,0 +1,49 @@
+"""Joining the trainer's world and cutting it into Megatron's process groups."""
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from longshore_runtime.backends import torch_world
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.world import World
+
+_ORDER = "tp-cp-ep-pp-dp"
+"""Data parallelism outermost: a replica's ranks are consecutive, so that it can be placed, slept and woken as one."""
+
+
+def join(world: World, sizes: ParallelSizes, device: torch.device) -> None:
+    """Meet the other ranks, and form the groups; a process belongs to one world, which later trainers share."""
+    sizes.check_world(world.size)
+    if not dist.is_initialized():
+        if world.size == 1:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(_backend(device), store=store, rank=0, world_size=1)
+        else:
+            torch_world.join(world, device)
+    assert (dist.get_rank(), dist.get_world_size()) == (world.rank, world.size), "this process is in another world"
+    if parallel_state.model_parallel_is_initialized():
+        if _current_sizes() == sizes:
+            return
+        parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=sizes.tensor,
+        pipeline_model_parallel_size=sizes.pipeline,
+        context_parallel_size=sizes.context,
+        # There are no experts, but their groups must have as many replicas.
+        expert_tensor_parallel_size=sizes.tensor * sizes.context,
+        order=_ORDER,
+        create_gloo_process_groups=False,
+    )
+
+
+def _current_sizes() -> ParallelSizes:
+    return ParallelSizes(
+        parallel_state.get_tensor_model_parallel_world_size(),
+        parallel_state.get_pipeline_model_parallel_world_size(),
+        parallel_state.get_context_parallel_world_size(),
+    )
+
+
+def _backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"

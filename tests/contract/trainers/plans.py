@@ -1,0 +1,207 @@
+"""What training runs are given: in which parts, on which replicas, in which order; and a plain run to compare with."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import AutoModelForCausalLM
+
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import Sample, TrainerOptions
+from tests.contract.trainers.replicas import OPTIONS, make_samples
+
+Named = Mapping[str, Any]
+"""Arrays by Hugging Face name."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update: each replica's parts, one `accumulate` each, and the denominator."""
+
+    parts: tuple[tuple[tuple[Sample, ...], ...], ...]
+    denominator: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Gradients of the first step, the norm of every step's, and weights after all steps."""
+
+    gradients: Named
+    norms: tuple[float, ...]
+    weights: Named
+
+
+SOME_CLIPPED = replace(OPTIONS, max_grad_norm=2.0)
+"""Some steps' gradients are clipped, and others not: clipping every one would hide a wrong scale."""
+BATCHES = tuple(tuple(make_samples(seed=seed)) for seed in range(3))
+
+
+def plan(num_replicas: int, seed: int) -> tuple[Step, ...]:
+    """Every batch shuffled, dealt out to replicas unevenly, and cut into parts at random."""
+    rng = random.Random(seed)
+    return tuple(Step(_deal(batch, num_replicas, rng), count_tokens(batch)) for batch in BATCHES)
+
+
+def count_tokens(batch: Sequence[Sample]) -> float:
+    """The denominator of a token mean."""
+    return float(sum(len(sample.response_tokens) for sample in batch))
+
+
+def _deal(batch: Sequence[Sample], num_replicas: int, rng: random.Random) -> tuple[tuple[tuple[Sample, ...], ...], ...]:
+    hands: list[list[Sample]] = [[] for _ in range(num_replicas)]
+    for sample in rng.sample(batch, len(batch)):
+        rng.choice(hands).append(sample)
+    return tuple(tuple(_cut(hand, rng)) for hand in hands)
+
+
+def _cut(hand: list[Sample], rng: random.Random) -> Iterator[tuple[Sample, ...]]:
+    while hand:
+        number = rng.randint(1, len(hand))
+        yield tuple(hand[:number])
+        hand = hand[number:]
+
+
+def plain(model: Path, options: TrainerOptions = SOME_CLIPPED) -> Trained:
+    """Transformers in double precision: the whole batch in one loss, one backward, torch's own clipping and AdamW."""
+    policy, initial = (AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).double() for _ in range(2))
+    with double_precision():
+        optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=options.weight_decay
+        )
+        gradients: dict[str, Any] = {}
+        norms = []
+        for batch in BATCHES:
+            optimizer.zero_grad()
+            total = torch.stack([_loss(policy, initial, sample, options) for sample in batch]).sum()
+            torch.autograd.backward(total / count_tokens(batch))
+            gradients = gradients or {name: p.grad.numpy().copy() for name, p in policy.named_parameters()}
+            norms.append(float(torch.nn.utils.clip_grad_norm_(policy.parameters(), options.max_grad_norm)))
+            optimizer.step()
+        return Trained(gradients, tuple(norms), {name: p.detach().numpy() for name, p in policy.named_parameters()})
+
+
+def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) -> Tensor:
+    new, old = _log_probs(policy, sample, options.temperature), torch.tensor(sample.rollout_log_probs)
+    with torch.no_grad():
+        start = _log_probs(initial, sample, options.temperature)
+    ratio, advantage = (new - old).exp(), sample.advantage
+    gain = torch.minimum(ratio * advantage, ratio.clip(1 - options.clip_low, 1 + options.clip_high) * advantage)
+    penalty = (start - new).exp() - (start - new) - 1
+    return (options.kl_coefficient * penalty - gain).sum()
+
+
+def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
+    first, tokens = len(sample.prompt_tokens), torch.tensor([sample.prompt_tokens + sample.response_tokens])
+    everywhere = torch.log_softmax(model(tokens).logits[0] / temperature, dim=-1)
+    places = torch.arange(first, tokens.shape[1])
+    return everywhere[places - 1, tokens[0, places]]
+
+
+def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool) -> Trained:
+    """What one replica of the torch trainer makes of a plan; gradients are its own, before they are added up."""
+    from longshore_runtime.backends.torch_trainer import TorchTrainer
+
+    trainer = TorchTrainer(model, SOME_CLIPPED, world)
+    module = trainer._model.module
+    with double_precision(double):
+        if double:
+            module.double()
+            assert trainer._reference is not None
+            trainer._reference.module.double()
+            trainer._gradients.place(torch.device("cpu"))
+        _accumulate(trainer, steps[0], world.rank)
+        gradients = {name: p.grad.numpy() / steps[0].denominator for name, p in module.named_parameters()}
+        trainer.discard()
+        norms = _train(trainer, steps, world.rank)
+        return Trained(gradients, norms, {name: p.detach().numpy() for name, p in module.named_parameters()})
+
+
+def train_megatron(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any) -> Trained:
+    """What Megatron makes of a plan; nothing but on the first rank of a replica."""
+    from longshore_runtime.backends.megatron.trainer import MegatronTrainer
+
+    trainer = MegatronTrainer(model, SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
+    replica = sizes.replica(world.rank)
+    _accumulate(trainer, steps[0], replica)
+    gradients = {name: t.numpy() for name, t in trainer.reduced_gradients(steps[0].denominator).items()}
+    trainer.discard()
+    norms = _train(trainer, steps, replica)
+    return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights().items()})
+
+
+def _train(trainer: Any, steps: Sequence[Step], replica: int) -> tuple[float, ...]:
+    norms = []
+    for step in steps:
+        _accumulate(trainer, step, replica)
+        norms.append(trainer.update(step.denominator).grad_norm)
+    return tuple(norms)
+
+
+def _accumulate(trainer: Any, step: Step, replica: int) -> None:
+    for part in step.parts[replica]:
+        trainer.accumulate(part)
+
+
+def apart(one: Named, other: Named) -> float:
+    """Largest relative distance, by norm, of two arrays of the same name."""
+    assert one.keys() == other.keys()
+    return max(
+        float(np.linalg.norm(one[name] - other[name].astype(np.float64)) / np.linalg.norm(other[name])) for name in one
+    )
+
+
+Mistake = Callable[[Step], Step]
+
+
+def wrong_denominator(step: Step) -> Step:
+    """One token too many."""
+    return replace(step, denominator=step.denominator + 1)
+
+
+def dropped_sample(step: Step) -> Step:
+    """One part lacks its weightiest sample."""
+    return _with_weightiest(step, 0)
+
+
+def doubled_sample(step: Step) -> Step:
+    """One part has its weightiest sample twice."""
+    return _with_weightiest(step, 2)
+
+
+def _with_weightiest(step: Step, times: int) -> Step:
+    first, *rest = step.parts[0]
+    weightiest, *others = sorted(first, key=lambda sample: -abs(sample.advantage) * len(sample.response_tokens))
+    return replace(step, parts=(((*[weightiest] * times, *others), *rest), *step.parts[1:]))
+
+
+@contextmanager
+def double_precision(enabled: bool = True) -> Iterator[None]:
+    """Whatever asks for single precision gets double: models and trainers round to it in the middle otherwise."""
+    if not enabled:
+        yield
+        return
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _SingleIsDouble():
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class _SingleIsDouble(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.float:
+            return args[0].double()
+        if func is torch.Tensor.to:
+            args = tuple(torch.float64 if value is torch.float32 else value for value in args)
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)

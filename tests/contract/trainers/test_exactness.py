@@ -1,0 +1,151 @@
+"""However a batch is cut, ordered and spread, an update equals that of one plain backward over the whole of it.
+
+The plain run is transformers and nothing of ours (`plans.plain`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.world import World
+from tests.contract.trainers.plans import (
+    Mistake,
+    Named,
+    Step,
+    Trained,
+    apart,
+    doubled_sample,
+    dropped_sample,
+    plain,
+    plan,
+    train_megatron,
+    train_torch,
+    wrong_denominator,
+)
+from tests.contract.trainers.ranks import kept_ranks
+from tests.contract.trainers.tiny_models import FAMILIES, Family, build
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+DOUBLE_GRADIENTS, DOUBLE_WEIGHTS, SINGLE_GRADIENTS = 1e-10, 1e-9, 2e-5
+
+ONE_OF_EACH = (Family("llama", tied=False), Family("qwen2", tied=True), Family("qwen3", tied=False))
+TWO_WAYS = {"TP2": ParallelSizes(tensor=2), "PP2": ParallelSizes(pipeline=2), "CP2": ParallelSizes(context=2)}
+FOUR_WAYS = {
+    "TP2 PP2": ParallelSizes(tensor=2, pipeline=2),
+    "TP2 CP2": ParallelSizes(tensor=2, context=2),
+    "PP2 CP2": ParallelSizes(pipeline=2, context=2),
+    "PP2 DP2": ParallelSizes(pipeline=2),
+    "TP2 DP2": ParallelSizes(tensor=2),
+    "DP4": ParallelSizes(),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Family, Path]:
+    """A model of every family."""
+    return {family: build(tmp_path_factory.mktemp(str(family)), family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def expected(models: dict[Family, Path]) -> dict[Family, Trained]:
+    """The plain runs."""
+    return {family: plain(model) for family, model in models.items()}
+
+
+def each(*families: Family) -> Callable[..., pytest.MarkDecorator]:
+    return pytest.mark.parametrize("family", families, ids=str)
+
+
+def assert_exact(actual: Trained, wanted: Trained, *, double: bool) -> None:
+    tolerance = DOUBLE_GRADIENTS if double else SINGLE_GRADIENTS
+    assert apart(actual.gradients, wanted.gradients) < tolerance
+    if double:
+        assert actual.norms == pytest.approx(wanted.norms, rel=tolerance)
+        assert apart(actual.weights, wanted.weights) < DOUBLE_WEIGHTS
+
+
+def whole(replicas: list[Trained]) -> Trained:
+    """The torch trainer's replicas together."""
+    names = replicas[0].gradients
+    added: Named = {name: np.sum([replica.gradients[name] for replica in replicas], axis=0) for name in names}
+    assert all(apart(replica.weights, replicas[0].weights) == 0 for replica in replicas), "replicas hold equal weights"
+    return Trained(added, replicas[0].norms, replicas[0].weights)
+
+
+@each(*FAMILIES)
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_one_torch_replica(
+    family: Family, double: bool, models: dict[Family, Path], expected: dict[Family, Trained]
+) -> None:
+    assert_exact(train_torch(World(), models[family], plan(1, seed=1), double), expected[family], double=double)
+
+
+@each(*FAMILIES)
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_one_megatron_rank(
+    family: Family, double: bool, models: dict[Family, Path], expected: dict[Family, Trained]
+) -> None:
+    trained = train_megatron(World(), models[family], plan(1, seed=2), double, ParallelSizes())
+    assert_exact(trained, expected[family], double=double)
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_two_torch_replicas(double: bool, models: dict[Family, Path], expected: dict[Family, Trained]) -> None:
+    family = Family("qwen3", tied=False)
+    replicas = kept_ranks(2).run(train_torch, models[family], plan(2, seed=3), double)
+    assert_exact(whole(replicas), expected[family], double=double)
+
+
+@each(*ONE_OF_EACH)
+@pytest.mark.parametrize("sizes", TWO_WAYS.values(), ids=TWO_WAYS)
+def test_one_megatron_replica_of_two_ranks(
+    family: Family,
+    sizes: ParallelSizes,
+    models: dict[Family, Path],
+    expected: dict[Family, Trained],
+) -> None:
+    first, second = kept_ranks(2).run(train_megatron, models[family], plan(1, seed=4), True, sizes)
+    assert_exact(first, expected[family], double=True)
+    assert not second.weights
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_two_megatron_replicas(double: bool, models: dict[Family, Path], expected: dict[Family, Trained]) -> None:
+    family = Family("qwen2", tied=True)
+    for replica in kept_ranks(2).run(train_megatron, models[family], plan(2, seed=5), double, ParallelSizes()):
+        assert_exact(replica, expected[family], double=double)
+
+
+@pytest.mark.parametrize("sizes", FOUR_WAYS.values(), ids=FOUR_WAYS)
+def test_four_megatron_ranks(
+    sizes: ParallelSizes,
+    models: dict[Family, Path],
+    expected: dict[Family, Trained],
+) -> None:
+    family = Family("qwen3", tied=True)
+    num_replicas = 4 // sizes.ranks_per_replica
+    ranks = kept_ranks(4).run(train_megatron, models[family], plan(num_replicas, seed=6), True, sizes)
+    speakers = [trained for rank, trained in enumerate(ranks) if sizes.is_first_of_replica(rank)]
+    assert len(speakers) == num_replicas
+    for trained in speakers:
+        assert_exact(trained, expected[family], double=True)
+
+
+@pytest.mark.parametrize("mistake", [wrong_denominator, dropped_sample, doubled_sample])
+def test_the_comparison_notices_a_mistake(
+    mistake: Mistake, models: dict[Family, Path], expected: dict[Family, Trained]
+) -> None:
+    family = Family("qwen3", tied=False)
+    steps: tuple[Step, ...] = tuple(map(mistake, plan(1, seed=7)))
+    for double in (True, False):
+        for trained in (
+            train_torch(World(), models[family], steps, double),
+            train_megatron(World(), models[family], steps, double, ParallelSizes()),
+        ):
+            with pytest.raises(AssertionError):
+                assert_exact(trained, expected[family], double=double)
+            assert apart(trained.weights, expected[family].weights) > 10 * DOUBLE_WEIGHTS

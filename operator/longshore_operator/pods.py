@@ -5,6 +5,7 @@ from typing import Any
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions
+from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore_operator import template
 from longshore_operator.fingerprint import pod_settings_fingerprint
@@ -45,6 +46,8 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["automountServiceAccountToken"] = True
     pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
+    if job.spec.reward.pods == 0:
+        _mount_reward_tokens(pod, job.spec.reward)
     return _finished(pod, job.spec.coordinator)
 
 
@@ -69,7 +72,27 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     name = names.reward_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.REWARD, name, index, PodOptions())
     _join(pod, index, coordinator_ip)
+    _mount_reward_tokens(pod, job.spec.reward)
+    if job.spec.reward.runtime_class_name is not None:
+        pod["spec"]["runtimeClassName"] = job.spec.reward.runtime_class_name
     return _finished(pod, PodOptions())
+
+
+def _mount_reward_tokens(pod: dict[str, Any], reward: Reward) -> None:
+    """Bearer tokens of reward functions, one file each, for the pods that score and no others."""
+    sources = [
+        {"secret": {"name": one.token_secret.name, "items": [{"key": one.token_secret.key, "path": one.name}]}}
+        for one in reward.functions
+        if one.token_secret is not None
+    ]
+    if not sources:
+        return
+    container = pod["spec"]["containers"][0]
+    pod["spec"]["volumes"].append({"name": "reward-tokens", "projected": {"sources": sources, "defaultMode": 0o440}})
+    container["volumeMounts"].append(
+        {"name": "reward-tokens", "mountPath": contract.REWARD_TOKENS_MOUNT, "readOnly": True}
+    )
+    container["env"].append({"name": contract.ENV_REWARD_TOKENS, "value": contract.REWARD_TOKENS_MOUNT})
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:

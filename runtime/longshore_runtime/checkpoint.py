@@ -1,7 +1,7 @@
 """Checkpoints: each is one directory that appears complete or not at all.
 
 checkpoints/step-000010/
-    trainer/       weights (Hugging Face format), optimizer, random state: what the trainer saved
+    trainer/       weights (Hugging Face format), optimizer, random state: what the trainer saved, and its backend
     state.json     step, round policy (data cursor, long-prompt queue), counters, positions of metrics and ledger
     kept.json      tokens of partial responses, with the policy version of every run
 """
@@ -18,6 +18,7 @@ import structlog
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.durable import sync, sync_tree
+from longshore_runtime.trainer.saved_by import BACKEND_FILE
 from longshore_runtime.types import Completion, FinishReason, TokenRun
 
 log = structlog.get_logger()
@@ -25,6 +26,8 @@ log = structlog.get_logger()
 _PREFIX: Final = "step-"
 _UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
+_NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
+"""What lies beside the weights in the trainer's part, by the names that the backends use."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def export_model(checkpoint: Checkpoint, target: Path) -> None:
     """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
     unfinished = target.with_name(f"{_UNFINISHED}{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns("*.pt"))
+    shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns(*_NO_WEIGHTS))
     sync_tree(unfinished)
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)

@@ -1,4 +1,4 @@
-"""Where engines and trainer replicas run. Pure: the shape of the worker pods decides."""
+"""Where engines and trainer ranks run. Pure: the shape of the worker pods decides."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,11 +25,20 @@ def engine_places(workers: Workers, tp_size: int) -> list[Place]:
     ]
 
 
-def trainer_places(workers: Workers, num_replicas: int | None) -> list[Place]:
-    """One trainer replica per GPU (per pod without GPUs), or the first `num_replicas` of them over the pods in turn."""
-    slots = [(gpu, worker) for gpu in range(max(1, workers.gpus_per_pod)) for worker in range(workers.replicas)]
-    taken = sorted((worker, gpu) for gpu, worker in slots[: num_replicas or len(slots)])
-    return [Place(worker, _seen(workers, [gpu])) for worker, gpu in taken]
+def trainer_places(workers: Workers, num_replicas: int | None, ranks_per_replica: int = 1) -> list[Place]:
+    """One place per trainer rank, replica by replica, each with a GPU of its own; a replica never crosses a pod.
+
+    As many replicas as the GPUs hold (one per pod without GPUs), or the first `num_replicas` of them over the pods in
+    turn.
+    """
+    replicas_per_pod = workers.gpus_per_pod // ranks_per_replica if workers.gpus_per_pod else 1
+    slots = [(slot, worker) for slot in range(replicas_per_pod) for worker in range(workers.replicas)]
+    taken = sorted((worker, slot) for slot, worker in slots[: num_replicas or len(slots)])
+    return [
+        Place(worker, _seen(workers, [slot * ranks_per_replica + rank]))
+        for worker, slot in taken
+        for rank in range(ranks_per_replica)
+    ]
 
 
 def _seen(workers: Workers, gpus: Iterable[int]) -> tuple[int, ...]:

@@ -18,18 +18,25 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import TrainerLost
+from longshore_runtime.judge.mps import PINNED_MEMORY_VARIABLE
 from longshore_runtime.model_source import InitialModel, initial_model
 from longshore_runtime.places import engine_places, trainer_places
-from longshore_runtime.rewards.scorer import reward_options
+from longshore_runtime.quantity import parse_bytes
+from longshore_runtime.rewards.judge import check_judge
+from longshore_runtime.rewards.routing import routed
+from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.rollout.reward_workers import Lane
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
@@ -44,6 +51,8 @@ from longshore_runtime.types import TrainerOptions
 log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
+_CUDA_CONTEXT_MEGABYTES: Final = 1024
+"""What a process takes of a GPU besides its tensors."""
 
 
 class Session:
@@ -85,7 +94,6 @@ class Session:
             algorithm=spec.algorithm,
             evaluation=spec.evaluation,
             on_finish=spec.rollout.on_finish,
-            on_reward_error=spec.reward.on_error,
             checkpoint_every_steps=spec.checkpoint.every_steps,
             is_pipelined=spec.rollout.is_pipelined,
             max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
@@ -99,7 +107,7 @@ class Session:
         self._recorder.activity("PrepareModel")
         model = self._initial_model()
         tokenizer = load_tokenizer(self._storage.resolve(model.path))
-        prompts = self._prompts(tokenizer)
+        prompts = routed(self._prompts(tokenizer), self._spec.reward.functions, self._spec.data.domain_field)
         self._recorder.activity("StartEngines")
         engines, trainers = self._engines_and_trainers(model)
         spec, algorithm = self._spec, self._spec.algorithm
@@ -197,16 +205,43 @@ class Session:
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
             seed=algorithm.seed,
         )
-        places = trainer_places(self._spec.workers, trainer.data_parallel_size)
-        trainers = TrainerGroup(places, trainer.backend, options, model.path, self._storage.output)
+        sizes = ParallelSizes(
+            trainer.tensor_parallel_size, trainer.pipeline_parallel_size, trainer.context_parallel_size
+        )
+        places = trainer_places(self._spec.workers, trainer.data_parallel_size, sizes.ranks_per_replica)
+        trainers = TrainerGroup(places, TrainerSpec(trainer.backend, options, sizes), model.path, self._storage.output)
         self._exit.callback(trainers.stop)
         return trainers
 
+    def _judges(self) -> list[dict[str, Any]]:
+        """One judge beside every engine GPU; what the spec reserves for it is its limit where MPS enforces one."""
+        judges = [function.judge for function in self._spec.reward.functions if function.is_colocated]
+        megabytes = max((parse_bytes(judge.gpu_memory) for judge in judges if judge is not None), default=0) >> 20
+        limit = {PINNED_MEMORY_VARIABLE: f"0={megabytes + _CUDA_CONTEXT_MEGABYTES}M"}
+        return [
+            placement(place.worker, gpus=place.gpus, environment=limit)
+            for place in engine_places(self._spec.workers, tp_size=1)
+        ]
+
     def _rewards(self, tokenizer: Any) -> RewardPool:
         reward = self._spec.reward
-        pods = [placement(index, component=Component.REWARD) for index in range(reward.pods)]
+        for function in reward.functions:
+            check_judge(function)
+        pods = [placement(index, component=Component.REWARD) for index in range(reward.most_pods)]
         here = {"num_cpus": 0, "label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
-        actors = [pod for pod in pods for _ in range(reward.workers_per_pod)] or [here] * reward.workers_per_pod
-        pool = RewardPool(reward_options(reward), actors, tokenizer, self._events)
+        places = pods if reward.pods else [here, *pods]
+        actors = [place for place in places for _ in range(reward.workers_per_pod)]
+        colocated = tuple(function for function in reward.functions if function.is_colocated)
+        others = tuple(function for function in reward.functions if not function.is_colocated)
+        lanes = [Lane(others, actors, is_sized=reward.most_pods > reward.pods)] if others else []
+        lanes += [Lane(colocated, self._judges())] if colocated else []
+        pool = RewardPool(
+            lanes,
+            ScorerFactory((), self._storage.output),
+            tokenizer,
+            self._events,
+            SystemClock(),
+            self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,
+        )
         self._exit.callback(pool.stop)
         return pool

@@ -22,7 +22,6 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
-from longshore.api.training import OnRewardError
 from longshore.policy.draws import DrawCursor
 from longshore.policy.handover import Handover
 from longshore.policy.round import ResponseId
@@ -57,7 +56,6 @@ class LoopOptions:
     algorithm: Algorithm
     evaluation: Evaluation
     on_finish: OnFinish
-    on_reward_error: OnRewardError
     checkpoint_every_steps: int
     is_pipelined: bool = False
     """Groups are handed to the trainers while the round still runs."""
@@ -151,12 +149,17 @@ class TrainingLoop:
         except ValueError as error:
             raise UserError(str(error)) from error
         self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
+        self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
         self._publish(self._state.policy_version)
 
     def checkpoint(self, *, timeout_s: float | None = None) -> None:
         """Save the last finished step; raises TrainerLost when its trainer state is gone or `timeout_s` is over."""
-        state = {"run": self._state.export(), "recorder": self._parts.recorder.export()}
+        state = {
+            "run": self._state.export(),
+            "recorder": self._parts.recorder.export(),
+            "rewards": self._parts.rewards.export_state(),
+        }
         checkpoint = self._parts.checkpoints.publish(
             self._state.step,
             state,
@@ -179,7 +182,9 @@ class TrainingLoop:
             recorder.round_progress(state, progress)
 
         runner = self._runner(self._parts.policy, self._training_request, on_progress, updates.trainable)
-        return runner.run(state.kept, draining=draining)
+        result = runner.run(state.kept, draining=draining)
+        self._parts.rewards.rest()
+        return result
 
     def _step_updates(self) -> StepUpdates:
         options, algorithm, version = self._options, self._options.algorithm, self._state.policy_version
@@ -223,6 +228,7 @@ class TrainingLoop:
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
         runner = self._runner(policy, self._evaluation_request, lambda progress: None, lambda group: None)
         result = runner.run({}, draining=False)
+        self._parts.rewards.rest()
         score = HeldOutScore.of(result.groups, prompts)
         self._state = self._state.after_evaluation(score)
         self._parts.recorder.evaluation(self._state, self._parts.clock.now_s() - started_s)
@@ -244,7 +250,6 @@ class TrainingLoop:
             parts.events,
             request_of,
             parts.clock,
-            self._options.on_reward_error,
             on_progress,
             on_trainable,
         )

@@ -214,12 +214,15 @@ class TrainerOptions:
 
 
 class Trainer(Protocol):
-    """One data-parallel replica. Replicas hold equal weights; gradients are unreduced fp32 sums until `update`."""
+    """One data-parallel replica, or one rank of a replica that several hold together: all of them get the same calls.
+
+    Replicas hold equal weights; gradients are unreduced fp32 sums until `update`.
+    """
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the *sum* of weighted token losses of these samples (no normalisation).
 
-        A sample without loss-mask tokens adds zeros.
+        A sample without loss-mask tokens adds zeros. Every rank returns the sums of its replica.
         """
 
     def update(self, denominator: float) -> UpdateReport:
@@ -229,13 +232,16 @@ class Trainer(Protocol):
         """
 
     def weights(self) -> Weights:
-        """Current weights by Hugging Face name, on the host."""
+        """Current weights by Hugging Face name, on the host; of several ranks the replica's first has them all."""
 
     def save(self, directory: Path) -> None:
-        """Write weights (Hugging Face format), optimizer and random state; called on one replica."""
+        """Write weights (Hugging Face format), optimizer and random state.
+
+        Called on the first rank of the world, or on all of them where the optimizer is spread: then the first writes.
+        """
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote; called on every replica."""
+        """Restore what `save` wrote; called on every rank."""
 
     def discard(self) -> None:
         """Drop accumulated gradients."""
@@ -256,3 +262,9 @@ class PromptRecord:
     prompt_tokens: tuple[int, ...]
     answer: str
     fields: Mapping[str, object] = field(default_factory=dict)
+    """The whole row."""
+    source: str = ""
+    """Where the row came from, for messages."""
+    domain: str = ""
+    rewards: tuple[str, ...] = ()
+    """Reward functions that score its responses."""

@@ -161,7 +161,7 @@ def fake_job(name: str, **spec: Any) -> Json:
         "algorithm": algorithm,
         "rollout": {"strategy": "TailBatching", "engine": {"backend": "Fake", "extraArgs": {"step_s": 0.01}}},
         "trainer": {"backend": "Fake"},
-        "reward": {"kind": "Task", "pods": 0, "workersPerPod": 1},
+        "reward": {"functions": [{"name": "task", "kind": "Task"}], "pods": 0, "workersPerPod": 1},
         "checkpoint": {"everySteps": 2},
         "workers": {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
         "storage": {"create": {"size": "1Gi"}},
@@ -174,14 +174,17 @@ def fake_job(name: str, **spec: Any) -> Json:
     }
 
 
-def assert_every_draw_once(ledger: list[Json], num_prompts: int, num_responses: int) -> None:
-    """No draw is lost or trained twice, batches are exact, and only the drain at the end is smaller."""
-    trained = Counter(draw for row in ledger for draw in row["trained"])
-    assert set(trained.values()) == {1}, "a draw was trained twice"
+def assert_every_draw_once(ledger: list[Json], num_prompts: int, num_responses: int, num_updates: int = 1) -> None:
+    """No draw is lost or trained twice, batches are exact, and only the drain at the end is smaller.
+
+    `num_updates`: optimizer updates of a step, each of which gives another policy version.
+    """
+    consumed = Counter(draw for row in ledger for draw in (*row["trained"], *row["dropped"], *row["rejected"]))
+    assert set(consumed.values()) == {1}, "a draw was consumed twice"
     deferred = {draw for row in ledger for draw in row["deferred"]}
-    assert deferred <= trained.keys(), "a deferred draw was lost"
+    assert deferred <= consumed.keys(), "a deferred draw was lost"
     assert [row["step"] for row in ledger] == list(range(1, len(ledger) + 1))
     for row in ledger:
         assert all(len(set(responses)) == num_responses for responses in row["trained"].values())
-        assert len(row["trained"]) == num_prompts or row["kind"] == "Long"
-        assert row["policy_versions"] == [row["step"] - 1], "a token of other weights was trained"
+        assert len(row["trained"]) == num_prompts or row["kind"] == "Long" or row is ledger[-1]
+        assert row["policy_versions"] == [num_updates * (row["step"] - 1)], "a token of other weights was trained"

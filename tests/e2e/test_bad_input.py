@@ -68,7 +68,7 @@ def test_the_model_of_a_job_cannot_change(cluster: Cluster) -> None:
         ("no-model", {"model": {"path": "models/absent"}}, "model.path: 'models/absent' does not exist"),
         (
             "no-reward",
-            {"reward": {"kind": "Python", "importPath": "nowhere:score", "pods": 0, "workersPerPod": 1}},
+            {"reward": {"functions": [{"name": "mine", "kind": "Python", "importPath": "nowhere:score"}], "pods": 0}},
             "reward.importPath: 'nowhere:score' cannot be imported",
         ),
         (
@@ -103,7 +103,7 @@ def test_a_malformed_data_file_is_told_with_its_line_and_a_right_one_trains(clus
     spec: dict[str, Any] = {
         "storage": {"claimName": "prompts"},
         "algorithm": {"steps": 2, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 16},
-        "reward": {"kind": "Maths", "pods": 1, "workersPerPod": 1},
+        "reward": {"functions": [{"name": "maths", "kind": "Maths"}], "pods": 1, "workersPerPod": 1},
     }
     fields = {"promptField": "question", "heldOutPrompts": 2}
 

@@ -60,7 +60,7 @@ class Algorithm(ApiModel):
     clips at 0.0003 and 0.0004). DrGRPO: neither standard deviation nor response length divides. RLOO: compared with
     the mean of the other responses. ReinforcePlusPlus: centred in the group, whitened over the whole batch."""
     steps: int = Field(ge=1, le=10_000_000)
-    """Optimizer steps to train."""
+    """Steps to train: a round and its optimizer update each, or its updates where promptsPerUpdate asks for several."""
     prompts_per_step: int = Field(ge=1, le=65_536)
     """P0: prompts that one step trains on."""
     responses_per_prompt: int = Field(ge=2, le=4_096)

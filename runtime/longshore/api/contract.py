@@ -24,6 +24,8 @@ ENV_STORAGE: Final = "LONGSHORE_STORAGE"
 """Directory where `spec.storage` is mounted."""
 ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
 """File for the one sentence that says why a pod ended."""
+ENV_REWARD_TOKENS: Final = "LONGSHORE_REWARD_TOKENS"
+"""Directory with one file per reward function that has a `tokenSecret` (pods that score only)."""
 ENV_RAY_AUTH_MODE: Final = "RAY_AUTH_MODE"
 ENV_RAY_TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
 
@@ -34,6 +36,7 @@ RAY_TOKEN_KEY: Final = "token"
 STORAGE_MOUNT: Final = "/mnt/longshore/storage"
 CONFIG_MOUNT: Final = "/etc/longshore"
 RAY_TOKEN_MOUNT: Final = "/var/run/longshore/ray"
+REWARD_TOKENS_MOUNT: Final = "/var/run/longshore/rewards"
 TERMINATION_LOG: Final = "/dev/termination-log"
 
 RAY_PORT: Final = 6379

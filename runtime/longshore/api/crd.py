@@ -1,5 +1,6 @@
 """CustomResourceDefinition of RLJob, generated from the models: structural, described, with CEL rules."""
 
+from collections.abc import Collection
 from typing import Any
 
 from longshore.api import names
@@ -105,17 +106,22 @@ def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
     if "items" in result:
         result["items"] = structural(result["items"], definitions)
     if "properties" in result:
-        result["properties"] = {name: structural(value, definitions) for name, value in result["properties"].items()}
-        _default_objects(result)
+        fields = result["properties"]
+        absent = {name for name, value in fields.items() if "anyOf" in value and value.get("default", ...) is None}
+        result["properties"] = {name: structural(value, definitions) for name, value in fields.items()}
+        _default_objects(result, absent)
     if "description" in result:
         result["description"] = " ".join(result["description"].split())
     return result
 
 
-def _default_objects(schema: dict[str, Any]) -> None:
-    """An optional object whose fields all have defaults gets `{}`, so that the API server fills it in."""
+def _default_objects(schema: dict[str, Any], absent: Collection[str]) -> None:
+    """An optional object whose fields all have defaults gets `{}`, so that the API server fills it in.
+
+    `absent`: fields that mean something else when they are not there.
+    """
     for name, field in schema["properties"].items():
-        is_optional = name not in schema.get("required", [])
+        is_optional = name not in schema.get("required", []) and name not in absent
         if is_optional and "properties" in field and not field.get("required"):
             field.setdefault("default", {})
 

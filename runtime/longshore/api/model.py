@@ -66,6 +66,8 @@ class Data(ApiModel):
     """Field with the prompt: a text, or a list of chat messages."""
     answer_field: str = Field(default="answer", min_length=1, max_length=256)
     """Field with the reference answer."""
+    domain_field: str | None = Field(default=None, min_length=1, max_length=256)
+    """Field with the domain of a row, a text: reward functions are chosen by it and metrics told apart."""
     prompt_template: str = Field(default="{prompt}", max_length=65_536)
     """Text around a prompt; `{prompt}` stands for it."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)

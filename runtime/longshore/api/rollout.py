@@ -91,9 +91,9 @@ class ReorderRollout(ApiModel):
     """Knobs of reorder rollout (verl's recipe)."""
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
-    """X: rounds that may leave a draw over; after so many, a round waits for it."""
+    """X: rounds that may leave a draw over; a long round then takes it, with what else waited longest."""
     length_grouping: bool = False
-    """Look X rounds ahead and put draws of alike predicted length into one round."""
+    """Look one batch further ahead and put draws of alike predicted length into one round."""
 
 
 class Admission(ApiModel):

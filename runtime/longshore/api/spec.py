@@ -9,8 +9,9 @@ from longshore.api.base import IMMUTABLE, ApiModel, cel
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
+from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
-from longshore.api.training import Checkpoint, Reward, RewardKind, Trainer
+from longshore.api.training import Checkpoint, Trainer
 
 
 class CleanPodPolicy(StrEnum):
@@ -23,6 +24,10 @@ class CleanPodPolicy(StrEnum):
 _FROZEN_WHILE_RUNNING = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation"
 )  # fmt: skip
+
+_RANKS_PER_REPLICA = (
+    "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
+)
 
 _SPEC_RULES = cel(
     (
@@ -58,8 +63,8 @@ _SPEC_RULES = cel(
         ".algorithm.promptsPerUpdate",
     ),
     (
-        "self.algorithm.name != 'ReinforcePlusPlus' || (self.rollout.strategy != 'GroupPipeline' && "
-        "(!has(self.rollout.handover) || self.rollout.handover != 'Pipelined'))",
+        "self.algorithm.name != 'ReinforcePlusPlus' || (has(self.rollout.handover) ? "
+        "self.rollout.handover != 'Pipelined' : self.rollout.strategy != 'GroupPipeline')",
         "ReinforcePlusPlus whitens advantages over the whole batch, which a pipeline never holds: choose another "
         "algorithm or handover AfterRound",
         ".rollout.handover",
@@ -70,14 +75,14 @@ _SPEC_RULES = cel(
         ".algorithm.maxResponseTokens",
     ),
     (
-        "self.reward.kind != 'Task' || has(self.data.builtin)",
-        "kind Task scores the built-in task: choose Maths or Python for data of your own",
-        ".reward.kind",
+        "has(self.data.builtin) || self.reward.functions.all(one, one.kind != 'Task')",
+        "kind Task scores the built-in task: choose another kind for data of your own",
+        ".reward.functions",
     ),
     (
-        "(self.reward.kind == 'Python') == has(self.reward.importPath)",
-        "importPath belongs to kind Python: set both or neither",
-        ".reward.importPath",
+        "has(self.data.domainField) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
+        "domains need data.domainField, the field of a row that names its domain",
+        ".data.domainField",
     ),
     (
         "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
@@ -85,9 +90,15 @@ _SPEC_RULES = cel(
         ".model.warmStartSteps",
     ),
     (
-        "!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= "
-        "self.workers.replicas * (self.workers.gpusPerPod > 0 ? self.workers.gpusPerPod : 1)",
-        "dataParallelSize exceeds the GPUs of all workers (or the pods, where they have none)",
+        f"self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % ({_RANKS_PER_REPLICA}) == 0",
+        "tensorParallelSize * pipelineParallelSize * contextParallelSize must divide workers.gpusPerPod: a replica "
+        "lies inside one pod",
+        ".trainer.tensorParallelSize",
+    ),
+    (
+        "!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.workers.replicas * "
+        f"(self.workers.gpusPerPod > 0 ? self.workers.gpusPerPod / ({_RANKS_PER_REPLICA}) : 1)",
+        "dataParallelSize exceeds the replicas that the GPUs of all workers hold (or the pods, where they have none)",
         ".trainer.dataParallelSize",
     ),
     *(
@@ -154,16 +165,29 @@ class RLJobSpec(ApiModel):
             raise ValueError("data: set exactly one of path and builtin")
         if (self.storage.claim_name is None) == (self.storage.create is None):
             raise ValueError("storage: set exactly one of claimName and create")
-        if self.reward.kind is RewardKind.TASK and self.data.builtin is None:
-            raise ValueError("reward.kind: Task scores the built-in task only")
-        if (self.reward.kind is RewardKind.PYTHON) != (self.reward.import_path is not None):
-            raise ValueError("reward.importPath: belongs to kind Python, set both or neither")
-        slots = self.workers.replicas * max(1, gpus)
-        if (self.trainer.data_parallel_size or 0) > slots:
-            raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} GPUs or pods of the workers")
+        if self.data.builtin is None and any(one.kind is RewardKind.TASK for one in self.reward.functions):
+            raise ValueError("reward.functions: kind Task scores the built-in task only")
+        if self.data.domain_field is None and any(one.domains for one in self.reward.functions):
+            raise ValueError("data.domainField: reward functions with domains need it")
+        if self.model.warm_start_steps and (self.model.builtin is None or self.data.builtin is None):
+            raise ValueError("model.warmStartSteps: needs the built-in model and task")
+        _check_trainer(self.trainer, self.workers)
         if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
             raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
         return self
+
+
+def _check_trainer(trainer: Trainer, workers: Workers) -> None:
+    """Replicas fit into the pods."""
+    gpus, num_ranks = workers.gpus_per_pod, trainer.ranks_per_replica
+    if gpus and gpus % num_ranks:
+        raise ValueError(
+            f"trainer.tensorParallelSize: times pipelineParallelSize and contextParallelSize it is {num_ranks}, which "
+            f"must divide workers.gpusPerPod ({gpus})"
+        )
+    slots = workers.replicas * (gpus // num_ranks if gpus else 1)
+    if (trainer.data_parallel_size or 0) > slots:
+        raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} replicas that the workers hold")
 
 
 def _check_combination(algorithm: Algorithm, rollout: Rollout) -> None:

@@ -133,6 +133,19 @@ class WarmStart(ApiModel):
     """Whether an earlier job's result was used."""
 
 
+class RewardLoad(ApiModel):
+    """How the workers of the reward pods keep up with the rollout."""
+
+    queue_length: int = Field(default=0, ge=0)
+    """Responses that wait for a worker."""
+    oldest_wait_s: float = Field(default=0.0, ge=0, alias="oldestWaitSeconds")
+    """Longest wait of a response that its group waits for."""
+    workers: int = Field(default=0, ge=0)
+    """Workers that are there."""
+    busy: int = Field(default=0, ge=0)
+    """Workers that score a response."""
+
+
 class RuntimeStatus(ApiModel):
     """What the coordinator reports, at milestones only."""
 
@@ -164,6 +177,8 @@ class RuntimeStatus(ApiModel):
     """Rounds of policies that know no short ones."""
     warm_start: WarmStart | None = None
     """The warm start, where the job asks for one."""
+    rewards: RewardLoad | None = None
+    """How rewards keep up, where `reward.maxPods` lets the operator add pods: told every 2 s at most, when it moves."""
     checkpoint_step: int = Field(default=0, ge=0)
     """Step of the newest checkpoint."""
     final_model: str | None = None
@@ -197,6 +212,15 @@ class PodCounts(ApiModel):
     """Pods that should run."""
     ready: int = 0
     """Pods that are ready."""
+
+
+class RewardPodCounts(PodCounts):
+    """Reward pods, and what the operator remembers to size them between `reward.pods` and `reward.maxPods`."""
+
+    changed_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """When `desired` changed last."""
+    calm_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """Since when fewer pods would do."""
 
 
 class GpuCounts(ApiModel):
@@ -234,7 +258,7 @@ class RLJobStatus(ApiModel):
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)
     """GPU worker pods."""
-    rewards: PodCounts = Field(default_factory=PodCounts)
+    rewards: RewardPodCounts = Field(default_factory=RewardPodCounts)
     """Reward pods."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """GPUs by role."""

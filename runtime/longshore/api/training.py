@@ -1,60 +1,70 @@
-"""What turns responses into better weights: reward, trainer, checkpoints."""
+"""What turns scored responses into better weights: trainer and checkpoints."""
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from longshore.api.base import ApiModel
-
-
-class RewardKind(StrEnum):
-    """How a response is scored."""
-
-    TASK = "Task"
-    MATHS = "Maths"
-    PYTHON = "Python"
-
-
-class OnRewardError(StrEnum):
-    """What a reward that raises, or returns no finite number, does to the job."""
-
-    FAIL = "Fail"
-    REPLACE = "Replace"
-
-
-class Reward(ApiModel):
-    """Scores a response with a number. It never becomes zero because the verifier broke."""
-
-    kind: RewardKind = RewardKind.TASK
-    """Task: the built-in task's own; Maths: answers compared as mathematics; Python: `importPath`."""
-    import_path: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
-    """For kind Python: `package.module:function`, called with (prompt, response, answer)."""
-    timeout_s: float = Field(default=2.0, gt=0, le=3_600, alias="timeoutSeconds")
-    """Scoring of one response is cut off after so many seconds and counts as wrong."""
-    on_error: OnRewardError = OnRewardError.FAIL
-    """Fail: the job fails with the sample; Replace: the group is replaced by a fresh draw, and counted."""
-    pods: int = Field(default=1, ge=0, le=1_024)
-    """Reward pods; 0: the coordinator's pod scores."""
-    workers_per_pod: int = Field(default=2, ge=1, le=256)
-    """Scoring processes per reward pod."""
+from longshore.api.base import ApiModel, cel
 
 
 class TrainerBackend(StrEnum):
     """Training library."""
 
     TORCH = "Torch"
+    MEGATRON = "Megatron"
     FAKE = "Fake"
+
+
+_TRAINER_RULES = cel(
+    *(
+        (
+            f"self.backend == 'Megatron' || self.{field} == 1",
+            f"{field} above 1 needs backend Megatron: replicas of the others are not split",
+            f".{field}",
+        )
+        for field in ("tensorParallelSize", "pipelineParallelSize", "contextParallelSize")
+    )
+)
 
 
 class Trainer(ApiModel):
     """The trainer: data-parallel replicas on the GPUs of the workers."""
 
+    model_config = {"json_schema_extra": _TRAINER_RULES}
+
     backend: TrainerBackend = TrainerBackend.TORCH
-    """Torch: Hugging Face models; Fake: deterministic arithmetic without a model, for tests around it."""
+    """Torch: any Hugging Face model, whole on every GPU. Megatron: Llama, Qwen2 and Qwen3 on Megatron-core, split over
+    the GPUs of a replica. Fake: deterministic arithmetic without a model, for tests around it."""
+    tensor_parallel_size: int = Field(default=1, ge=1, le=16)
+    """Megatron: GPUs over which every layer is split. A replica, all three sizes multiplied, lies inside one pod (in
+    pods without GPUs as that many processes)."""
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=16)
+    """Megatron: stages of consecutive layers; each has GPUs of its own."""
+    context_parallel_size: int = Field(default=1, ge=1, le=16)
+    """Megatron: GPUs over which the tokens of every response are spread."""
     data_parallel_size: int | None = Field(default=None, ge=1, le=65_536)
-    """Replicas; unset: one per worker GPU (one per pod where pods have none)."""
+    """Replicas; unset: as many as the GPUs of the workers hold (one per pod where pods have none)."""
     max_tokens_per_micro_batch: int = Field(default=16_384, ge=1, le=100_000_000)
     """Padded tokens of one forward and backward pass; a longer response is taken alone."""
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Processes that hold one copy of the model together, each with a GPU of its own where pods have any."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+
+    @model_validator(mode="after")
+    def _only_megatron_splits_replicas(self) -> "Trainer":
+        """The CEL rules again, for those who build a spec in Python."""
+        if self.backend is TrainerBackend.MEGATRON:
+            return self
+        for field, size in (
+            ("tensorParallelSize", self.tensor_parallel_size),
+            ("pipelineParallelSize", self.pipeline_parallel_size),
+            ("contextParallelSize", self.context_parallel_size),
+        ):
+            if size > 1:
+                raise ValueError(f"trainer.{field}: {size} needs trainer.backend: Megatron")
+        return self
 
 
 class Checkpoint(ApiModel):

@@ -9,11 +9,6 @@ fit, as long as no more than N (X + 1) draws are in play.
 from collections.abc import Sequence
 
 
-def max_in_play(num_groups: int, max_postponements: int) -> int:
-    """Draws that may wait or run at once so that the bound can always be kept."""
-    return num_groups * (max_postponements + 1)
-
-
 def num_due(postponements: Sequence[int], num_groups: int, max_postponements: int) -> int:
     """How many draws this round must accept, the most postponed first; `postponements` holds one count per draw."""
     assert can_keep(postponements, num_groups, max_postponements), "more draws are due than the rounds accept"

@@ -1,24 +1,30 @@
 """Reorder rollout (verl's recipe): fill the engines, take the first N groups, recycle the rest, up to a bound."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.rollout import ReorderRollout as ReorderRolloutKnobs
 from longshore.api.status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_history import LengthHistory
-from longshore.policy.postponement import can_keep, max_in_play, num_due
+from longshore.policy.postponement import can_keep, num_due
 from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId, RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.waiting import Waiting, WaitingDraws
 
+_MAX_SHARE: Final = 2
+"""Groups in play, as a multiple of the batch. With more of them more is put off, and more must be forced soon."""
+
 
 class ReorderRollout(RoundPolicy):
-    """A round starts as many groups as the engines hold and accepts the first P0 that are served.
+    """A round starts as many groups as the engines hold (up to 2 P0) and accepts the first P0 that are served.
 
-    The rest goes back into the pool, without its tokens unless the job keeps them, and is forced after X rounds. With
-    length grouping the pool looks further ahead, and a round takes the draws whose predicted lengths are nearest to
-    those that are due, or the shortest when none is: alike lengths share a batch.
+    The rest goes back into the pool, without its tokens unless the job keeps them. When a draw is due (X rounds have
+    put it off, or more would soon be due than fit), the next round is long: the P0 draws that were put off most, all
+    accepted, and nothing beside them. Forced one by one, stragglers would make every round long.
+
+    With length grouping the pool looks further ahead, and a round takes the shortest by prediction; a long one takes
+    those whose lengths are nearest to the draws that are due.
     """
 
     def __init__(
@@ -50,41 +56,41 @@ class ReorderRollout(RoundPolicy):
         return super().responses_finished(events)
 
     def _plan(self) -> RoundPlan:
-        num_groups, shape = self._shape.num_prompts, self._shape
-        most = max_in_play(num_groups, self._knobs.max_postponements)
-        held = max(1, len(self._engines)) * self._max_num_seqs // shape.num_responses
-        num_admitted = min(most, max(num_groups, held))
-        num_ahead = most if self._knobs.length_grouping else num_admitted
-        self._pool.add(self._cursor.take(max(0, num_ahead - len(self._pool))))
-        return self._take(num_groups, num_admitted)
+        num_groups = self._shape.num_prompts
+        due = self._due(num_groups)
+        if due:
+            return self._take(RoundKind.LONG, num_groups, num_groups, due)
+        held = max(1, len(self._engines)) * self._max_num_seqs // self._shape.num_responses
+        num_admitted = min(_MAX_SHARE * num_groups, max(num_groups, held))
+        self._look_ahead(_MAX_SHARE * num_groups if self._knobs.length_grouping else num_admitted)
+        return self._take(RoundKind.FULL, num_groups, num_admitted)
 
     def _plan_drain(self) -> RoundPlan:
         num_groups = min(len(self._pool), self._shape.num_prompts)
-        return self._take(num_groups, num_groups)
+        return self._take(RoundKind.LONG, num_groups, num_groups, self._due(num_groups))
 
-    def _take(self, num_groups: int, num_admitted: int) -> RoundPlan:
-        due = self._due(num_groups)
-        chosen = self._pool.pick(due + self._nearest(due, self._oldest())[: num_admitted - len(due)])
+    def _look_ahead(self, num_draws: int) -> None:
+        self._pool.add(self._cursor.take(max(0, num_draws - len(self._pool))))
+
+    def _take(self, kind: RoundKind, num_groups: int, num_admitted: int, due: Sequence[Waiting] = ()) -> RoundPlan:
+        self._look_ahead(num_admitted)
+        chosen = self._pool.pick([*due, *self._nearest(due, self._oldest())[: num_admitted - len(due)]])
         self._pool.postpone()
         self._longest_finished = 0
         return RoundPlan(
-            RoundKind.FULL,
+            kind,
             num_groups,
             tuple(waiting.admission(self._shape.num_responses) for waiting in chosen),
-            num_candidates=len(chosen),
+            num_candidates=num_admitted,
             due=frozenset(waiting.draw for waiting in due),
         )
 
     def _due(self, num_groups: int) -> list[Waiting]:
-        """What this round must accept. Draws that were never put off fit into the X rounds after it anyway, since no
-        more than N (X + 1) are in play."""
-        postponed, most = [one for one in self._oldest() if one.num_postponed], self._knobs.max_postponements
-        due: list[Waiting] = []
-        for least in sorted({one.num_postponed for one in postponed}, reverse=True):
-            urgent = [one for one in postponed if one.num_postponed >= least]
-            count = num_due([one.num_postponed for one in urgent], num_groups, most)
-            due += self._nearest(due, urgent)[: count - len(due)]
-        return due
+        """What the next round must accept. Draws that were never put off fit into the X rounds after it anyway, since
+        no more than 2 P0 are in play."""
+        postponed = [waiting for waiting in self._oldest() if waiting.num_postponed]
+        counts = [waiting.num_postponed for waiting in postponed]
+        return postponed[: num_due(counts, num_groups, self._knobs.max_postponements)]
 
     def _oldest(self) -> list[Waiting]:
         return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)

@@ -28,12 +28,23 @@ class ScoreTask:
     function: str
 
 
+RETRY_WAIT_S: Final = 0.5
+"""Before the first retry of a task; doubles each time, so that what is restarting finds time to."""
+MAX_RETRY_WAIT_S: Final = 30.0
+
+
 @dataclass(frozen=True)
 class Fault:
     """What becomes of a task after a fault of the infrastructure."""
 
     retries: bool
+    """Whether the task is to be submitted again, `wait_s` from now."""
     num_faults: int
+
+    @property
+    def wait_s(self) -> float:
+        """Time until the next attempt."""
+        return min(RETRY_WAIT_S * 2.0 ** (self.num_faults - 1), MAX_RETRY_WAIT_S)
 
 
 @dataclass
@@ -94,6 +105,15 @@ class RewardQueue:
         for task in [task for task in self._entries if task.response.draw in gone]:
             self._num_early -= not self._entries.pop(task).is_needed
 
+    def clear(self) -> None:
+        """A round is over: nobody wants what still waits; what runs ends by itself."""
+        self._early.clear()
+        self._needed.clear()
+        self._entries.clear()
+        self._num_early = 0
+        self._num_faults.clear()
+        self._needed_draws.clear()
+
     def start(self, now_s: float) -> tuple[ScoreTask, ...]:
         """Tasks for the workers that are free."""
         started: list[ScoreTask] = []
@@ -120,14 +140,11 @@ class RewardQueue:
         self._end(task)
         del self._num_faults[task]
 
-    def faulted(self, task: ScoreTask, now_s: float) -> Fault:
-        """A worker, or what it depends on, broke: the task is tried again, up to its limit."""
+    def faulted(self, task: ScoreTask) -> Fault:
+        """A worker, or what it depends on, broke: up to its limit, the caller submits the task again."""
         self._end(task)
         self._num_faults[task] += 1
-        retries = self._num_faults[task] <= self._max_retries.get(task.function, 0)
-        if retries:
-            self._add(task, now_s, is_needed=task.response.draw in self._needed_draws)
-        return Fault(retries, self._num_faults[task])
+        return Fault(self._num_faults[task] <= self._max_retries.get(task.function, 0), self._num_faults[task])
 
     @property
     def depth(self) -> int:

@@ -125,6 +125,14 @@ class RoundPolicy(ABC):
             self._bearable += change
         return self._running.pass_through(self._gates)
 
+    def engine_limit(self, engine: int) -> int | None:
+        """Requests that this engine is given at once; None: any number."""
+        rules = self._rules
+        limits = [] if rules.max_active_per_engine is None else [rules.max_active_per_engine]
+        if rules.load_limit is not None:
+            limits.append(rules.load_limit.of(engine))
+        return min(limits, default=None)
+
     def engines_changed(self, engines: Collection[int]) -> Decision:
         """Engines were lost or came back."""
         if self._rules.load_limit is not None:

@@ -1,7 +1,7 @@
 """Which engine a request goes to."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from longshore.api.status import RoundKind
 from longshore.policy.draws import Draw
@@ -15,7 +15,9 @@ class Router:
     Every change of an engine's load costs logarithmic time: many engines decide as quickly as few.
     """
 
-    def __init__(self, engines: Sequence[int]) -> None:
+    def __init__(self, engines: Sequence[int], limit_of: Callable[[int], int | None] = lambda engine: None) -> None:
+        """`limit_of`: requests that an engine is given at once; None: any number."""
+        self._limit_of = limit_of
         self._load = dict.fromkeys(engines, 0)
         self._by_load = sorted((0, engine) for engine in engines)
         """A heap with the load of every engine; entries that are not true any longer are skipped."""
@@ -28,8 +30,8 @@ class Router:
         placement: dict[int, list[ResponseId]] = {}
         for response in responses:
             engine = self._home.get(response.draw) if kind is not RoundKind.LONG else None
-            if engine is None:
-                engine = self._least_loaded()
+            if engine is None or not self._has_room(engine):
+                engine = self._with_room()
                 self._home[response.draw] = engine
             self._change_load(engine, 1)
             self._placed[response] = engine
@@ -69,6 +71,18 @@ class Router:
         """An engine is there (again)."""
         self._load.setdefault(engine, 0)
         self._change_load(engine, 0)
+
+    def _has_room(self, engine: int) -> bool:
+        limit = self._limit_of(engine)
+        return limit is None or self._load[engine] < limit
+
+    def _with_room(self) -> int:
+        """The least loaded engine; another where that one bears less than others do. None may have room for long."""
+        engine = self._least_loaded()
+        if self._has_room(engine):
+            return engine
+        roomy = [other for other in self._load if self._has_room(other)]
+        return min(roomy, key=lambda other: (self._load[other], other), default=engine)
 
     def _least_loaded(self) -> int:
         while True:

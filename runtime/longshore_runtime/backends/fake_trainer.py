@@ -14,6 +14,7 @@ import numpy as np
 
 from longshore.policy.aggregation import token_weight
 from longshore_runtime.backends.fake_world import FakeWorld
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
 
@@ -26,21 +27,33 @@ _STATE_FILE = "trainer.json"
 
 
 class FakeTrainer:
-    """One replica (see `types.Trainer`). The checkpoint directory that it is given is not read."""
+    """One rank (see `types.Trainer`). The checkpoint directory that it is given is not read.
 
-    def __init__(self, directory: Path, options: TrainerOptions, world: World | None = None) -> None:
+    Ranks of one replica share its work as those of Megatron do: each counts the digests at places of its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: TrainerOptions,
+        world: World | None = None,
+        sizes: ParallelSizes | None = None,
+    ) -> None:
         """Weights follow from the seed alone; joins `world`."""
+        world, sizes = world or World(), sizes or ParallelSizes()
         self._options = options
+        self._speaks = sizes.is_first_of_replica(world.rank)
+        self._own = (np.arange(_SIZE) - world.rank) % sizes.ranks_per_replica == 0
         self._weights = _digest(f"initial/{options.seed}")
         self._gradient = _zeros()
         self._policy_version = 0
-        self._world = FakeWorld(world or World())
+        self._world = FakeWorld(world)
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the samples' digests."""
         for sample in samples:
             if sample.num_loss_tokens:
-                self._gradient = (self._gradient + _digest(_identity(sample))) % _MODULUS
+                self._gradient = (self._gradient + self._own * _digest(_identity(sample))) % _MODULUS
         loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
         return GradientSums(
             num_tokens=sum(len(sample.response_tokens) for sample in samples),
@@ -50,7 +63,7 @@ class FakeTrainer:
         )
 
     def update(self, denominator: float) -> UpdateReport:
-        """All replicas together: add the digests up and mix them, and the denominator, into the weights."""
+        """All ranks together: add the digests up and mix them, and the denominator, into the weights."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         total = np.array(self._world.add_up(self._gradient.tolist()), dtype=np.int64) % _MODULUS
         self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
@@ -59,8 +72,8 @@ class FakeTrainer:
         return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
 
     def weights(self) -> Weights:
-        """One small vector."""
-        return {WEIGHT_NAME: self._weights.astype(np.float32)}
+        """One small vector, on the replica's first rank."""
+        return {WEIGHT_NAME: self._weights.astype(np.float32)} if self._speaks else {}
 
     def save(self, directory: Path) -> None:
         """Write weights and policy version."""

@@ -23,6 +23,8 @@ __all__ = ["TorchTrainer", "World"]
 _ADAM_BETAS = (0.9, 0.95)
 """0.95 is the usual second moment for language models: RL runs are short, and 0.999 would still be warming up."""
 _ADAM_EPSILON = 1e-8
+_VALUES_PER_NORM = 1 << 24
+"""The norm is computed in parts: in double precision a copy of all gradients would be twice as large as they are."""
 _STATE_FILE = "trainer.pt"
 _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
 
@@ -93,7 +95,7 @@ class TorchTrainer:
         options, gradients = self._options, self._gradients.flat
         add_up(self._world, gradients)
         gradients /= denominator
-        norm = torch.linalg.vector_norm(gradients).item()
+        norm = _norm(gradients)
         if not math.isfinite(norm):
             raise FloatingPointError(
                 f"the gradient norm of step {self._policy_version + 1} is {norm}: lower algorithm.learningRate"
@@ -198,3 +200,9 @@ class TorchTrainer:
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.dim() > 0:
                     state[name] = value.to(device)
+
+
+def _norm(values: Tensor) -> float:
+    """Euclidean norm, added up in double precision."""
+    parts = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in torch.split(values, _VALUES_PER_NORM)]
+    return torch.linalg.vector_norm(torch.stack(parts)).item()

@@ -246,7 +246,12 @@ def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
 
 def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
     """vLLM's own defaults for the CPU are made for a machine of one's own: half its memory, and bfloat16."""
-    arguments: dict[str, Any] = {"block_size": CPU_BLOCK_TOKENS}
+    arguments: dict[str, Any] = {
+        "block_size": CPU_BLOCK_TOKENS,
+        # A chunk of a prompt samples a token in vain, and vLLM takes the random number back, which torch's generators
+        # for the CPU cannot do: the engine would die. Prompts wait for a step that has room for them.
+        "enable_chunked_prefill": False,
+    }
     if spec.options.kv_cache is None:
         arguments["kv_cache_memory_bytes"] = DEFAULT_CPU_KV_CACHE_BYTES
     if spec.options.dtype == "auto":

@@ -1,6 +1,7 @@
 """Where actors run: options for Ray that pin an actor to a pod and to GPUs in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from longshore.api import names
@@ -12,10 +13,16 @@ def node_labels(component: Component, index: int) -> dict[str, str]:
     return {names.LABEL_COMPONENT: component.value, names.LABEL_INDEX: str(index)}
 
 
-def placement(index: int, *, gpus: Sequence[int] = (), component: Component = Component.WORKER) -> dict[str, Any]:
+def placement(
+    index: int,
+    *,
+    gpus: Sequence[int] = (),
+    component: Component = Component.WORKER,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Actor options for pod `index`. Ray counts neither CPUs nor GPUs: who holds a GPU changes within a round."""
     return {
         "num_cpus": 0,
         "label_selector": node_labels(component, index),
-        "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}},
+        "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), **environment}},
     }

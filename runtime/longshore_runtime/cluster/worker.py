@@ -7,6 +7,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from longshore.api.contract import ExitCode
+from longshore_runtime.cluster.gpu_sharing import shared_gpus
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import RayNodeError, head_goes, join
 from longshore_runtime.errors import Interrupted
@@ -32,7 +33,11 @@ def run_node(settings: Settings) -> int:
 
 
 def _serve(settings: Settings) -> tuple[int, str]:
-    with HealthServer(settings.pod_ip, CollectorRegistry()) as health, join(settings) as node:
+    with (
+        HealthServer(settings.pod_ip, CollectorRegistry()) as health,
+        shared_gpus(settings),
+        join(settings) as node,
+    ):
         health.ready()
         log.info("joined the coordinator", address=settings.ray_address)
         node.wait()

@@ -125,7 +125,7 @@ def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRec
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
     answer = _field(row, data.answer_field, "data.answerField")
-    return PromptRecord(index, text, tokens, str(answer), row.fields)
+    return PromptRecord(index, text, tokens, str(answer), row.fields, row.source)
 
 
 def _chat(row: Row, messages: Any, tokenizer: Tokenizer) -> str:

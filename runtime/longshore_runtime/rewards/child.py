@@ -1,15 +1,20 @@
 """The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`."""
 
-import math
 import os
+import resource
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import orjson
 
-from longshore.api.training import RewardKind
+from longshore.api.reward import RewardKind
 from longshore_runtime.rewards.functions import RewardFunction, reward_function
+from longshore_runtime.rewards.numbers import finite_reward
+
+_WORK_BYTES: Final = 1 << 30
+"""Memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
 
 
 def main() -> None:
@@ -17,11 +22,14 @@ def main() -> None:
     answers = _take_stdout()
     say = _writer(answers)
     options = orjson.loads(sys.stdin.buffer.readline())
+    kind = RewardKind(options["kind"])
     try:
-        function = reward_function(RewardKind(options["kind"]), options["import_path"])
+        function = reward_function(kind, options["import_path"])
     except (ImportError, AttributeError) as error:
-        say({"error": f"reward.importPath: {options['import_path']!r} cannot be imported ({error})"})
+        say({"error": f"importPath: {options['import_path']!r} cannot be imported ({error})"})
         return
+    if kind is not RewardKind.PYTHON:
+        _limit_memory()
     say({"ready": True})
     for line in sys.stdin.buffer:
         say(_score(function, orjson.loads(line)))
@@ -32,6 +40,13 @@ def _take_stdout() -> BinaryIO:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
+
+
+def _limit_memory() -> None:
+    """Beyond the limit, Python raises MemoryError, which counts as an answer that cannot be read."""
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = num_pages * resource.getpagesize() + _WORK_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _writer(answers: BinaryIO) -> Callable[[dict[str, Any]], None]:
@@ -47,11 +62,10 @@ def _score(function: RewardFunction, sample: dict[str, str]) -> dict[str, Any]:
         reward = function(sample["prompt"], sample["response"], sample["answer"])
     except Exception as error:  # noqa: BLE001 - whatever a reward raises is reported, with the sample
         return {"error": f"raised {type(error).__name__}: {error}"}
-    if isinstance(reward, bool) or not isinstance(reward, int | float):
-        return {"error": f"returned {reward!r} instead of a number"}
-    if not math.isfinite(reward):
-        return {"error": f"returned {reward}"}
-    return {"reward": float(reward)}
+    try:
+        return {"reward": finite_reward(reward)}
+    except ValueError as error:
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable
 
-from longshore.api.training import RewardKind
+from longshore.api.reward import RewardKind
 
 RewardFunction = Callable[[str, str, str], float]
 
@@ -24,3 +24,5 @@ def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction
             module, name = import_path.split(":")
             function: RewardFunction = getattr(importlib.import_module(module), name)
             return function
+        case _:
+            raise AssertionError(f"kind {kind} is not scored in a process of its own")

@@ -1,9 +1,12 @@
 """Answers compared as mathematics: 1/2 equals 0.5, and `#### 1,000` equals \\boxed{1000}."""
 
+import logging
 import re
 from typing import Final
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every call without its own time limit.
 
 _FINAL_MARK: Final = re.compile(r"####\s*(.+)")
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")

@@ -1,7 +1,7 @@
 """Scores responses in a warm process of its own, with a time limit that is enforced from outside.
 
-A response whose scoring is cut off scores 0 and is counted apart. A verifier that dies is started again; when it keeps
-dying on a sample, that is an error and never a silent zero.
+A response whose scoring is cut off scores 0 and is counted apart. A verifier that dies is a fault, started again and
+never a silent zero.
 """
 
 import contextlib
@@ -11,69 +11,39 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from longshore.api.training import Reward, RewardKind
+from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
 
 _START_TIMEOUT_S: Final = 120.0
-_MAX_TRIES: Final = 3
 
 
-class RewardError(Exception):
-    """A reward could not be computed: one sentence that names the reward and the sample."""
+class ChildScorer:
+    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, started anew after every cut-off."""
 
-
-class RewardSetupError(RewardError):
-    """The reward cannot be computed for any sample: one sentence that names the field."""
-
-
-@dataclass(frozen=True)
-class RewardOptions:
-    """The slice of a job's spec that a scorer needs."""
-
-    kind: RewardKind
-    import_path: str | None
-    timeout_s: float
-
-
-@dataclass(frozen=True)
-class ScoreItem:
-    """One response to score; `sample` names it in messages."""
-
-    sample: str
-    prompt: str
-    response: str
-    answer: str
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """What a response is worth, and how long it took to tell."""
-
-    reward: float
-    seconds: float
-    timed_out: bool
-
-
-def reward_options(reward: Reward) -> RewardOptions:
-    """Options of a scorer from the spec."""
-    return RewardOptions(reward.kind, reward.import_path, reward.timeout_s)
-
-
-class Scorer:
-    """One scoring process, started when first needed and again after every cut-off."""
-
-    def __init__(self, options: RewardOptions) -> None:
-        self._options = options
+    def __init__(self, function: RewardFunction) -> None:
+        self._function = function
         self._child: _Child | None = None
 
-    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
-        """Rewards of several responses; raises RewardError."""
-        return [self._score(item) for item in items]
+    def score(self, item: ScoreItem) -> ScoreResult:
+        """Reward of a response."""
+        request = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+        child = self._child = self._child or _Child(self._function)
+        started_s = time.monotonic()
+        try:
+            reply = child.ask(request, self._function.limit_s)
+        except TimeoutError:
+            self.close()
+            return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
+        except EOFError as error:
+            self.close()
+            raise RewardFault(f"reward {self._function.name}: {item.sample}: the scoring process died") from error
+        if "error" in reply:
+            raise RewardError(f"reward {self._function.name}: {item.sample}: {reply['error']}")
+        return ScoreResult(reply["reward"], time.monotonic() - started_s)
 
     def close(self) -> None:
         """End the process."""
@@ -81,31 +51,9 @@ class Scorer:
             self._child.kill()
             self._child = None
 
-    def _score(self, item: ScoreItem) -> ScoreResult:
-        request = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
-        for _ in range(_MAX_TRIES):
-            child = self._child = self._child or _Child(self._options)
-            started_s = time.monotonic()
-            try:
-                reply = child.ask(request, self._options.timeout_s)
-            except TimeoutError:
-                self.close()
-                return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
-            except EOFError:
-                self.close()
-                continue
-            if "error" in reply:
-                raise RewardError(f"reward {self._name}: {item.sample}: {reply['error']}")
-            return ScoreResult(reply["reward"], time.monotonic() - started_s, timed_out=False)
-        raise RewardError(f"reward {self._name}: {item.sample}: the scoring process died {_MAX_TRIES} times")
-
-    @property
-    def _name(self) -> str:
-        return self._options.import_path or self._options.kind.value
-
 
 class _Child:
-    def __init__(self, options: RewardOptions) -> None:
+    def __init__(self, function: RewardFunction) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "longshore_runtime.rewards.child"],
             stdin=subprocess.PIPE,
@@ -114,14 +62,15 @@ class _Child:
             start_new_session=True,
         )
         self._unread = b""
+        options = {"kind": function.kind.value, "import_path": function.import_path}
         try:
-            hello = self.ask({"kind": options.kind.value, "import_path": options.import_path}, _START_TIMEOUT_S)
+            hello = self.ask(options, _START_TIMEOUT_S)
         except (TimeoutError, EOFError) as error:
             self.kill()
-            raise RewardSetupError(f"reward {options.kind.value}: the scoring process does not start") from error
+            raise RewardSetupError(f"reward {function.name}: the scoring process does not start") from error
         if "error" in hello:
             self.kill()
-            raise RewardSetupError(hello["error"])
+            raise RewardSetupError(f"reward.functions[{function.name}].{hello['error']}")
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""

@@ -1,7 +1,7 @@
 """What a round gives to training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
@@ -18,6 +18,8 @@ class ScoredResponse:
     completion: Completion
     reward: float
     timed_out: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What each reward function gave, unweighted."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,23 @@ class ScoredGroup:
 
     draw: Draw
     responses: tuple[ScoredResponse, ...]
+    domain: str = ""
+    """Of its prompt."""
+
+
+@dataclass
+class RewardStats:
+    """What scoring did in one round."""
+
+    max_depth: int = 0
+    """Most responses that waited at once."""
+    max_wait_s: float = 0.0
+    """Longest wait of a response that its group waited for."""
+    num_faults: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time that workers spent, by function."""
+    num_scored: dict[str, int] = field(default_factory=dict)
+    """Responses, by function."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,7 @@ class RoundResult:
     """Groups that dynamic sampling left out because all their rewards are equal."""
     selection: SelectionBias
     """How what was accepted differs from what was sampled."""
+    rewards: RewardStats
     num_launched: int
     num_aborted: int
     """Launched responses that were cut off."""

@@ -1,9 +1,12 @@
 """Events that reach the driver, all through one queue: whatever happens, one place waits for it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
 from longshore.policy.draws import Draw
+from longshore.policy.reward_queue import ScoreTask
+from longshore_runtime.rewards.scoring import ScoreResult
 from longshore_runtime.types import Completion, EngineStats
 
 
@@ -38,6 +41,8 @@ class Score:
 
     reward: float
     timed_out: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What each reward function gave, unweighted."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,57 @@ class GroupScored:
 
     draw: Draw
     scores: Sequence[Score] = ()
+    domain: str = ""
+    """Of its prompt."""
     error: str | None = None
     is_fatal: bool = False
-    """The reward cannot be computed for any sample."""
+    """The job fails for it; otherwise the group is replaced."""
+
+
+class ErrorKind(Enum):
+    """Why a response has no reward."""
+
+    ERROR = "error"
+    """The reward function failed on this response."""
+    FAULT = "fault"
+    """The infrastructure failed: another attempt may succeed."""
+    LOST = "lost"
+    """So did the worker: it is gone."""
+    SETUP = "setup"
+    """The function cannot score anything."""
+
+
+@dataclass(frozen=True)
+class ResponseScored:
+    """A reward worker answered."""
+
+    task: ScoreTask
+    worker: int
+    result: ScoreResult | None = None
+    error: str | None = None
+    kind: ErrorKind | None = None
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    """A reward worker takes work, or tells why none ever will."""
+
+    lane: int
+    worker: int
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A reward worker is gone; its pod may have been taken away."""
+
+    lane: int
+    worker: int
+
+
+@dataclass(frozen=True)
+class RewardPulse:
+    """Time has passed: how rewards keep up may be told."""
 
 
 @dataclass(frozen=True)
@@ -63,4 +116,12 @@ class StopRequested:
     """The pod was asked to stop."""
 
 
-Event = ResponsesEnded | EngineLost | EngineJoined | GroupScored | TrainerGone | StopRequested
+@dataclass(frozen=True)
+class RetryDue:
+    """A task that met a fault may be tried again."""
+
+    task: ScoreTask
+
+
+RewardEvent = ResponseScored | WorkerReady | WorkerLost | RetryDue | RewardPulse
+Event = ResponsesEnded | EngineLost | EngineJoined | GroupScored | RewardEvent | TrainerGone | StopRequested

@@ -1,87 +1,291 @@
-"""Scores accepted groups on the reward pods, in parallel with the rollout."""
+"""Scores responses on the reward pods, each as soon as it has finished, in parallel with the rollout.
 
-import itertools
+What is scored next is decided by `policy.reward_queue`. Everything here runs in the driver's thread: workers answer
+through the event queue.
+"""
+
 import queue
-from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-import ray
-
+from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
+from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutKnobs
 from longshore.policy.draws import Draw
+from longshore.policy.reward_pods import RewardPressure
+from longshore.policy.reward_queue import RewardQueue, ScoreTask
+from longshore.policy.round import ResponseId
+from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import Tokenizer
-from longshore_runtime.rewards.scorer import (
-    RewardError,
-    RewardOptions,
-    RewardSetupError,
-    ScoreItem,
-    Scorer,
-    ScoreResult,
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rollout.batch import RewardStats
+from longshore_runtime.rollout.events import (
+    ErrorKind,
+    Event,
+    GroupScored,
+    ResponseScored,
+    RetryDue,
+    RewardEvent,
+    RewardPulse,
+    Score,
+    WorkerLost,
+    WorkerReady,
 )
-from longshore_runtime.rollout.events import Event, GroupScored, Score
+from longshore_runtime.rollout.pulse import Pulse
+from longshore_runtime.rollout.reward_workers import Lane, RewardWorkers
 from longshore_runtime.types import Completion, PromptRecord
 
-
-class _RewardActor:
-    """A scorer in a reward pod. It keeps nothing, so Ray may restart it anywhere and run a call again."""
-
-    def __init__(self, options: RewardOptions) -> None:
-        self._scorer = Scorer(options)
-
-    def score(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
-        return self._scorer.score_many(items)
+PULSE_S: Final = 2.0
+"""How often it is looked at how rewards keep up."""
 
 
-RewardActor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_RewardActor)
+@dataclass
+class _Group:
+    responses: tuple[ResponseId, ...]
+    missing: set[ScoreTask]
 
 
 class RewardPool:
-    """Spreads groups over the reward actors; outcomes arrive as GroupScored events."""
+    """Implements `round_runner.Scorer`."""
 
     def __init__(
         self,
-        options: RewardOptions,
-        placements: Sequence[dict[str, Any]],
+        lanes: Sequence[Lane],
+        factory: ScorerFactory,
         tokenizer: Tokenizer,
         events: "queue.SimpleQueue[Event]",
+        clock: Clock,
+        on_pressure: Callable[[RewardPressure], None] | None = None,
     ) -> None:
-        """One actor per entry of `placements` (Ray actor options)."""
-        assert placements, "somebody has to score"
-        self._actors = [RewardActor.options(**placement).remote(options) for placement in placements]
-        self._next = itertools.cycle(range(len(self._actors)))
+        """`on_pressure` is told every PULSE_S while a round runs, and at its end."""
+        self._functions = {function.name: function for lane in lanes for function in lane.functions}
+        self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
         self._tokenizer = tokenizer
         self._events = events
+        self._clock = clock
+        self._on_pressure = on_pressure
+        self._pulse = None if on_pressure is None else Pulse(events, RewardPulse(), PULSE_S)
+        self._sized = [number for number, lane in enumerate(lanes) if lane.is_sized]
+        assert len(self._sized) == (on_pressure is not None), "somebody is told about the one lane that is sized"
+        self._lanes = [RewardWorkers(number, lane, factory, events) for number, lane in enumerate(lanes)]
+        self._timeouts = {name: AdaptiveTimeout(_knobs(f)) for name, f in self._functions.items() if _is_adaptive(f)}
         self._prompts: Sequence[PromptRecord] = ()
+        self._round = 0
+        self._completions: dict[ResponseId, Completion] = {}
+        self._results: dict[ScoreTask, ScoreResult] = {}
+        self._groups: dict[Draw, _Group] = {}
+        self._stopped = False
+        self.stats = RewardStats()
 
     def use(self, prompts: Sequence[PromptRecord]) -> None:
-        """Draws refer to these prompts from now on."""
+        """A round begins whose draws refer to these prompts."""
         self._prompts = prompts
+        self._round += 1
+        self._completions, self._results, self._groups = {}, {}, {}
+        self.stats = RewardStats()
+        self.rest()
 
-    def score(self, draw: Draw, completions: Sequence[Completion]) -> None:
-        """Start scoring the responses of a draw; does not wait."""
-        record = self._prompts[draw.index]
-        items = [
-            ScoreItem(
-                sample=f"row {record.index}, response {completion.request_id}",
-                prompt=record.prompt,
-                response=self._tokenizer.decode(completion.tokens, skip_special_tokens=True),
-                answer=record.answer,
-            )
-            for completion in completions
-        ]
-        reference = self._actors[next(self._next)].score.remote(items)
-        reference.future().add_done_callback(lambda future: self._events.put(_outcome(draw, future)))
+    def rest(self) -> None:
+        """A round is over: what nobody waits for is not scored any more."""
+        for lane in self._lanes:
+            lane.queue.clear()
+        self._tell_pressure()
+
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        """A response can be scored, should its group be served."""
+        self._completions[response] = completion
+        now_s = self._clock.now_s()
+        for task in self._tasks(response):
+            self._queue_of(task).submit([task], now_s)
+        self._dispatch()
+
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
+        """A group is served: its rewards are wanted."""
+        self._completions.update(responses)
+        tasks = [task for response in responses for task in self._tasks(response)]
+        missing = {task for task in tasks if task not in self._results}
+        self._groups[draw] = _Group(tuple(responses), missing)
+        now_s = self._clock.now_s()
+        for task in tasks:
+            if task in missing:
+                self._queue_of(task).need([task], now_s)
+        self._dispatch()
+        if not missing:
+            self._events.put(self._group_scored(draw))
+
+    def forget(self, draws: Sequence[Draw]) -> None:
+        """Nobody wants the rewards of these draws in this round any longer."""
+        for lane in self._lanes:
+            lane.queue.drop(draws)
+        for draw in draws:
+            self._groups.pop(draw, None)
+
+    def handle(self, event: RewardEvent) -> GroupScored | None:
+        """A worker answered; returns the group that this completes, or that it makes fail."""
+        match event:
+            case WorkerReady(lane=lane, worker=worker, error=None):
+                self._lanes[lane].joined(worker)
+                self._dispatch()
+                return None
+            case WorkerReady(error=error):
+                raise UserError(str(error))
+            case WorkerLost(lane=lane, worker=worker):
+                self._lanes[lane].lost(worker)
+                return None
+            case RewardPulse():
+                assert self._pulse is not None, "it put the event there"
+                self._pulse.answered()
+                self._tell_pressure()
+                return None
+            case RetryDue(task=task):
+                if task.round == self._round and task not in self._results:
+                    self._queue_of(task).submit([task], self._clock.now_s())
+                    self._dispatch()
+                return None
+            case ResponseScored():
+                outcome = self._scored(event)
+                self._dispatch()
+                return outcome
+
+    def pressure(self, now_s: float) -> RewardPressure:
+        """How the workers of the lane that is sized keep up."""
+        (sized,) = self._sized
+        return self._lanes[sized].pressure(now_s)
+
+    def export_state(self) -> dict[str, Any]:
+        """What was learnt about time limits, as JSON values."""
+        return {name: timeout.export_state() for name, timeout in self._timeouts.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Undo `export_state`."""
+        for name, timeout in self._timeouts.items():
+            if name in state:
+                timeout.load_state(state[name])
 
     def stop(self) -> None:
-        """End the actors."""
-        for actor in self._actors:
-            ray.kill(actor)
+        """End the workers."""
+        self._stopped = True
+        if self._pulse is not None:
+            self._pulse.stop()
+        for lane in self._lanes:
+            lane.stop()
+
+    def _tell_pressure(self) -> None:
+        if self._on_pressure is not None:
+            self._on_pressure(self.pressure(self._clock.now_s()))
+
+    def _tasks(self, response: ResponseId) -> list[ScoreTask]:
+        record = self._prompts[response.draw.index]
+        return [ScoreTask(self._round, response, name) for name in record.rewards]
+
+    def _dispatch(self) -> None:
+        now_s = self._clock.now_s()
+        for lane in self._lanes:
+            lane.start(now_s, self._item)
+        depth = sum(lane.queue.depth for lane in self._lanes)
+        self.stats.max_depth = max(self.stats.max_depth, depth)
+        self.stats.max_wait_s = max(self.stats.max_wait_s, *(lane.queue.oldest_wait_s(now_s) for lane in self._lanes))
+
+    def _item(self, task: ScoreTask) -> ScoreItem:
+        record, completion = self._prompts[task.response.draw.index], self._completions[task.response]
+        return ScoreItem(
+            sample=f"{record.source or f'row {record.index}'}, response {task.response}",
+            prompt=record.prompt,
+            response=self._tokenizer.decode(completion.tokens, skip_special_tokens=True),
+            answer=record.answer,
+            row=record.fields,
+            limits_s=self._limits_s(task, record),
+        )
+
+    def _limits_s(self, task: ScoreTask, record: PromptRecord) -> list[float] | None:
+        timeout, code = self._timeouts.get(task.function), self._functions[task.function].code
+        if timeout is None:
+            return None
+        cases = record.fields[code.tests_field]
+        assert isinstance(cases, list), "checked when the data was read"
+        return [timeout.limit(record.index, case).wall_s for case in range(len(cases))]
+
+    def _scored(self, event: ResponseScored) -> GroupScored | None:
+        task, is_late = event.task, event.task.round != self._round
+        lane = self._lanes[self._lane_of[task.function]]
+        if event.kind is ErrorKind.LOST:
+            lane.lost(event.worker)
+        else:
+            lane.freed(event.worker)
+        if is_late:
+            lane.queue.finished(task)
+            return None
+        retry_errors = self._functions[task.function].on_error is OnRewardError.RETRY
+        if event.kind in (ErrorKind.FAULT, ErrorKind.LOST) or (event.kind is ErrorKind.ERROR and retry_errors):
+            fault = lane.queue.faulted(task)
+            self.stats.num_faults += 1
+            if fault.retries:
+                self._retry_later(task, fault.wait_s)
+                return None
+            return self._failed(task, f"{event.error} ({fault.num_faults} times)", is_fatal=True)
+        lane.queue.finished(task)
+        if event.result is None:
+            return self._failed(task, str(event.error), is_fatal=event.kind is ErrorKind.SETUP)
+        self._learn(task, event.result)
+        self._results[task] = event.result
+        group = self._groups.get(task.response.draw)
+        if group is None:
+            return None
+        group.missing.discard(task)
+        return None if group.missing else self._group_scored(task.response.draw)
+
+    def _failed(self, task: ScoreTask, error: str, *, is_fatal: bool) -> GroupScored | None:
+        """The rewards of a group cannot be computed. Nobody cares where no group waits, unless nothing ever will be."""
+        draw = task.response.draw
+        if draw not in self._groups and not is_fatal:
+            return None
+        self.forget([draw])
+        replaces = self._functions[task.function].on_error is OnRewardError.REPLACE
+        return GroupScored(draw, error=error, is_fatal=is_fatal or not replaces)
+
+    def _group_scored(self, draw: Draw) -> GroupScored:
+        group = self._groups[draw]
+        self.forget([draw])
+        scores = [self._score(response) for response in group.responses]
+        return GroupScored(draw, scores, self._prompts[draw.index].domain)
+
+    def _score(self, response: ResponseId) -> Score:
+        results = {task.function: self._results[task] for task in self._tasks(response)}
+        parts = {name: result.reward for name, result in results.items()}
+        return Score(
+            reward=sum(self._functions[name].weight * reward for name, reward in parts.items()),
+            timed_out=any(result.timed_out for result in results.values()),
+            parts=parts,
+        )
+
+    def _learn(self, task: ScoreTask, result: ScoreResult) -> None:
+        self.stats.seconds[task.function] = self.stats.seconds.get(task.function, 0.0) + result.seconds
+        self.stats.num_scored[task.function] = self.stats.num_scored.get(task.function, 0) + 1
+        timeout = self._timeouts.get(task.function)
+        if timeout is not None:
+            prompt = self._prompts[task.response.draw.index].index
+            timeout.response_tested(prompt, result.runs, passed_all=result.passed_all)
+
+    def _queue_of(self, task: ScoreTask) -> RewardQueue:
+        return self._lanes[self._lane_of[task.function]].queue
+
+    def _retry_later(self, task: ScoreTask, wait_s: float) -> None:
+        def tell() -> None:
+            if not self._stopped:
+                self._events.put(RetryDue(task))
+
+        timer = threading.Timer(wait_s, tell)
+        timer.daemon = True
+        timer.start()
 
 
-def _outcome(draw: Draw, future: "Future[list[ScoreResult]]") -> GroupScored:
-    error = future.exception()
-    if error is None:
-        return GroupScored(draw, [Score(result.reward, result.timed_out) for result in future.result()])
-    cause = getattr(error, "cause", error)
-    text = str(cause) if isinstance(cause, RewardError) else f"the reward worker failed: {cause!r}"
-    return GroupScored(draw, error=text, is_fatal=isinstance(cause, RewardSetupError))
+def _is_adaptive(function: RewardFunction) -> bool:
+    return function.kind is RewardKind.CODE and function.code.adaptive_timeout
+
+
+def _knobs(function: RewardFunction) -> TimeoutKnobs:
+    code = function.code
+    return TimeoutKnobs(code.timeout_factor, code.min_timeout_s, code.max_timeout_s)

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 import structlog
 
 from longshore.api.status import RoundKind
-from longshore.api.training import OnRewardError
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
@@ -18,15 +17,21 @@ from longshore.policy.routing import Router
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
-from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
+from longshore_runtime.rollout.batch import RewardStats, RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.rollout.events import (
     EngineJoined,
     EngineLost,
     Event,
     GroupScored,
+    ResponseScored,
     ResponsesEnded,
+    RetryDue,
+    RewardEvent,
+    RewardPulse,
     StopRequested,
     TrainerGone,
+    WorkerLost,
+    WorkerReady,
 )
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
@@ -60,10 +65,21 @@ class Engines(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores groups; the outcome arrives as a GroupScored event."""
+    """Scores responses as they finish; its workers answer through the driver's events."""
 
-    def score(self, draw: Draw, completions: Sequence[Completion]) -> None:
-        """Start scoring; does not wait."""
+    stats: RewardStats
+
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        """A response can be scored, should its group be served; does not wait."""
+
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
+        """A group is served and its rewards are wanted: a GroupScored event follows, or `handle` returns it."""
+
+    def forget(self, draws: Sequence[Draw]) -> None:
+        """Nobody wants the rewards of these draws in this round any longer."""
+
+    def handle(self, event: RewardEvent) -> GroupScored | None:
+        """A worker answered; returns the group that this completes, or that it makes fail."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,6 @@ class RoundRunner:
         events: "queue.SimpleQueue[Event]",
         request_of: Callable[[ResponseId, Completion | None], Request],
         clock: Clock,
-        on_reward_error: OnRewardError,
         on_progress: Callable[[Progress], None],
         on_trainable: Callable[[ScoredGroup], None] = lambda group: None,
     ) -> None:
@@ -102,10 +117,9 @@ class RoundRunner:
         self._events = events
         self._request_of = request_of
         self._clock = clock
-        self._on_reward_error = on_reward_error
         self._on_progress = on_progress
         self._on_trainable = on_trainable
-        self._router = Router(engines.alive())
+        self._router = Router(engines.alive(), policy.engine_limit)
         self._kind = RoundKind.FULL
         self._num_groups = 0
         self._running: dict[str, ResponseId] = {}
@@ -149,6 +163,10 @@ class RoundRunner:
                 self._responses_ended(event)
             case GroupScored():
                 self._group_scored(event)
+            case ResponseScored() | WorkerReady() | WorkerLost() | RetryDue() | RewardPulse():
+                scored = self._scorer.handle(event)
+                if scored is not None:
+                    self._group_scored(scored)
             case EngineLost():
                 self._engine_lost(event)
             case EngineJoined(engine=engine):
@@ -187,6 +205,7 @@ class RoundRunner:
                 self._num_aborted += 1
             else:
                 self._num_finished += 1
+                self._scorer.finished(response, completion)
                 num_tokens = sum(len(run.tokens) for run in completion.runs)
                 finished.append(ResponseFinished(response, completion.engine_step, num_tokens))
         if event.stats is not None:
@@ -199,6 +218,8 @@ class RoundRunner:
     def _group_scored(self, event: GroupScored) -> None:
         draw = event.draw
         indices = self._unscored.pop(draw, None)
+        if event.error is not None and event.is_fatal:
+            raise UserError(event.error)
         if indices is None:
             return  # The batch was complete without it: its rewards were asked for and are of no use.
         if event.error is not None:
@@ -223,8 +244,6 @@ class RoundRunner:
 
     def _reward_failed(self, draw: Draw, event: GroupScored) -> None:
         assert event.error is not None
-        if self._on_reward_error is OnRewardError.FAIL or event.is_fatal:
-            raise UserError(event.error)
         self._rejected[draw] = event.error
         if len(self._rejected) > _MAX_REJECTED_SHARE * self._num_groups:
             raise UserError(f"reward: {len(self._rejected)} groups of one round had none; the last: {event.error}")
@@ -240,15 +259,15 @@ class RoundRunner:
         self._abort(decision.abort)
         for group in decision.score:
             self._unscored[group.draw] = group.responses
-            self._scorer.score(
-                group.draw, [self._completions[ResponseId(group.draw, index)] for index in group.responses]
-            )
+            responses = [ResponseId(group.draw, index) for index in group.responses]
+            self._scorer.score(group.draw, {response: self._completions[response] for response in responses})
         for group in decision.accepted:
             self._accepted.add(group.draw)
             if group.draw in self._scored:
                 self._on_trainable(self._scored[group.draw])
         if decision.ended and self._rollout_ended_s is None:
             self._rollout_ended_s = self._clock.now_s()
+            self._scorer.forget([draw for draw in self._unscored if draw not in self._accepted])
             self._unscored = {draw: indices for draw, indices in self._unscored.items() if draw in self._accepted}
 
     def _place(self, responses: Sequence[ResponseId]) -> None:
@@ -286,6 +305,7 @@ class RoundRunner:
             rejected=self._rejected,
             dropped=tuple(self._scored[draw] for draw in end.zero_variance),
             selection=self._selection(),
+            rewards=self._scorer.stats,
             num_launched=self._num_launched,
             num_aborted=self._num_aborted,
             rollout_s=rollout_s,
@@ -313,9 +333,10 @@ class RoundRunner:
         return ScoredGroup(
             draw,
             tuple(
-                ScoredResponse(response, self._completions[response], score.reward, score.timed_out)
+                ScoredResponse(response, self._completions[response], score.reward, score.timed_out, score.parts)
                 for response, score in zip(responses, event.scores, strict=True)
             ),
+            event.domain,
         )
 
 

@@ -10,11 +10,13 @@ from longshore.api.status import (
     HeldOutReward,
     KindCount,
     ResponseTokens,
+    RewardLoad,
     RoundKind,
     RoundStatus,
     RuntimeStatus,
     WarmStart,
 )
+from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import Progress
@@ -48,6 +50,7 @@ class Recorder:
         self._sink = sink
         self._status = first
         self._reported_fraction = 0.0
+        self._reward_pressure: RewardPressure | None = None
 
     def activity(self, activity: str) -> None:
         """What the coordinator does now."""
@@ -71,6 +74,19 @@ class Recorder:
     def export(self) -> dict[str, int]:
         """Positions that belong to a checkpoint."""
         return {"metrics": self._metrics.journal.position, "ledger": self._ledger.position}
+
+    def reward_pressure(self, pressure: RewardPressure) -> None:
+        """How rewards keep up; told only where it has moved."""
+        if not is_news(self._reward_pressure, pressure):
+            return
+        self._reward_pressure = pressure
+        load = RewardLoad(
+            queue_length=pressure.queue_length,
+            oldest_wait_s=round(pressure.oldest_wait_s, 1),
+            workers=pressure.num_workers,
+            busy=pressure.num_busy,
+        )
+        self._update(rewards=load)
 
     def round_progress(self, state: RunState, progress: Progress) -> None:
         """Report a round's start, and its progress at milestones only."""

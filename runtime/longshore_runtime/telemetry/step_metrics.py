@@ -93,6 +93,7 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "trainer/compute_s": trained.compute_s,
         "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s)),
         "trainer/first_dispatch_s": trained.first_dispatch_s,
+        **_rewards(result),
         "reward/timed_out": sum(one.timed_out for one in responses),
         "round/is_long": float(result.end.kind is RoundKind.LONG),
         "round/queue_length": queue_length,
@@ -102,6 +103,25 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "draws/zero_variance": sum(map(has_zero_variance, result.groups)) + len(result.dropped),
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
+    }
+
+
+def _rewards(result: RoundResult) -> dict[str, float]:
+    """Means by reward function and by domain, and how scoring kept up with the rollout."""
+    stats = result.rewards
+    values: dict[str, list[float]] = {}
+    for group in result.groups:
+        for one in group.responses:
+            if group.domain:
+                values.setdefault(f"reward/domain/{group.domain}/mean", []).append(one.reward)
+            for name, part in one.parts.items():
+                values.setdefault(f"reward/{name}/mean", []).append(part)
+    return {
+        **{name: _mean(parts) for name, parts in values.items()},
+        **{f"reward/{name}/seconds": stats.seconds[name] / stats.num_scored[name] for name in stats.num_scored},
+        "reward/max_queue_depth": stats.max_depth,
+        "reward/max_wait_s": stats.max_wait_s,
+        "reward/faults": stats.num_faults,
     }
 
 

@@ -1,67 +1,52 @@
-"""A trainer replica as a Ray actor."""
+"""A rank of the trainer as a Ray actor."""
 
 import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from longshore.api import contract
 from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.trainer.saved_by import require_own, sign
+from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights
 from longshore_runtime.weights import checksum
 
 
-class TrainerStartError(Exception):
-    """The trainer could not start: one sentence."""
-
-
 class _TrainerActor:
-    """Holds one replica. Paths are relative to the storage, which every pod mounts where it likes."""
+    """Holds one replica, or its part of one. Paths are relative to the storage, which pods mount where they like."""
 
     def __init__(self) -> None:
+        self._spec: TrainerSpec | None = None
+        self._rank = 0
         self._trainer: Trainer | None = None
         self._storage: JobStorage | None = None
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address and a free port of this pod, where the replicas meet."""
+        """Address and a free port of this pod, where the ranks meet."""
         host = os.environ[contract.ENV_POD_IP]
         with socket.socket() as probe:
             probe.bind((host, 0))
             return host, probe.getsockname()[1]
 
     def start(
-        self,
-        backend: TrainerBackend,
-        options: TrainerOptions,
-        model: str,
-        output: str,
-        rendezvous: tuple[str, int],
-        world_size: int,
-        *,
-        rank: int,
+        self, spec: TrainerSpec, model: str, output: str, rendezvous: tuple[str, int], world_size: int, *, rank: int
     ) -> None:
-        """Join the world and load the initial weights; raises TrainerStartError."""
+        """Join the world and load the initial weights; raises UserError."""
+        self._spec = spec
+        self._rank = rank
         self._storage = JobStorage.from_env(output)
-        directory = self._storage.resolve(model)
         world = World(rank, world_size, *rendezvous)
-        if backend is TrainerBackend.FAKE:
-            from longshore_runtime.backends.fake_trainer import FakeTrainer
-
-            self._trainer = FakeTrainer(directory, options, world)
-            return
-        from longshore_runtime.backends.torch_trainer import TorchTrainer
-
-        try:
-            self._trainer = TorchTrainer(directory, options, world)
-        except (OSError, ValueError, KeyError) as error:
-            raise TrainerStartError(f"model: {model!r} cannot be loaded for training ({error})") from error
+        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world)
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
         """Sums, and the seconds that they took."""
@@ -74,20 +59,27 @@ class _TrainerActor:
         return self._running.update(denominator), time.monotonic() - started_s
 
     def weights(self) -> tuple[Weights, str]:
-        """Current weights and their checksum, as two objects."""
+        """Current weights (nothing unless this rank speaks for its replica) and their checksum, as two objects."""
         weights = self._running.weights()
         return weights, checksum(weights)
 
     def save(self, directory: str) -> None:
-        self._running.save(self._path(directory))
-        sync_tree(self._path(directory))
+        """The first rank writes; nobody else has anything to make durable."""
+        path = self._path(directory)
+        self._running.save(path)
+        if self._rank == 0:
+            sign(path, self._backend)
+            sync_tree(path)
 
     def load(self, directory: str) -> None:
-        self._running.load(self._path(directory))
+        """Raises UserError for a checkpoint of another backend."""
+        path = self._path(directory)
+        require_own(path, self._backend)
+        self._running.load(path)
 
     @ray.method(concurrency_group="watch")
     def lasts(self) -> None:
-        """Never returns: its failure tells that this replica is gone."""
+        """Never returns: its failure tells that this rank is gone."""
         threading.Event().wait()
 
     def discard(self) -> None:
@@ -104,7 +96,12 @@ class _TrainerActor:
         assert self._trainer is not None, "start comes first"
         return self._trainer
 
-    def _path(self, relative: str) -> Any:
+    @property
+    def _backend(self) -> TrainerBackend:
+        assert self._spec is not None, "start comes first"
+        return self._spec.backend
+
+    def _path(self, relative: str) -> Path:
         assert self._storage is not None, "start comes first"
         return self._storage.resolve(relative)
 

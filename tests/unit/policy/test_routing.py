@@ -45,3 +45,9 @@ def test_an_engine_that_returns_is_used_again() -> None:
     assert not router.has_engines
     router.joined(0)
     assert list(router.place(responses(1, 1), RoundKind.LONG)) == [0]
+
+
+def test_no_engine_is_given_more_than_its_limit_while_another_has_room() -> None:
+    router = Router([0, 1], {0: 2, 1: 4}.get)
+    placement = router.place(responses(2, 3), RoundKind.SHORT)
+    assert {engine: len(placed) for engine, placed in placement.items()} == {0: 2, 1: 4}

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.errors import UserError
+from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import Completion, FinishReason, TokenRun
 
 KEPT = {
@@ -19,6 +22,9 @@ KEPT = {
 def save_weights(directory: Path) -> None:
     (directory / "model.safetensors").write_bytes(b"weights")
     (directory / "optimizer.pt").write_bytes(b"moments")
+    (directory / "optimizer" / "exp_avg").mkdir(parents=True)
+    (directory / "optimizer" / "exp_avg" / "moment.safetensors").write_bytes(b"moment")
+    sign(directory, TrainerBackend.TORCH)
 
 
 def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: Path) -> None:
@@ -30,6 +36,7 @@ def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: P
     assert newest.state() == {"policy": {"queue": [[0, 1]]}}
     assert newest.kept() == KEPT
     assert (newest.model / "model.safetensors").read_bytes() == b"weights"
+    assert (newest.model / "optimizer/exp_avg/moment.safetensors").read_bytes() == b"moment"
 
 
 def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
@@ -59,3 +66,10 @@ def test_the_exported_model_has_weights_and_no_trainer_state(tmp_path: Path) -> 
     for _ in range(2):
         export_model(checkpoint, tmp_path / "model")
         assert [path.name for path in (tmp_path / "model").iterdir()] == ["model.safetensors"]
+
+
+def test_a_backend_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save_weights)
+    require_own(checkpoint.model, TrainerBackend.TORCH)
+    with pytest.raises(UserError, match=r"^trainer\.backend: the newest checkpoint was saved by Torch.* set it back"):
+        require_own(checkpoint.model, TrainerBackend.MEGATRON)

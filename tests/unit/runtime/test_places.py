@@ -19,3 +19,15 @@ def test_one_trainer_per_gpu_or_as_many_as_asked_for_spread_over_the_pods() -> N
     workers = Workers(replicas=2, gpus_per_pod=2)
     assert len(trainer_places(workers, None)) == 4
     assert trainer_places(workers, 2) == [Place(0, (0,)), Place(1, (0,))]
+
+
+def test_the_ranks_of_a_trainer_replica_are_consecutive_and_lie_in_one_pod() -> None:
+    workers = Workers(replicas=2, gpus_per_pod=4)
+    first, second, *others = trainer_places(workers, None, ranks_per_replica=2)
+    assert (first, second) == (Place(0, (0,)), Place(0, (1,)))
+    assert others[-2:] == [Place(1, (2,)), Place(1, (3,))]
+    assert trainer_places(workers, 2, ranks_per_replica=2) == [first, second, Place(1, (0,)), Place(1, (1,))]
+
+
+def test_pods_without_gpus_hold_one_trainer_replica_each_with_all_its_ranks() -> None:
+    assert [place.worker for place in trainer_places(Workers(replicas=2, gpus_per_pod=0), None, 2)] == [0, 0, 1, 1]

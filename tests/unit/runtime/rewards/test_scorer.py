@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from longshore.api.training import RewardKind
-from longshore_runtime.rewards.scorer import RewardError, RewardOptions, ScoreItem, Scorer
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.scoring import RewardError, RewardFault, ScoreItem
 
 
 def misbehaving(prompt: str, response: str, answer: str) -> object:
@@ -35,56 +36,65 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[Scorer]:
-    scorer = Scorer(RewardOptions(RewardKind.PYTHON, f"{__name__}:misbehaving", timeout_s=1.0))
+def scorer() -> Iterator[ChildScorer]:
+    scorer = ChildScorer(function(f"{__name__}:misbehaving"))
     yield scorer
     scorer.close()
 
 
+def function(import_path: str) -> RewardFunction:
+    return RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=import_path, timeout_s=1.0)
+
+
 def item(response: str) -> ScoreItem:
-    return ScoreItem("row 7, response 0-7-1", "prompt", response, "answer")
+    return ScoreItem("row 7, response 0-7-1", "prompt", response, "answer", {})
 
 
-def test_a_users_function_scores(scorer: Scorer) -> None:
-    (result,) = scorer.score_many([item("fine")])
+def test_a_users_function_scores(scorer: ChildScorer) -> None:
+    result = scorer.score(item("fine"))
     assert (result.reward, result.timed_out) == (0.5, False)
 
 
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        ("raise", r"misbehaving: row 7, response 0-7-1: raised KeyError: 'missing'"),
+        ("raise", r"mine: row 7, response 0-7-1: raised KeyError: 'missing'"),
         ("nan", "returned nan"),
         ("text", "returned '1.0' instead of a number"),
         ("bool", "returned True instead of a number"),
-        ("die", "the scoring process died 3 times"),
     ],
 )
 def test_a_reward_that_fails_is_an_error_that_names_reward_and_sample(
-    scorer: Scorer, response: str, message: str
+    scorer: ChildScorer, response: str, message: str
 ) -> None:
     with pytest.raises(RewardError, match=message):
-        scorer.score_many([item(response)])
-    assert scorer.score_many([item("fine")])[0].reward == 0.5
+        scorer.score(item(response))
+    assert scorer.score(item("fine")).reward == 0.5
 
 
-def test_scoring_that_takes_too_long_is_cut_off_and_counted_apart(scorer: Scorer) -> None:
-    (cut_off,) = scorer.score_many([item("hang")])
+def test_a_process_that_dies_is_a_fault_and_not_the_responses(scorer: ChildScorer) -> None:
+    with pytest.raises(RewardFault, match="reward mine: row 7, response 0-7-1: the scoring process died"):
+        scorer.score(item("die"))
+    assert scorer.score(item("fine")).reward == 0.5
+
+
+def test_scoring_that_takes_too_long_is_cut_off_and_counted_apart(scorer: ChildScorer) -> None:
+    cut_off = scorer.score(item("hang"))
     assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
-    assert scorer.score_many([item("fine")])[0].reward == 0.5
+    assert scorer.score(item("fine")).reward == 0.5
 
 
-def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: Scorer) -> None:
-    assert scorer.score_many([item("print")])[0].reward == 0.25
+def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: ChildScorer) -> None:
+    assert scorer.score(item("print")).reward == 0.25
 
 
-def test_reward_code_sees_no_token_and_no_address(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reward_code_sees_no_token_and_no_address(scorer: ChildScorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/secret")
     monkeypatch.setenv("KUBECONFIG", "/secret")
     scorer.close()
-    assert scorer.score_many([item("environment")])[0].reward == 0.0
+    assert scorer.score(item("environment")).reward == 0.0
 
 
 def test_an_import_path_that_leads_nowhere_is_told_by_its_field() -> None:
-    with pytest.raises(RewardError, match=r"reward.importPath: 'no_such_module:score' cannot be imported"):
-        Scorer(RewardOptions(RewardKind.PYTHON, "no_such_module:score", 1.0)).score_many([item("x")])
+    with pytest.raises(RewardError, match=r"reward.functions\[mine\].importPath: 'no_such_module:score' cannot be"):
+        ChildScorer(function("no_such_module:score")).score(item("x"))

@@ -1,0 +1,69 @@
+"""A judge in this process, on a model that shares its GPU with the actor."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
+from longshore_runtime.backends.streamed_lm.plan import ModelShape
+from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet
+from longshore_runtime.judge.options import StreamedJudgeOptions
+
+
+class StreamedJudge:
+    """Answers greedily, as a chat if the tokenizer has a chat template."""
+
+    def __init__(self, options: StreamedJudgeOptions) -> None:
+        """Load model and tokenizer; raises JudgeSetupError."""
+        device = torch.device("cuda" if options.accelerator else "cpu")
+        stream = StreamOptions(reserved_bytes=options.reserved_bytes, max_batch=options.max_batch)
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+            self._model: StreamedLM | None = StreamedLM.load(options.model, device, stream)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise JudgeSetupError(f"judge.modelPath: {options.model.name!r} is no usable model ({reason})") from error
+
+    @property
+    def shape(self) -> ModelShape:
+        """Sizes of the model."""
+        assert self._model is not None, "it was closed"
+        return self._model.shape
+
+    def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
+        """See `judge.models.JudgeModel`."""
+        assert self._model is not None, "it was closed"
+        questions = [self._tokens(prompt) for prompt in prompts]
+        longest, limit = max(map(len, questions), default=0), self._model.max_context_tokens
+        if longest + max_tokens > limit:
+            raise NoReply(
+                f"a question of {longest} tokens and a reply of {max_tokens} exceed the {limit} of the judge's model"
+            )
+        try:
+            replies = self._model.generate(questions, max_tokens, self._stop)
+        except ValueError as error:
+            raise NoReply(f"{error}: raise judge.gpuMemory") from error
+        except torch.OutOfMemoryError as error:
+            raise NoReplyYet("the GPU has less memory left than judge.gpuMemory reserves") from error
+        return [self._tokenizer.decode(reply, skip_special_tokens=True) for reply in replies]
+
+    def close(self) -> None:
+        """Give the weights up."""
+        self._model = None
+
+    @property
+    def _stop(self) -> frozenset[int]:
+        """The tokens that end a reply: the tokenizer's, and those that the model's generation config adds."""
+        assert self._model is not None
+        return self._model.stop_tokens | {self._tokenizer.eos_token_id} - {None}
+
+    def _tokens(self, prompt: str) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            tokens: list[int] = self._tokenizer.encode(prompt)
+            return tokens
+        message = [{"role": "user", "content": prompt}]
+        text = self._tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        chat: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return chat

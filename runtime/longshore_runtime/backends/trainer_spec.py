@@ -1,0 +1,21 @@
+"""What determines a trainer."""
+
+from dataclasses import dataclass, field
+
+from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.types import TrainerOptions
+
+
+@dataclass(frozen=True)
+class TrainerSpec:
+    """Everything that determines a trainer, except its model and the world that it joins."""
+
+    backend: TrainerBackend
+    options: TrainerOptions
+    sizes: ParallelSizes = field(default_factory=ParallelSizes)
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether the optimizer's state is spread over all ranks of the world; otherwise the first has all of it."""
+        return self.backend is TrainerBackend.MEGATRON

@@ -1,0 +1,39 @@
+"""Builds the trainer that a job asks for."""
+
+from pathlib import Path
+
+from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.backends.world import World
+from longshore_runtime.errors import UserError
+from longshore_runtime.types import Trainer
+
+
+def create_trainer(spec: TrainerSpec, directory: Path, name: str, world: World) -> Trainer:
+    """Join the world as one rank of the trainer of a Hugging Face directory.
+
+    Raises UserError, with the model's `name`, when it cannot be trained so.
+    """
+    if spec.backend is TrainerBackend.FAKE:
+        return FakeTrainer(directory, spec.options, world, spec.sizes)
+    try:
+        return _of_model(spec, directory, world)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(_sentence(error, name)) from error
+
+
+def _of_model(spec: TrainerSpec, directory: Path, world: World) -> Trainer:
+    if spec.backend is TrainerBackend.MEGATRON:
+        from longshore_runtime.backends.megatron.trainer import MegatronTrainer
+
+        return MegatronTrainer(directory, spec.options, world, spec.sizes)
+    from longshore_runtime.backends.torch_trainer import TorchTrainer
+
+    return TorchTrainer(directory, spec.options, world)
+
+
+def _sentence(error: Exception, name: str) -> str:
+    """A field of the trainer that does not suit the model is the user's to change; anything else is about the model."""
+    text = str(error)
+    return text if text.startswith("trainer.") else f"model: {name!r} cannot be loaded for training ({text})"

@@ -1,0 +1,35 @@
+"""Judge and engine on one GPU: worker pods of jobs with a colocated judge share theirs, by MPS where the driver can."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from longshore.api.names import Component
+from longshore.api.spec import RLJobSpec
+from longshore_runtime.judge.mps import share_gpus
+from longshore_runtime.settings import Settings
+
+log = structlog.get_logger()
+
+
+@contextlib.contextmanager
+def shared_gpus(settings: Settings) -> Iterator[None]:
+    """While it lasts, every process started from here finds the MPS daemon, if there is one."""
+    spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
+    if settings.component is not Component.WORKER or not any(one.is_colocated for one in spec.reward.functions):
+        yield
+        return
+    # Sockets have short paths, so the directory lies in /tmp whatever TMPDIR says.
+    with tempfile.TemporaryDirectory(prefix="mps-", dir="/tmp") as directory:
+        sharing = share_gpus(Path(directory))
+        log.info("GPU sharing", mode=sharing.mode.value, reason=sharing.reason)
+        os.environ.update(sharing.client_environment())
+        try:
+            yield
+        finally:
+            if sharing.daemon is not None:
+                sharing.daemon.stop()

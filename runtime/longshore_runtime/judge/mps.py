@@ -1,0 +1,220 @@
+"""NVIDIA's Multi-Process Service: judge and actor compute on one GPU at the same time (RollPacker, section 4.3).
+
+Without it the GPU serves one process after the other (time slicing). A control daemon belongs to one container: it is
+started there, with pipes and logs of its own, and clients find it through their environment. MPS does not isolate
+errors: a fatal fault of one client ends all clients on that GPU.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from longshore_runtime.judge.gpus import obstacle, visible_gpus
+
+CONTROL_PROGRAM: Final = "nvidia-cuda-mps-control"
+PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+_LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
+_THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PINNED_MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+_START_TIMEOUT_S: Final = 30.0
+_COMMAND_TIMEOUT_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 20.0
+_TICK_S: Final = 0.05
+_MAX_SOCKET_PATH: Final = 107
+"""Longest path of a Unix socket; the daemon's are called control, log and the like."""
+
+
+class MpsError(Exception):
+    """The daemon does not start or does not answer: one sentence."""
+
+
+class SharingMode(StrEnum):
+    """How processes share a GPU."""
+
+    MPS = "MPS"
+    TIME_SLICING = "TimeSlicing"
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """What one client process may take of each GPU; None: no limit."""
+
+    active_thread_percentage: float | None = None
+    """Share of the multiprocessors."""
+    device_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        share, memory = self.active_thread_percentage, self.device_memory_bytes
+        if share is not None and not 0 < share <= 100:
+            raise ValueError(f"active_thread_percentage: {share:g} must be above 0 and at most 100")
+        if memory is not None and memory < 1 << 20:
+            raise ValueError(f"device_memory_bytes: {memory} must be at least 1 MiB")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the GPUs of this container are shared, and why."""
+
+    mode: SharingMode
+    reason: str
+    daemon: "MpsDaemon | None" = None
+    """To watch and to stop; None with time slicing, and where the node runs the daemon."""
+    pipe_directory: Path | None = None
+    num_gpus: int = 0
+
+    def client_environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
+        """What a client process needs in its environment before it first touches CUDA."""
+        if self.pipe_directory is None:
+            return {}
+        return client_environment(self.pipe_directory, self.num_gpus, limits or ClientLimits())
+
+
+def client_environment(pipe_directory: Path, num_gpus: int, limits: ClientLimits) -> dict[str, str]:
+    """Variables that make a process a client of the daemon behind these pipes."""
+    environment = {PIPE_VARIABLE: str(pipe_directory)}
+    if limits.active_thread_percentage is not None:
+        environment[_THREADS_VARIABLE] = f"{limits.active_thread_percentage:g}"
+    if limits.device_memory_bytes is not None:
+        megabytes = limits.device_memory_bytes >> 20
+        environment[PINNED_MEMORY_VARIABLE] = ",".join(f"{gpu}={megabytes}M" for gpu in range(num_gpus))
+    return environment
+
+
+def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> Sharing:
+    """Start MPS in `directory` where possible; otherwise time slicing, with the reason. Never raises for MPS."""
+    gpus = visible_gpus(environment)
+    if isinstance(gpus, str):
+        return Sharing(SharingMode.TIME_SLICING, gpus)
+    if given := environment.get(PIPE_VARIABLE):
+        reason = f"the node runs a daemon behind {PIPE_VARIABLE}={given}"
+        return Sharing(SharingMode.MPS, reason, pipe_directory=Path(given), num_gpus=len(gpus))
+    program = shutil.which(CONTROL_PROGRAM, path=environment.get("PATH"))
+    if program is None:
+        return Sharing(SharingMode.TIME_SLICING, f"{CONTROL_PROGRAM} is not in this container")
+    if against := obstacle(gpus):
+        return Sharing(SharingMode.TIME_SLICING, against)
+    try:
+        daemon = MpsDaemon(program, directory, environment)
+    except MpsError as error:
+        return Sharing(SharingMode.TIME_SLICING, str(error))
+    return Sharing(SharingMode.MPS, f"a daemon runs in {directory}", daemon, daemon.pipe_directory, len(gpus))
+
+
+class MpsDaemon:
+    """A control daemon of this process, in the foreground of a session of its own."""
+
+    def __init__(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
+        """Start it and wait until it answers; raises MpsError."""
+        self._program = program
+        self._log_directory = directory / "log"
+        self.pipe_directory = directory / "pipe"
+        """Where clients reach it."""
+        self._environment = {
+            **environment,
+            PIPE_VARIABLE: str(self.pipe_directory),
+            _LOG_VARIABLE: str(self._log_directory),
+        }
+        if len(str(self.pipe_directory / "control_privileged")) > _MAX_SOCKET_PATH:
+            raise MpsError(f"the path {str(directory)!r} is too long for sockets")
+        try:
+            self._process = self._start()
+        except OSError as error:
+            raise MpsError(f"{CONTROL_PROGRAM} does not start ({error})") from error
+        self._await_answer(time.monotonic() + _START_TIMEOUT_S)
+
+    @property
+    def process_id(self) -> int:
+        """Leader of the session of the daemon and its servers."""
+        return self._process.pid
+
+    def ask(self, command: str) -> str:
+        """The answer to a command of the control interface; raises MpsError."""
+        try:
+            done = subprocess.run(
+                [self._program],
+                input=command + "\n",
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MpsError(f"the MPS daemon did not answer {command!r} within {_COMMAND_TIMEOUT_S:g} s") from error
+        except OSError as error:
+            raise MpsError(f"the MPS daemon cannot be asked {command!r} ({error})") from error
+        if done.returncode != 0:
+            raise MpsError(f"the MPS daemon answered {command!r} with status {done.returncode}: {_last_line(done)}")
+        return done.stdout
+
+    def fault(self) -> str | None:
+        """What is wrong, if anything: one sentence. After a fault every client must end before any can start again."""
+        status = self._process.poll()
+        if status is not None:
+            return f"the MPS daemon ended with status {status}"
+        try:
+            for server in self.ask("get_server_list").split():
+                state = self.ask(f"get_server_status {server}").strip()
+                if "FAULT" in state.upper():
+                    return f"MPS server {server} is in state {state}: a client caused a fatal GPU error"
+        except MpsError as error:
+            return str(error)
+        return None
+
+    def stop(self) -> None:
+        """Ask it to end, then end it."""
+        if self._process.poll() is None:
+            with contextlib.suppress(MpsError):
+                self.ask("quit")
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        for directory in (self.pipe_directory, self._log_directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self._log_directory / "output.log").open("ab") as output:
+            # In the foreground, so that its end is seen.
+            return subprocess.Popen(
+                [self._program, "-f"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _await_answer(self, deadline_s: float) -> None:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(_TICK_S)
+                raise MpsError(f"{CONTROL_PROGRAM} ended with status {status}: {self._last_output()}")
+            try:
+                self.ask("get_server_list")
+            except MpsError as error:
+                if time.monotonic() > deadline_s:
+                    self.stop()
+                    raise MpsError(f"{error}; it was started {_START_TIMEOUT_S:g} s before") from error
+            else:
+                return
+
+    def _last_output(self) -> str:
+        lines = (self._log_directory / "output.log").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,56 @@
+"""The slice of a job's spec that a judge needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class StreamedJudgeOptions:
+    """A judge in this process, most of whose layers may lie in host memory."""
+
+    model: Path
+    """Hugging Face directory."""
+    accelerator: bool
+    """Whether a GPU is assigned; otherwise it runs on the CPU."""
+    reserved_bytes: int | None = None
+    """GPU memory that it may take; None: what is free when a batch starts."""
+    max_batch: int = 32
+    """Most samples that run together."""
+
+
+@dataclass(frozen=True)
+class RemoteJudgeOptions:
+    """A judge behind an OpenAI-compatible HTTP interface."""
+
+    url: str
+    """Address up to and including /v1 (chat completions), or a full one that ends in /completions."""
+    model: str
+    """Name of the model there."""
+    token_file: Path | None = None
+    """File that holds a bearer token; read anew for every call, so that it may rotate."""
+    timeout_s: float = 60.0
+    """Limit of one try, from connecting to the last byte."""
+    num_tries: int = 3
+    """Tries when the server does not answer in time, fails (5xx) or cannot be reached."""
+    retry_wait_s: float = 0.5
+    """Before the second try; doubles each time, up to 10 s."""
+    max_parallel: int = 16
+    """Most requests at a time."""
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """A judge: its question, how its reply is read, and its model."""
+
+    name: str
+    """Of the reward function, in messages."""
+    model: StreamedJudgeOptions | RemoteJudgeOptions
+    template: str
+    """With {prompt}, {response} and {answer}; {{ and }} stand for braces."""
+    score_pattern: str
+    """Regular expression with one group, the number; its last match in a reply counts."""
+    score_min: float
+    """Score that becomes reward 0."""
+    score_max: float
+    """Score that becomes reward 1."""
+    max_reply_tokens: int

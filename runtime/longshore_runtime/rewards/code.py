@@ -1,0 +1,83 @@
+"""Programs against the test cases of their row (RollPacker, section 4.3), in a sandbox, each with its own limit."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from longshore.api.reward import RewardFunction
+from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
+from longshore_runtime.quantity import parse_bytes
+from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
+from longshore_runtime.sandbox.layers import Layer, SandboxLimits
+from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
+
+_FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+
+
+def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
+    """The test cases of a row; raises ValueError that names row and field."""
+    raw = row.get(field)
+    if not isinstance(raw, list) or not raw:
+        raise ValueError(f"{source}: {field!r} must be a list of test cases; set code.testsField to where they are")
+    return [parse_case(case, f"{source}, {field}[{number}]") for number, case in enumerate(raw)]
+
+
+def program_of(response: str) -> str:
+    """The last fenced block of a response, else all of it."""
+    blocks: list[str] = _FENCED.findall(response)
+    return blocks[-1] if blocks else response
+
+
+class CodeScorer:
+    """Implements `ResponseScorer`."""
+
+    def __init__(self, function: RewardFunction) -> None:
+        """Raises RewardSetupError where a layer that the job asks for does not work."""
+        self._function = function
+        code = function.code
+        limits = SandboxLimits(
+            wall_s=code.max_timeout_s * MAX_CONTENTION,
+            cpu_s=code.max_timeout_s,
+            memory_bytes=parse_bytes(code.memory),
+            num_processes=code.max_processes,
+        )
+        self._sandbox = Sandbox(limits=limits)
+        try:
+            self._sandbox.require([Layer(layer.value) for layer in code.required_layers])
+        except SandboxError as error:
+            raise RewardSetupError(f"reward.functions[{function.name}].code.requiredLayers: {error}") from error
+
+    def score(self, item: ScoreItem) -> ScoreResult:
+        """Passed all: 1; otherwise 0, or the share of passed cases where the job gives partial credit."""
+        code = self._function.code
+        cases = cases_of(item.row, code.tests_field, item.sample)
+        limits_s = item.limits_s or [code.max_timeout_s] * len(cases)
+        try:
+            results = self._sandbox.run(
+                program_of(item.response), cases, timeouts_s=limits_s, stop_on_first_failure=not code.partial_credit
+            )
+        except SandboxError as error:
+            raise RewardError(f"reward {self._function.name}: {item.sample}: {error}") from error
+        num_passed = sum(result.outcome is Outcome.PASSED for result in results)
+        passed_all = num_passed == len(cases)
+        return ScoreResult(
+            reward=num_passed / len(cases) if code.partial_credit else float(passed_all),
+            seconds=sum(result.wall_s for result in results),
+            timed_out=any(result.outcome is Outcome.TIMED_OUT for result in results),
+            runs=tuple(_run(number, result) for number, result in enumerate(results)),
+            passed_all=passed_all,
+        )
+
+    @property
+    def layers(self) -> frozenset[Layer]:
+        """The protections in use."""
+        return self._sandbox.layers
+
+    def close(self) -> None:
+        """End the interpreter."""
+        self._sandbox.close()
+
+
+def _run(number: int, result: CaseResult) -> CaseRun:
+    return CaseRun(number, result.wall_s, result.cpu_s, timed_out=result.outcome is Outcome.TIMED_OUT)

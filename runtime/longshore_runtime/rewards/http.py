@@ -1,0 +1,77 @@
+"""Rewards from a service of the user: POST {prompt, response, answer, row}, {"reward": number} comes back."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+import orjson
+
+from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.numbers import finite_reward
+from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
+
+_NO_ACCESS: Final = frozenset({401, 403})
+_NO_SERVICE: Final = frozenset({404, 405})
+_TOO_MANY: Final = 429
+
+
+class HttpScorer:
+    """Implements `ResponseScorer`. No answer in time, 5xx and no connection are faults: worth another attempt."""
+
+    def __init__(self, function: RewardFunction, token: Path | None) -> None:
+        """`token`: file with a bearer token; read anew for every call, so that it may rotate."""
+        assert function.http is not None, "validation asks for it"
+        self._name, self._url, self._timeout_s = function.name, function.http.url, function.limit_s
+        self._token = token
+        self._runner = asyncio.Runner()
+        self._client = httpx.AsyncClient(timeout=None)  # One limit for all of a call, in `_post`.
+
+    def score(self, item: ScoreItem) -> ScoreResult:
+        """Ask the service once; the caller retries faults. Called from a thread without an event loop."""
+        body = {"prompt": item.prompt, "response": item.response, "answer": item.answer, "row": item.row}
+        who = f"reward {self._name}: {item.sample}: the service"
+        started_s = time.monotonic()
+        try:
+            # Rows of a data set may hold what JSON does not know, as dates.
+            answer = self._runner.run(self._post(orjson.dumps(body, str, orjson.OPT_SERIALIZE_NUMPY)))
+        except TimeoutError as error:
+            raise RewardFault(f"{who} did not answer within {self._timeout_s:g} s") from error
+        except httpx.TransportError as error:
+            raise RewardFault(f"{who} cannot be reached ({error})") from error
+        seconds = time.monotonic() - started_s
+        if answer.status_code in _NO_ACCESS:
+            wants = "refuses this token" if self._token else "asks for a token, set this field"
+            raise self._setup_error("tokenSecret", f"{answer.status_code}: it {wants}")
+        if answer.status_code in _NO_SERVICE:
+            raise self._setup_error("http.url", f"{answer.status_code} to a POST")
+        if answer.status_code == _TOO_MANY or answer.status_code >= 500:
+            raise RewardFault(f"{who} answered {answer.status_code}")
+        return ScoreResult(_reward(answer, who), seconds)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    async def _post(self, body: bytes) -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token.read_text(encoding='utf-8').strip()}"
+        async with asyncio.timeout(self._timeout_s):
+            return await self._client.post(self._url, content=body, headers=headers)
+
+    def _setup_error(self, field: str, answer: str) -> RewardSetupError:
+        return RewardSetupError(f"reward.functions[{self._name}].{field}: {self._url} answered {answer}")
+
+
+def _reward(answer: httpx.Response, who: str) -> float:
+    try:
+        value = answer.raise_for_status().json()["reward"]
+    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError) as error:
+        raise RewardError(f'{who} answered {answer.status_code} without {{"reward": number}}') from error
+    try:
+        return finite_reward(value)
+    except ValueError as error:
+        raise RewardError(f"{who} {error}") from error

@@ -1,0 +1,83 @@
+"""The reward functions of a job, made ready in a worker."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshore.api import contract
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards.scoring import ResponseScorer, RewardSetupError, ScoreItem, ScoreResult
+
+
+class LazyScorer:
+    """Implements `ResponseScorer`: makes a scorer when it is first needed, since most start processes."""
+
+    def __init__(self, function: RewardFunction, output: str) -> None:
+        self._function = function
+        self._output = output
+        self._scorer: ResponseScorer | None = None
+
+    def prepare(self) -> None:
+        """Make it; raises RewardSetupError."""
+        if self._scorer is None:
+            self._scorer = _create(self._function, _token(self._function), self._output)
+
+    def score(self, item: ScoreItem) -> ScoreResult:
+        """Score one response."""
+        self.prepare()
+        assert self._scorer is not None
+        return self._scorer.score(item)
+
+    def close(self) -> None:
+        """End what it started; the next response starts it again."""
+        if self._scorer is not None:
+            self._scorer.close()
+            self._scorer = None
+
+
+@dataclass(frozen=True)
+class ScorerFactory:
+    """What a worker needs to know."""
+
+    functions: Sequence[RewardFunction]
+    output: str
+    """Output directory of the job, from which its storage follows."""
+
+    def create(self) -> Mapping[str, LazyScorer]:
+        """Every function by name."""
+        return {function.name: LazyScorer(function, self.output) for function in self.functions}
+
+
+def _token(function: RewardFunction) -> Path | None:
+    """The file with its bearer token."""
+    secret = function.token_secret
+    if secret is None:
+        return None
+    tokens = os.environ.get(contract.ENV_REWARD_TOKENS, "")
+    path = Path(tokens) / function.name
+    if not tokens or not path.is_file():
+        raise RewardSetupError(
+            f"reward.functions[{function.name}].tokenSecret: {secret.name!r} has no key {secret.key!r}"
+        )
+    return path
+
+
+def _create(function: RewardFunction, token: Path | None, output: str) -> ResponseScorer:
+    match function.kind:
+        case RewardKind.TASK | RewardKind.MATHS | RewardKind.PYTHON:
+            from longshore_runtime.rewards.scorer import ChildScorer
+
+            return ChildScorer(function)
+        case RewardKind.CODE:
+            from longshore_runtime.rewards.code import CodeScorer
+
+            return CodeScorer(function)
+        case RewardKind.HTTP:
+            from longshore_runtime.rewards.http import HttpScorer
+
+            return HttpScorer(function, token)
+        case RewardKind.JUDGE:
+            from longshore_runtime.rewards.judge import judge_scorer
+
+            return judge_scorer(function, token, output)

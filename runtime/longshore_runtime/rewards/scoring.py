@@ -1,0 +1,57 @@
+"""What a reward function is given and what it answers, and the ways in which it can fail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from longshore.policy.adaptive_timeout import CaseRun
+
+
+class RewardError(Exception):
+    """A reward could not be computed: one sentence that names the reward and the sample."""
+
+
+class RewardSetupError(RewardError):
+    """The reward cannot be computed for any sample: one sentence that names the field."""
+
+
+class RewardFault(Exception):
+    """The infrastructure failed, not the response: worth another attempt. One sentence."""
+
+
+@dataclass(frozen=True)
+class ScoreItem:
+    """One response to score; `sample` names it in messages."""
+
+    sample: str
+    prompt: str
+    response: str
+    answer: str
+    row: Mapping[str, Any]
+    """All fields of the row."""
+    limits_s: Sequence[float] | None = None
+    """Wall time of each test case, where the row has some."""
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What a response is worth, and how long it took to tell."""
+
+    reward: float
+    seconds: float
+    timed_out: bool = False
+    """Scoring was cut off: the reward is 0 for that, and counted apart."""
+    runs: tuple[CaseRun, ...] = ()
+    """Test cases that were run."""
+    passed_all: bool = False
+    """Every test case passed."""
+
+
+class ResponseScorer(Protocol):
+    """One reward function, ready to score."""
+
+    def score(self, item: ScoreItem) -> ScoreResult:
+        """Score one response; raises RewardError or RewardFault."""
+
+    def close(self) -> None:
+        """End what it started."""

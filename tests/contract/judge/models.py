@@ -1,0 +1,52 @@
+"""Random models of every family that can be streamed, with layers enough to stream."""
+
+from pathlib import Path
+from typing import Final
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from longshore_runtime.backends.streamed_lm.plan import MARGIN_BYTES, RING_BUFFERS, ModelShape, working_bytes
+from longshore_runtime.backends.tiny_model import BOS_ID, EOS_ID, PAD_ID, build_tokenizer
+
+NUM_LAYERS: Final = 7
+FAMILIES: Final = ("llama", "qwen2", "qwen3")
+
+_CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+_SHAPE = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": NUM_LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2_048,
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+}
+
+
+def build(directory: Path, family: str, **changes: object) -> Path:
+    """Write a checkpoint whose layers all differ, with the built-in tokenizer."""
+    config_class, model_class = _CLASSES[family]
+    tied = {"tie_word_embeddings": family == "qwen2"}
+    config = config_class(**_SHAPE | tied | ({"head_dim": 16} if family == "qwen3" else {}) | changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = model_class(config)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.1)
+    model.save_pretrained(directory)
+    build_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def reservation(shape: ModelShape, seq_tokens: int, batch: int, num_resident: int, ring: int = RING_BUFFERS) -> int:
+    """Memory in which so many layers stay on the device."""
+    working = working_bytes(seq_tokens, batch, shape)
+    return shape.base_bytes + working + MARGIN_BYTES + (num_resident + ring) * shape.layer_bytes

@@ -1,0 +1,91 @@
+"""One small job, one strategy after the other: each field reaches the engines and the trainers, and no draw is lost."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.api import contract
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+BATCH = {"steps": 8, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
+REWARD = '''
+"""Rewards that differ within a group, but for every fourth prompt."""
+
+from zlib import crc32
+
+
+def score(prompt: str, response: str, answer: str) -> float:
+    return float(crc32(prompt.encode()) % 4 != 0 and crc32(response.encode()) % 2)
+'''
+
+
+def job(name: str, algorithm: Json, *, step_s: float = 0.002, **rollout: Any) -> Json:
+    """The small job with another algorithm and strategy; `step_s`: what a step of the engine takes."""
+    engine = {"backend": "Fake", "maxNumSeqs": 32, "extraArgs": {"step_s": step_s}}
+    return fake_job(name, algorithm=BATCH | algorithm, rollout={"engine": engine, **rollout})
+
+
+def metrics(finished: Job) -> list[Json]:
+    """What every step wrote; evaluations have lines of their own."""
+    lines = (finished.output() / "metrics.jsonl").read_text().splitlines()
+    return [values for values in map(json.loads, lines) if "timing_s/step" in values]
+
+
+def test_reorder_rollout_postpones_every_draw_at_most_as_often_as_it_may(cluster: Cluster) -> None:
+    reorder = {"maxPostponements": 2, "lengthGrouping": True}
+    reordered = cluster.apply(job("reorder", {"name": "GSPO"}, strategy="ReorderRollout", reorderRollout=reorder))
+    assert reordered.wait_finished()["phase"] == "Succeeded", reordered.story()
+    ledger = reordered.ledger()
+    assert_every_draw_once(ledger, num_prompts=4, num_responses=4)
+    postponed = Counter(draw for row in ledger for draw in row["deferred"])
+    assert 0 < max(postponed.values()) <= 2
+    assert all(sorted(responses) == [0, 1, 2, 3] for row in ledger for responses in row["trained"].values())
+    reordered.delete()
+
+
+def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coordinator(cluster: Cluster) -> None:
+    """One rollout, two updates: weights change only between rounds, and no checkpoint lies between two updates."""
+    pipeline = cluster.apply(job("pipeline", {"promptsPerUpdate": 2}, step_s=0.01, strategy="GroupPipeline"))
+    pipeline.wait_step(3)
+    pipeline.kill("coordinator")
+    status = pipeline.wait_finished()
+    assert status["phase"] == "Succeeded", pipeline.story()
+    assert status["attempt"] == 2
+    ledger = pipeline.ledger()
+    assert len(ledger) == 8
+    assert_every_draw_once(ledger, num_prompts=4, num_responses=4, num_updates=2)
+    assert [values["actor/num_updates"] for values in metrics(pipeline)] == [2] * 8
+    assert [values["response/aborted_ratio"] for values in metrics(pipeline)] == [0.0] * 8
+    pipeline.delete()
+
+
+def test_tail_batching_with_dynamic_sampling_and_gates_trains_on_groups_that_differ(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "differing.py").write_text(REWARD)
+    manifest = job(
+        "dapo",
+        {"name": "DAPO", "clipHigh": 0.28, "dynamicSampling": True},
+        strategy="TailBatching",
+        admission={"frontierWidth": 3, "adaptive": True},
+    )
+    function = {"name": "differing", "kind": "Python", "importPath": "differing:score"}
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(tmp_path)}]}
+    manifest["spec"] |= {
+        "reward": {"functions": [function], "pods": 0, "workersPerPod": 1},
+        "coordinator": {"template": {"spec": {"containers": [container]}}},
+    }
+    dapo = cluster.apply(manifest)
+    assert dapo.wait_finished()["phase"] == "Succeeded", dapo.story()
+    ledger = dapo.ledger()
+    assert_every_draw_once(ledger, num_prompts=4, num_responses=4)
+    assert any(row["dropped"] for row in ledger), "every fourth prompt has rewards without spread"
+    assert not any(row["zero_variance"] for row in ledger), "a group without spread was trained"
+    assert any(row["kind"] == "Long" for row in ledger)
+    assert dapo.status()["runtime"]["draws"]["deferred"] == 0
+    dapo.delete()

@@ -1,0 +1,181 @@
+"""Rules over the fields of a job: what breaks a promise is refused, by the API server and from Python alike."""
+
+import copy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from longshore.api.crd import rljob_crd
+from longshore.api.spec import RLJobSpec
+from longshore_devcluster.apiserver.crd.cel import RuleSet
+from longshore_devcluster.apiserver.crd.structural import structural
+from longshore_devcluster.apiserver.crd.version import CustomVersion
+
+Json = dict[str, Any]
+
+_SCHEMA = structural(rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+API_SERVER = CustomVersion(_SCHEMA, RuleSet(_SCHEMA))
+VALID: Json = {
+    "model": {"builtin": "Tiny", "maxContextTokens": 256},
+    "data": {"builtin": "Counting"},
+    "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "storage": {"create": {"size": "1Gi"}},
+}
+RELAXED = {"rollout.onPolicy": "Relaxed"}
+WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
+
+
+def spec(changes: Json) -> Json:
+    """A valid spec with changes by path; None removes a field."""
+    changed = copy.deepcopy(VALID)
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        node = changed
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if value is None:
+            del node[name]
+        else:
+            node[name] = value
+    return changed
+
+
+def strategy(name: str, **rollout: Any) -> Json:
+    """Changes that choose a strategy."""
+    return {"rollout.strategy": name, **{f"rollout.{field}": value for field, value in rollout.items()}}
+
+
+def reward(**function: Any) -> Json:
+    """Changes that score with one function."""
+    return {"reward.functions": [{"name": "only", **function}]}
+
+
+def megatron(gpus: int, **sizes: int) -> Json:
+    """Changes that split the trainer, on pods with so many GPUs."""
+    trainer = {f"trainer.{field}": size for field, size in sizes.items()}
+    return {"workers.gpusPerPod": gpus, "trainer.backend": "Megatron", **trainer}
+
+
+def from_python(changes: Json) -> str:
+    """What is said to those who build a spec in Python; nothing if it is valid."""
+    try:
+        RLJobSpec.model_validate(spec(changes))
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"])
+    return ""
+
+
+def from_api_server(changes: Json, old: Json | None = None) -> list[str]:
+    """Errors of `kubectl apply`; `old`: changes of the spec before."""
+    new, before = spec(changes), None if old is None else spec(old)
+    for one in (new, before):
+        if one is not None:
+            API_SERVER.fill_defaults(one)
+    return [f"{error.field}: {error.message}" for error in API_SERVER.validate(new, before)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        (strategy("PartialRollout"), "rollout.strategy"),
+        (strategy("TailBatching", leftovers="KeepTokens"), "rollout.leftovers"),
+        (strategy("ReorderRollout", leftovers="KeepTokens"), "rollout.leftovers"),
+        (RELAXED | strategy("PartialRollout", leftovers="DropTokens"), "rollout.leftovers"),
+        (strategy("Synchronous", leftovers="DropTokens"), "rollout.leftovers"),
+        (strategy("GroupPipeline", leftovers="DropTokens"), "rollout.leftovers"),
+        (RELAXED | strategy("GroupPipeline", leftovers="KeepTokens"), "rollout.leftovers"),
+        (WHITENED | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
+        (WHITENED | strategy("GroupPipeline"), "rollout.handover"),
+        (WHITENED | strategy("Synchronous", handover="Pipelined"), "rollout.handover"),
+        (
+            RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 3, "maxPolicyVersions": 2}),
+            "groupFactor",
+        ),
+        ({"algorithm.promptsPerUpdate": 3}, "promptsPerUpdate"),
+        ({"algorithm.promptsPerUpdate": 8}, "promptsPerUpdate"),
+        ({"algorithm.maxResponseTokens": 256}, "algorithm.maxResponseTokens"),
+        ({"workers.gpusPerPod": 4, "rollout.engine.tensorParallelSize": 3}, "rollout.engine.tensorParallelSize"),
+        ({"trainer.dataParallelSize": 2}, "trainer.dataParallelSize"),
+        ({"workers.gpusPerPod": 2, "trainer.tensorParallelSize": 2}, "trainer.tensorParallelSize"),
+        ({"workers.gpusPerPod": 0, "trainer.pipelineParallelSize": 2}, "trainer.pipelineParallelSize"),
+        ({"workers.gpusPerPod": 2, "trainer.backend": "Fake", "trainer.contextParallelSize": 2}, "contextParallelSize"),
+        (megatron(gpus=2, tensorParallelSize=2, pipelineParallelSize=2), "trainer.tensorParallelSize"),
+        (megatron(gpus=4, tensorParallelSize=2, dataParallelSize=3), "trainer.dataParallelSize"),
+        (megatron(gpus=0, tensorParallelSize=2, dataParallelSize=2), "trainer.dataParallelSize"),
+        (reward(kind="Python"), "importPath"),
+        (reward(kind="Maths", importPath="rewards:score"), "importPath"),
+        (reward(kind="HTTP"), "http"),
+        (reward(kind="Judge"), "judge"),
+        ({"data": {"path": "data/a.jsonl"}}, "reward.functions"),
+        (reward(kind="Task", domains=["maths"]), "data.domainField"),
+        ({"reward.pods": 2, "reward.maxPods": 1}, "maxPods"),
+        ({"model.builtin": None, "model.path": "models/a", "model.warmStartSteps": 5}, "model.warmStartSteps"),
+        ({"model.path": "models/a"}, "model"),
+        ({"data.path": "data/a.jsonl"}, "data"),
+        ({"storage.claimName": "other"}, "storage"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(f"{path}={one}" for path, one in value.items()),
+)
+def test_what_breaks_a_promise_is_refused_with_the_field(changes: Json, field: str) -> None:
+    assert f"{field}:" in from_python(changes)
+    errors = from_api_server(changes)
+    assert len(errors) == 1, errors
+    assert field in errors[0].split(": ")[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        strategy("Synchronous"),
+        strategy("ReorderRollout"),
+        strategy("GroupPipeline"),
+        RELAXED | strategy("PartialRollout"),
+        RELAXED | strategy("PartialRollout", leftovers="KeepTokens"),
+        RELAXED | strategy("TailBatching", leftovers="KeepTokens"),
+        RELAXED | strategy("ReorderRollout", leftovers="KeepTokens"),
+        strategy("TailBatching", leftovers="DropTokens"),
+        strategy("TailBatching", handover="Pipelined") | {"algorithm.promptsPerUpdate": 2},
+        strategy("TailBatching", admission={"frontierWidth": 2, "maxActivePerEngine": 3, "adaptive": True}),
+        strategy("GroupPipeline", admission={"frontierWidth": 1}) | {"algorithm.promptsPerUpdate": 2},
+        strategy("GroupPipeline", handover="AfterRound"),
+        {"algorithm.dynamicSampling": True},
+        strategy("GroupPipeline") | {"algorithm.dynamicSampling": True},
+        RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 2, "maxPolicyVersions": 2}),
+        RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 1.5, "maxPolicyVersions": 2}),
+        WHITENED,
+        WHITENED | {"algorithm.promptsPerUpdate": 4},
+        WHITENED | strategy("GroupPipeline", handover="AfterRound"),
+        {"algorithm.promptsPerUpdate": 2},
+        megatron(gpus=8, tensorParallelSize=2, pipelineParallelSize=2, contextParallelSize=2, dataParallelSize=1),
+        megatron(gpus=4, tensorParallelSize=2, dataParallelSize=2),
+        megatron(gpus=0, tensorParallelSize=2, contextParallelSize=2),
+    ],
+    ids=lambda value: ",".join(f"{path}={one}" for path, one in value.items()) or "defaults",
+)
+def test_what_keeps_every_promise_is_taken(changes: Json) -> None:
+    assert from_python(changes) == ""
+    assert from_api_server(changes) == []
+
+
+@pytest.mark.parametrize("changes", [strategy("ReorderRollout"), {"algorithm.promptsPerUpdate": 2}])
+def test_a_running_job_is_suspended_before_its_strategy_or_batch_changes(changes: Json) -> None:
+    assert "may change only while the job is suspended" in from_api_server(changes, old={})[0]
+    assert from_api_server(changes | {"suspend": True}, old={"suspend": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps_tokens", "is_pipelined"),
+    [
+        ({}, False, False),
+        (strategy("GroupPipeline"), False, True),
+        (strategy("GroupPipeline", handover="AfterRound"), False, False),
+        (strategy("TailBatching", handover="Pipelined"), False, True),
+        (RELAXED | strategy("PartialRollout"), True, False),
+        (RELAXED | strategy("TailBatching", leftovers="KeepTokens"), True, False),
+    ],
+)
+def test_fields_that_are_not_set_follow_the_strategy(changes: Json, keeps_tokens: bool, is_pipelined: bool) -> None:
+    rollout = RLJobSpec.model_validate(spec(changes)).rollout
+    assert (rollout.keeps_tokens, rollout.is_pipelined) == (keeps_tokens, is_pipelined)

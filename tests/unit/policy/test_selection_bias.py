@@ -1,0 +1,73 @@
+"""What racing selects for: accepted responses against all that were started, by difficulty."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.policy.selection_bias import NUM_DIFFICULTIES, Selected, StartedGroup, selection_bias
+
+groups = st.builds(
+    StartedGroup,
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.lists(st.integers(1, 100), min_size=1, max_size=4),
+    st.lists(st.integers(0, 100), max_size=4),
+)
+
+
+def test_without_speculation_nothing_is_selected() -> None:
+    bias = selection_bias([StartedGroup([1.0, 0.0], [10, 30], [])])
+    assert bias.overall == Selected(num_groups=1, mean_reward=0.5, accepted_tokens=20, started_tokens=20)
+    assert bias.overall.length_ratio == 1.0
+
+
+def test_the_first_of_more_responses_are_the_shorter_ones() -> None:
+    """Accepted 10 and 20, cut off at 20 and 30: 15 tokens on average of 20."""
+    bias = selection_bias([StartedGroup([1.0, 1.0], [10, 20], [20, 30])])
+    assert (bias.overall.accepted_tokens, bias.overall.started_tokens) == (15, 20)
+    assert bias.overall.length_ratio == 0.75
+
+
+def test_prompts_are_told_apart_by_the_reward_of_their_accepted_responses() -> None:
+    hard, middle, easy = (
+        StartedGroup([0.0, 0.2], [40], [60]),
+        StartedGroup([0.5, 0.5], [20], [20]),
+        StartedGroup([1.0, 1.0], [10], [10]),
+    )
+    bias = selection_bias([hard, middle, easy])
+    assert [selected.num_groups for selected in bias.by_difficulty] == [1, 0, 1, 1]
+    assert [selected.length_ratio for selected in bias.by_difficulty] == [0.8, 1.0, 1.0, 1.0]
+    assert bias.by_difficulty[0].mean_reward == pytest.approx(0.1)
+
+
+def test_rewards_on_another_scale_are_divided_by_its_end() -> None:
+    bias = selection_bias([StartedGroup([5.0], [1], [])], max_reward=10.0)
+    assert [selected.num_groups for selected in bias.by_difficulty] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("reward", "difficulty"), [(-3.0, 0), (0.0, 0), (0.25, 1), (0.999, 3), (1.0, 3), (7.0, 3)])
+def test_rewards_beyond_the_scale_count_at_its_ends(reward: float, difficulty: int) -> None:
+    bias = selection_bias([StartedGroup([reward], [1], [])])
+    assert bias.by_difficulty[difficulty].num_groups == 1
+
+
+def test_a_round_without_groups_has_no_bias() -> None:
+    bias = selection_bias([])
+    assert bias.overall == Selected()
+    assert bias.overall.length_ratio == 1.0
+
+
+@given(st.lists(groups, min_size=1, max_size=12))
+def test_difficulties_together_are_the_whole(some: list[StartedGroup]) -> None:
+    bias = selection_bias(some)
+    assert len(bias.by_difficulty) == NUM_DIFFICULTIES
+    assert sum(selected.num_groups for selected in bias.by_difficulty) == bias.overall.num_groups == len(some)
+    lengths = [selected.accepted_tokens for selected in bias.by_difficulty if selected.num_groups]
+    assert min(lengths) <= bias.overall.accepted_tokens + 1e-9
+    assert max(lengths) >= bias.overall.accepted_tokens - 1e-9
+
+
+@given(groups)
+def test_cutting_off_longer_responses_shows_as_a_ratio_below_one(one: StartedGroup) -> None:
+    longest = max(one.accepted_tokens)
+    cut_off = StartedGroup(one.rewards, one.accepted_tokens, [longest + 1])
+    assert selection_bias([cut_off]).overall.length_ratio < 1.0

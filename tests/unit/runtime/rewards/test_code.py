@@ -1,0 +1,140 @@
+"""Programs are worth what their test cases say."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from longshore.api.reward import Code, RewardFunction, RewardKind, SandboxLayer
+from longshore_runtime.rewards.code import CodeScorer, cases_of, program_of
+from longshore_runtime.rewards.scoring import RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.sandbox.cases import FunctionCase, StdioCase
+from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.layers import Layer, LayerReport
+
+DOUBLES = [{"stdin": f"{number}\n", "stdout": f"{2 * number}\n"} for number in range(4)]
+CALLS = [{"entry": "double", "arguments": [number], "expected": 2 * number} for number in range(4)]
+WRONG_FOR_TWO = "number = int(input())\nprint(5 if number == 2 else 2 * number)"
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[CodeScorer]:
+    scorer = CodeScorer(function())
+    yield scorer
+    scorer.close()
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[CodeScorer]:
+    scorer = CodeScorer(function(partial_credit=True))
+    yield scorer
+    scorer.close()
+
+
+def function(**code: Any) -> RewardFunction:
+    return RewardFunction(name="tests", kind=RewardKind.CODE, code=Code(min_timeout_s=0.5, max_timeout_s=0.5, **code))
+
+
+def scored(
+    scorer: CodeScorer, program: str, tests: list[dict[str, Any]], limits_s: list[float] | None = None
+) -> ScoreResult:
+    return scorer.score(ScoreItem("data.jsonl, line 3", "a prompt", program, "", {"tests": tests}, limits_s))
+
+
+def test_a_program_that_passes_all_its_cases_is_worth_one(strict: CodeScorer) -> None:
+    for program, tests in (
+        ("print(2 * int(input()))", DOUBLES),
+        ("def double(number):\n    return 2 * number", CALLS),
+    ):
+        result = scored(strict, program, tests)
+        assert (result.reward, result.passed_all, result.timed_out) == (1.0, True, False)
+        assert [run.case for run in result.runs] == [0, 1, 2, 3]
+
+
+def test_without_partial_credit_the_first_failure_is_the_last_case_that_is_run(strict: CodeScorer) -> None:
+    result = scored(strict, WRONG_FOR_TWO, DOUBLES)
+    assert (result.reward, result.passed_all) == (0.0, False)
+    assert [run.case for run in result.runs] == [0, 1, 2]
+
+
+def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_the_reward(lenient: CodeScorer) -> None:
+    result = scored(lenient, WRONG_FOR_TWO, DOUBLES)
+    assert (result.reward, result.passed_all) == (0.75, False)
+    assert [run.case for run in result.runs] == [0, 1, 2, 3]
+
+
+def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
+    program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
+    result = scored(lenient, program, DOUBLES, [2.0, 0.1, 2.0, 2.0])
+    assert result.reward == 0.75
+    assert result.timed_out
+    assert [run.timed_out for run in result.runs] == [False, True, False, False]
+    assert result.runs[1].wall_s < 0.5
+
+
+@pytest.mark.parametrize("program", ["", "def f(:", "raise SystemExit(3)", "import os; os._exit(0)", "print(1e400)"])
+def test_a_program_that_fails_in_whatever_way_is_worth_nothing(strict: CodeScorer, program: str) -> None:
+    result = scored(strict, program, DOUBLES)
+    assert (result.reward, result.timed_out) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("print(1)", "print(1)"),
+        ("Try this:\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
+        ("```\nprint(1)\n```\nor rather\n```py\nprint(2)\n```", "print(2)\n"),
+        ('```python title="main.py"\nprint(1)\n```', "print(1)\n"),
+        ("```python\r\nprint(1)\r\n```", "print(1)\r\n"),
+        ("text ```python\nprint(1)\n``` text", "print(1)\n"),
+        ("```python\nprint(1)", "```python\nprint(1)"),
+        ("", ""),
+    ],
+)
+def test_the_program_is_the_last_fenced_block_else_the_whole_response(response: str, program: str) -> None:
+    assert program_of(response) == program
+
+
+def test_cases_are_read_from_the_field_that_the_job_names() -> None:
+    row = {"checks": [DOUBLES[1], CALLS[2]]}
+    assert cases_of(row, "checks", "d, line 1") == [StdioCase("1\n", "2\n"), FunctionCase("double", [2], 4)]
+
+
+@pytest.mark.parametrize(
+    ("tests", "sentence"),
+    [
+        (None, r"^d, line 3: 'tests' must be a list of test cases; set code.testsField to where they are$"),
+        ([], r"^d, line 3: 'tests' must be a list of test cases"),
+        ("[]", r"^d, line 3: 'tests' must be a list of test cases"),
+        ([DOUBLES[0], 7], r"^d, line 3, tests\[1\]: a test case must be an object, not int$"),
+        ([{"stdin": "1"}], r"^d, line 3, tests\[0\]: a test case has the fields stdin and stdout, or entry, "),
+        ([{"stdin": 1, "stdout": "2"}], r"^d, line 3, tests\[0\]: stdin: must be a string, not int$"),
+        ([{"entry": "f(", "arguments": [], "expected": 1}], r"^d, line 3, tests\[0\]: entry: must be the name of"),
+        ([{"entry": "f", "arguments": 1, "expected": 1}], r"^d, line 3, tests\[0\]: arguments: must be a list, not"),
+    ],
+)
+def test_malformed_cases_are_told_with_row_and_field(tests: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        cases_of({"tests": tests}, "tests", "d, line 3")
+
+
+def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = LayerReport({layer: "no such kernel" if layer is Layer.LANDLOCK else None for layer in Layer})
+    monkeypatch.setattr("longshore_runtime.sandbox.sandbox.detect", lambda python: report)
+    with pytest.raises(
+        RewardSetupError,
+        match=r"^reward.functions\[tests\].code.requiredLayers: .* cannot have Landlock \(no such kernel\) here$",
+    ):
+        CodeScorer(function(required_layers=[SandboxLayer.LANDLOCK]))
+
+
+def test_every_layer_that_the_machine_offers_is_used_also_if_none_is_required() -> None:
+    scorer = CodeScorer(function(required_layers=[]))
+    assert scorer.layers == detect_here()
+    scorer.close()
+
+
+def detect_here() -> frozenset[Layer]:
+    from longshore_runtime.sandbox.worker import default_python
+
+    return detect(default_python()).available

@@ -1,0 +1,65 @@
+"""Rows go to the reward functions of their domain, and a row that none takes is told by its line."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.routing import routed
+from longshore_runtime.types import PromptRecord
+
+MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS, domains=["algebra", "geometry"])
+CODE = RewardFunction(name="code", kind=RewardKind.CODE, domains=["code"])
+STYLE = RewardFunction(name="style", kind=RewardKind.PYTHON, import_path="style:score")
+TESTS = [{"stdin": "", "stdout": ""}]
+
+
+def record(index: int, source: str = "data.jsonl, line 5", **fields: Any) -> PromptRecord:
+    return PromptRecord(index, "prompt", (1,), "answer", fields, source)
+
+
+def prompts(*train: PromptRecord, held_out: tuple[PromptRecord, ...] = ()) -> PromptSets:
+    return PromptSets(train, held_out, num_too_long=2)
+
+
+def test_a_row_has_the_functions_of_its_domain_and_those_without_domains() -> None:
+    sets = prompts(record(0, topic="geometry"), held_out=(record(1, topic="code", tests=TESTS),))
+    chosen = routed(sets, [MATHS, CODE, STYLE], "topic")
+    assert [(one.domain, one.rewards) for one in chosen.train] == [("geometry", ("maths", "style"))]
+    assert [(one.domain, one.rewards) for one in chosen.held_out] == [("code", ("code", "style"))]
+    assert chosen.num_too_long == 2
+
+
+def test_without_a_domain_field_every_function_scores_every_row() -> None:
+    (one,) = routed(prompts(record(0)), [STYLE], None).train
+    assert (one.domain, one.rewards) == ("", ("style",))
+
+
+def test_a_row_that_nothing_scores_is_told_by_its_line_and_domain() -> None:
+    with pytest.raises(
+        UserError, match=r"^data.jsonl, line 5: no reward function scores domain 'poetry'; add it to reward.functions"
+    ):
+        routed(prompts(record(0, topic="poetry")), [MATHS, CODE], "topic")
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": 3}, {"topic": None}])
+def test_a_row_without_a_domain_is_told_by_its_line_and_the_field(fields: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^data.jsonl, line 5: 'topic' must be a text .* data.domainField$"):
+        routed(prompts(record(0, **fields)), [MATHS], "topic")
+
+
+def test_malformed_test_cases_are_found_before_anything_is_sampled() -> None:
+    rows = (record(0, topic="code", tests=TESTS), record(1, "data.jsonl, line 9", topic="code", tests=[{"stdin": ""}]))
+    with pytest.raises(UserError, match=r"^data.jsonl, line 9, tests\[0\]: a test case has the fields stdin and"):
+        routed(prompts(held_out=rows), [CODE], "topic")
+
+
+def test_rows_of_other_domains_need_no_test_cases() -> None:
+    assert routed(prompts(record(0, topic="algebra")), [MATHS, CODE], "topic").train[0].rewards == ("maths",)
+
+
+def test_rows_of_a_built_in_task_are_named_by_their_number() -> None:
+    with pytest.raises(UserError, match=r"^row 4: no reward function"):
+        routed(prompts(record(4, source="", topic="poetry")), [MATHS], "topic")

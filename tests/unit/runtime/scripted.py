@@ -1,0 +1,203 @@
+"""What a round in the driver runs against: engines and a scorer without threads and clocks."""
+
+import queue
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from longshore.api.rollout import Admission, Engine, OnPolicy, PartialRollout, Rollout, Strategy
+from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.presets import round_policy
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
+from longshore_runtime.rollout.events import (
+    EngineJoined,
+    EngineLost,
+    Event,
+    GroupScored,
+    ResponsesEnded,
+    RewardEvent,
+    Score,
+)
+from longshore_runtime.rollout.round_runner import RoundRunner
+from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
+
+EVERYTHING = Admission()
+ALL_DRAWS = {Draw(epoch, index) for epoch in range(9) for index in range(50)}
+
+
+def length(request: Request) -> int:
+    """Tokens of the response that a request leads to."""
+    return 1 + request.seed % 17
+
+
+@dataclass
+class ScriptedEngines:
+    """Advances all requests by one token whenever the driver waits for an event: no thread, no clock."""
+
+    num_engines: int = 2
+    script: deque[tuple[int, Event]] = field(default_factory=deque)
+    """(step, event): events to put in between."""
+    steps: int = 0
+    running: dict[int, dict[str, tuple[Request, int]]] = field(default_factory=dict)
+    seen: list[str] = field(default_factory=list)
+    together: bool = False
+    """All responses end in the same step."""
+
+    def __post_init__(self) -> None:
+        self.running = {engine: {} for engine in range(self.num_engines)}
+        self.pending: deque[Event] = deque()
+
+    def alive(self) -> Sequence[int]:
+        return list(self.running)
+
+    def add(self, engine: int, requests: Sequence[Request]) -> None:
+        for request in requests:
+            assert request.request_id not in self.running[engine]
+            self.seen.append(request.request_id)
+            self.running[engine][request.request_id] = (request, sum(len(run.tokens) for run in request.partial))
+
+    def abort(self, engine: int, request_ids: Sequence[str]) -> None:
+        found = [self.running[engine].pop(key) for key in request_ids if key in self.running[engine]]
+        ended = [self._completion(request, done, FinishReason.ABORT) for request, done in found]
+        self.pending.append(ResponsesEnded(engine, ended))
+
+    def stats(self) -> dict[int, EngineStats]:
+        return {engine: EngineStats(num_steps=self.steps) for engine in self.running}
+
+    def replace(self, engine: int) -> None:
+        assert engine not in self.running
+
+    def get(self) -> Event:
+        while not self.pending:
+            self._step()
+        return self.pending.popleft()
+
+    def put(self, event: Event) -> None:
+        self.pending.append(event)
+
+    def _step(self) -> None:
+        self.steps += 1
+        assert self.steps < 1000, "the driver waits for an event that never comes"
+        while self.script and self.script[0][0] <= self.steps:
+            event = self.script.popleft()[1]
+            if isinstance(event, EngineLost):
+                del self.running[event.engine]
+            if isinstance(event, EngineJoined):
+                self.running[event.engine] = {}
+            self.pending.append(event)
+        for engine, requests in self.running.items():
+            ended = []
+            for key, (request, done) in list(requests.items()):
+                requests[key] = (request, done + 1)
+                if done + 1 >= (5 if self.together else length(request)):
+                    del requests[key]
+                    ended.append(self._completion(request, done + 1, FinishReason.STOP))
+            if ended:
+                self.pending.append(ResponsesEnded(engine, ended))
+
+    def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
+        old = sum(len(run.tokens) for run in request.partial)
+        new = TokenRun(7, tuple(range(old, done)), (-1.0,) * (done - old))
+        return Completion(request.request_id, (*request.partial, new), reason, self.steps)
+
+
+@dataclass
+class ScriptedScorer:
+    """Rewards are the lengths of the responses, at once, unless it is told otherwise."""
+
+    engines: ScriptedEngines
+    delay_steps: dict[Draw, int] = field(default_factory=dict)
+    equal: set[Draw] = field(default_factory=set)
+    """Groups whose rewards are all equal."""
+    failing: set[Draw] = field(default_factory=set)
+    is_fatal: bool = False
+    reward: Callable[[int, Completion], float] = lambda place, completion: float(len(completion.tokens))
+    asked: list[Draw] = field(default_factory=list)
+    forgotten: list[Draw] = field(default_factory=list)
+    seen: list[ResponseId] = field(default_factory=list)
+    stats: RewardStats = field(default_factory=RewardStats)
+
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        assert completion.request_id == str(response)
+        self.seen.append(response)
+
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
+        self.asked.append(draw)
+        event = self._outcome(draw, responses)
+        if draw in self.delay_steps:
+            script = [*self.engines.script, (self.engines.steps + self.delay_steps[draw], event)]
+            self.engines.script = deque(sorted(script, key=lambda entry: entry[0]))
+        else:
+            self.engines.put(event)
+
+    def forget(self, draws: Sequence[Draw]) -> None:
+        self.forgotten += draws
+
+    def handle(self, event: RewardEvent) -> GroupScored | None:
+        raise AssertionError("it has no workers")
+
+    def _outcome(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> GroupScored:
+        if draw in self.failing:
+            return GroupScored(draw, error="reward Maths raised ZeroDivisionError", is_fatal=self.is_fatal)
+        rewards = [self.reward(place, one) for place, one in enumerate(responses.values())]
+        return GroupScored(draw, [Score(1.0 if draw in self.equal else reward, False) for reward in rewards])
+
+
+class StillClock:
+    def now_s(self) -> float:
+        return 0.0
+
+
+def request_of(response: ResponseId, kept: Completion | None) -> Request:
+    seed = response.draw.index * 7 + response.index * 3
+    return Request(str(response), (1, 2), 64, 1.0, seed, kept.runs if kept else ())
+
+
+def by_place(place: int, completion: Completion) -> float:
+    """Rewards that differ within every group."""
+    return float(place)
+
+
+def runner(
+    engines: ScriptedEngines,
+    policy: RoundPolicy,
+    scorer: ScriptedScorer | None = None,
+    on_trainable: Callable[[ScoredGroup], None] = lambda group: None,
+) -> RoundRunner:
+    events: queue.SimpleQueue[Event] = engines  # type: ignore[assignment]
+    return RoundRunner(
+        policy,
+        engines,
+        scorer or ScriptedScorer(engines),
+        events,
+        request_of,
+        StillClock(),
+        lambda progress: None,
+        on_trainable,
+    )
+
+
+def build(
+    strategy: Strategy,
+    num_prompts: int = 4,
+    *,
+    dynamic_sampling: bool = False,
+    admission: Admission = EVERYTHING,
+    max_num_seqs: int = 8,
+) -> RoundPolicy:
+    rollout = Rollout(
+        strategy=strategy,
+        on_policy=OnPolicy.RELAXED if strategy is Strategy.PARTIAL_ROLLOUT else OnPolicy.STRICT,
+        partial_rollout=PartialRollout(group_factor=2),
+        admission=admission,
+        engine=Engine(max_num_seqs=max_num_seqs),
+    )
+    shape = BatchShape(num_prompts, 2)
+    return round_policy(rollout, shape, DrawCursor(50, seed=0), dynamic_sampling=dynamic_sampling)
+
+
+def first_draws(count: int) -> tuple[Draw, ...]:
+    """The draws that the first round begins with, in order."""
+    return DrawCursor(50, seed=0).take(count)

@@ -1,0 +1,165 @@
+"""A round in the driver: which groups make the batch, whenever and however their rewards come; what runs at once."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+
+from longshore.api.rollout import Admission, Strategy
+from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.errors import UserError
+from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.events import (
+    EngineJoined,
+    EngineLost,
+    Event,
+    ResponsesEnded,
+)
+from longshore_runtime.types import EngineStats
+from tests.unit.runtime.scripted import (
+    ALL_DRAWS,
+    EVERYTHING,
+    ScriptedEngines,
+    ScriptedScorer,
+    build,
+    by_place,
+    first_draws,
+    runner,
+)
+
+BOTH_ACCEPTANCES = pytest.mark.parametrize("dynamic_sampling", [False, True], ids=["served", "trainable"])
+
+
+@BOTH_ACCEPTANCES
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_every_group_of_the_batch_becomes_trainable_exactly_once(strategy: Strategy, dynamic_sampling: bool) -> None:
+    """Whatever comes between: rewards in another order, groups that fail, groups without spread."""
+    engines = ScriptedEngines()
+    draws = first_draws(9)
+    scorer = ScriptedScorer(engines, {draws[0]: 20, draws[2]: 9}, equal={draws[1]}, failing={draws[3]})
+    trainable: list[ScoredGroup] = []
+    policy = build(strategy, dynamic_sampling=dynamic_sampling)
+    result = runner(engines, policy, scorer, trainable.append).run({}, draining=False)
+    assert sorted(trainable, key=lambda group: group.draw) == list(result.groups)
+    assert len(result.groups) == 4
+    assert {one.response for group in result.groups for one in group.responses} <= set(scorer.seen)
+
+
+@BOTH_ACCEPTANCES
+def test_a_group_whose_rewards_fail_is_replaced_whether_or_not_it_was_accepted(dynamic_sampling: bool) -> None:
+    """Served groups are accepted before they are scored; with dynamic sampling after."""
+    engines = ScriptedEngines()
+    victim, other, replacement = first_draws(3)
+    scorer = ScriptedScorer(engines, {victim: 30}, failing={victim})
+    policy = build(Strategy.SYNCHRONOUS, num_prompts=2, dynamic_sampling=dynamic_sampling)
+    result = runner(engines, policy, scorer).run({}, draining=False)
+    assert set(result.rejected) == {victim}
+    assert {group.draw for group in result.groups} == {other, replacement}
+    assert not any(engines.running.values())
+
+
+def test_groups_without_spread_are_replaced_and_told_apart_from_the_batch() -> None:
+    engines = ScriptedEngines()
+    flat = first_draws(1)[0]
+    policy = build(Strategy.SYNCHRONOUS, num_prompts=2, dynamic_sampling=True)
+    result = runner(engines, policy, ScriptedScorer(engines, equal={flat})).run({}, draining=False)
+    assert [group.draw for group in result.dropped] == [flat]
+    assert result.end.zero_variance == (flat,)
+    assert flat not in {group.draw for group in result.groups}
+    assert all(len({one.reward for one in group.responses}) == 2 for group in result.groups)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["rewards", "an error"])
+def test_rewards_that_come_after_the_cut_off_are_ignored(fails: bool) -> None:
+    """The batch is complete without them: they neither change it nor fail the job, and the round does not wait."""
+    engines = ScriptedEngines(together=True)
+    late = first_draws(1)[0]
+    scorer = ScriptedScorer(engines, {late: 500}, failing={late} if fails else set(), reward=by_place)
+    policy = build(Strategy.TAIL_BATCHING, num_prompts=2, dynamic_sampling=True)
+    result = runner(engines, policy, scorer).run({}, draining=False)
+    assert scorer.forgotten == [late]
+    assert engines.steps < 500
+    assert result.end.deferred == (late,)
+    answer = engines.script[0][1]
+    engines = ScriptedEngines(script=deque([(1, answer)]))
+    following = runner(engines, policy, ScriptedScorer(engines, reward=by_place)).run({}, draining=False)
+    assert len(following.groups) == 2
+    assert following.rejected == {}
+
+
+def test_a_round_in_which_no_group_has_spread_ends_the_job_with_a_sentence() -> None:
+    engines = ScriptedEngines()
+    policy = build(Strategy.SYNCHRONOUS, num_prompts=1, dynamic_sampling=True)
+    with pytest.raises(UserError, match=r"algorithm.dynamicSampling: 33 groups of one round had equal rewards"):
+        runner(engines, policy, ScriptedScorer(engines, equal=ALL_DRAWS)).run({}, draining=False)
+
+
+def most_running(engines: ScriptedEngines, policy: RoundPolicy) -> list[int]:
+    """Requests that ran at each step of a round."""
+    seen = []
+    one_step = engines._step
+
+    def step() -> None:
+        seen.append(sum(map(len, engines.running.values())))
+        one_step()
+
+    engines._step = step  # type: ignore[method-assign]
+    runner(engines, policy).run({}, draining=False)
+    return seen
+
+
+def test_the_limit_on_requests_follows_the_engines_that_are_there() -> None:
+    admission = Admission(max_active_per_engine=2)
+    whole = most_running(ScriptedEngines(), build(Strategy.SYNCHRONOUS, admission=admission))
+    assert max(whole) == 4
+    script: deque[tuple[int, Event]] = deque([(1, EngineLost(1, "pod killed"))])
+    seen = most_running(ScriptedEngines(script=script), build(Strategy.SYNCHRONOUS, 16, admission=admission))
+    assert seen[0] == 4
+    assert max(seen[10:]) == 2, "what ran goes on; after that the one engine has two"
+    script = deque([(1, EngineLost(1, "pod killed")), (40, EngineJoined(1))])
+    seen = most_running(ScriptedEngines(script=script), build(Strategy.SYNCHRONOUS, 16, admission=admission))
+    assert (max(seen[10:39]), max(seen[40:])) == (2, 4)
+
+
+def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
+    """With adaptive admission a round starts with a quarter of maxNumSeqs, and more as the caches turn out roomy."""
+
+    @dataclass
+    class TellingEngines(ScriptedEngines):
+        kv_usage: float = 0.1
+
+        def get(self) -> Event:
+            event = super().get()
+            if not isinstance(event, ResponsesEnded):
+                return event
+            stats = EngineStats(num_running=9, kv_usage=self.kv_usage)
+            return ResponsesEnded(event.engine, event.completions, stats)
+
+    policies = [build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16) for _ in range(2)]
+    roomy, full = (
+        most_running(TellingEngines(num_engines=1, kv_usage=usage), policy)
+        for usage, policy in zip((0.1, 0.99), policies, strict=True)
+    )
+    assert roomy[0] == full[0] == 4
+    assert max(roomy) > 4
+    assert max(full) == 4
+
+
+def test_a_gate_delays_and_loses_nothing() -> None:
+    batches = []
+    for admission in (EVERYTHING, Admission(frontier_width=1, max_active_per_engine=1)):
+        engines = ScriptedEngines()
+        policy = build(Strategy.SYNCHRONOUS, admission=admission)
+        batches.append(runner(engines, policy).run({}, draining=False).groups)
+    rewards = [[sorted(one.reward for one in group.responses) for group in groups] for groups in batches]
+    assert rewards[0] == rewards[1]
+    assert [group.draw for group in batches[0]] == [group.draw for group in batches[1]]
+
+
+def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
+    engines = ScriptedEngines()
+    result = runner(engines, build(Strategy.TAIL_BATCHING)).run({}, draining=False)
+    accepted = [len(one.completion.tokens) for group in result.groups for one in group.responses]
+    assert result.selection.overall.num_groups == 4
+    assert result.selection.overall.accepted_tokens == sum(accepted) / len(accepted)
+    assert result.selection.overall.length_ratio < 1.0

@@ -1,0 +1,251 @@
+"""The updates of a step: pipelined or after the round, the trainers do the same optimizer steps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from longshore.api import contract
+from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
+from longshore.api.names import Component
+from longshore.api.objective import OBJECTIVES
+from longshore.api.training import TrainerBackend
+from longshore.policy.draws import Draw
+from longshore.policy.handover import Handover
+from longshore.policy.round import ResponseId
+from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.cluster.placement import node_labels
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.samples import batch_samples, step_denominator
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
+from longshore_runtime.types import (
+    Completion,
+    FinishReason,
+    PromptRecord,
+    Sample,
+    TokenRun,
+    TrainerOptions,
+    TrainResult,
+    Weights,
+)
+
+ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)
+OPTIONS = TrainerOptions(
+    learning_rate=1e-3,
+    warmup_steps=0,
+    weight_decay=0.0,
+    max_grad_norm=1.0,
+    clip_low=0.2,
+    clip_high=0.2,
+    objective=OBJECTIVES[AlgorithmName.GRPO],
+    importance_sampling=ImportanceSampling.CLIPPED,
+    importance_cap=2.0,
+    max_response_tokens=64,
+    kl_coefficient=0.0,
+    temperature=1.0,
+    max_tokens_per_micro_batch=64,
+    seed=0,
+)
+PROMPTS = {index: PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(8)}
+ARRIVAL = (4, 0, 5, 2, 1, 3)
+"""Rows in the order in which their groups become trainable."""
+NO_LIMIT = 10_000
+
+
+def group(row: int, num_tokens: int = 4) -> ScoredGroup:
+    """Two responses with different rewards."""
+    responses = [ResponseId(Draw(0, row), index) for index in range(2)]
+    runs = (TokenRun(0, tuple(range(row, row + num_tokens)), (-1.0,) * num_tokens),)
+    return ScoredGroup(
+        Draw(0, row),
+        tuple(
+            ScoredResponse(one, Completion(str(one), runs, FinishReason.STOP, 1), float(one.index), False)
+            for one in responses
+        ),
+    )
+
+
+def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
+    return batch_samples(groups, PROMPTS, ALGORITHM, policy_version=0)
+
+
+@dataclass
+class TickingClock:
+    """One second later whenever it is read."""
+
+    seconds: float = 0.0
+
+    def now_s(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+@dataclass
+class OneReplica:
+    """A trainer world of a single replica in this process: what it is asked to do is done at once, and noted."""
+
+    trainer: FakeTrainer
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+
+    def begin(self) -> PendingUpdate:
+        return PendingUpdate()
+
+    def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
+        rows = [sample.draw.index for sample in samples]
+        self.calls.append(("add", *dict.fromkeys(rows)))
+        update.samples += samples
+        update.passes.append(self.trainer.accumulate(samples))
+
+    def end(self, update: PendingUpdate) -> None:
+        self.calls.append(("step",))
+        update.denominator = step_denominator(update.samples, OPTIONS)
+        update.steps.append(self.trainer.update(update.denominator))
+
+    def finish(self, update: PendingUpdate) -> TrainResult:
+        sums = update.passes[0]
+        for one in update.passes[1:]:
+            sums = sums + one
+        return TrainResult(sums, update.steps[0], update.denominator)
+
+
+@dataclass
+class Step:
+    """A step whose groups come one by one."""
+
+    pipelined: bool
+    groups_per_update: int = 2
+    max_tokens: int = NO_LIMIT
+
+    def __post_init__(self) -> None:
+        self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
+        self.updates = StepUpdates(
+            self.trainers,  # type: ignore[arg-type]
+            Handover(self.groups_per_update, self.max_tokens),
+            samples_of,
+            PROMPTS,
+            TickingClock(),
+            begins_during_rollout=self.pipelined,
+        )
+
+    def train(self, rows: Sequence[int] = ARRIVAL, num_tokens: int = 4) -> StepTraining:
+        """To its end."""
+        for row in rows:
+            self.updates.trainable(group(row, num_tokens))
+        return self.updates.finish()
+
+    def weights(self) -> dict[str, list[float]]:
+        """Of the trainer."""
+        return {name: values.tolist() for name, values in self.trainers.trainer.weights().items()}
+
+
+@pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])
+def test_pipelined_and_after_the_round_the_trainers_do_the_same(groups_per_update: int) -> None:
+    overlapped, serial = (
+        Step(pipelined=True, groups_per_update=groups_per_update),
+        Step(pipelined=False, groups_per_update=groups_per_update),
+    )
+    first, second = overlapped.train(), serial.train()
+    assert overlapped.trainers.calls == serial.trainers.calls
+    assert overlapped.weights() == serial.weights()
+    assert first.updates == second.updates
+    assert first.samples == second.samples
+
+
+def test_an_update_takes_u_groups_in_the_order_in_which_they_became_trainable() -> None:
+    """Within a batch they are ordered by draw: sums do not depend on who was quicker by a moment."""
+    step = Step(pipelined=True)
+    trained = step.train()
+    assert step.trainers.calls == [
+        ("add", 0, 4), ("step",),
+        ("add", 2, 5), ("step",),
+        ("add", 1, 3), ("step",),
+    ]  # fmt: skip
+    assert [update.update.policy_version for update in trained.updates] == [1, 2, 3]
+    assert trained.policy_version == 3
+    assert len(trained.samples) == 12
+
+
+def test_the_last_update_of_a_round_may_be_smaller() -> None:
+    step = Step(pipelined=True, groups_per_update=4)
+    trained = step.train()
+    assert step.trainers.calls == [("add", 0, 2, 4, 5), ("step",), ("add", 1, 3), ("step",)]
+    assert trained.updates[1].sums.num_tokens == 2 * 2 * 4
+
+
+def test_a_large_update_reaches_the_trainers_in_batches_and_steps_once() -> None:
+    """Each group has 2 * (3 + 4) = 14 tokens with its prompts, so that two fit into 30."""
+    step = Step(pipelined=True, groups_per_update=6, max_tokens=30)
+    whole = Step(pipelined=True, groups_per_update=6)
+    one, other = step.train(), whole.train()
+    assert step.trainers.calls == [("add", 0, 4), ("add", 2, 5), ("add", 1, 3), ("step",)]
+    assert step.weights() == whole.weights()
+    assert one.updates[0].denominator == other.updates[0].denominator
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) -> None:
+    step = Step(pipelined=pipelined)
+    step.updates.trainable(group(4))
+    assert not step.updates.has_begun, "the first update is not complete"
+    step.updates.trainable(group(0))
+    assert step.updates.has_begun is pipelined
+    trained = step.updates.finish()
+    assert step.updates.has_begun
+    assert trained.first_dispatch_s == 1.0
+
+
+def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it() -> None:
+    grpo, whitened = OBJECTIVES[AlgorithmName.GRPO], OBJECTIVES[AlgorithmName.REINFORCE_PLUS_PLUS]
+    assert max_tokens_per_batch(grpo, is_pipelined=True, max_tokens_per_dispatch=5) == 5
+    assert max_tokens_per_batch(grpo, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12
+    assert max_tokens_per_batch(whitened, is_pipelined=True, max_tokens_per_dispatch=5) > 10**12
+
+
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerGroup]:
+    """Two fake replicas as Ray actors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
+        patch.setenv(contract.ENV_STORAGE, str(tmp_path_factory.mktemp("storage")))
+        labels = node_labels(Component.WORKER, 0)
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, labels=labels)
+        try:
+            spec = TrainerSpec(TrainerBackend.FAKE, OPTIONS)
+            group = TrainerGroup([Place(0, ()), Place(0, ())], spec, "model", "output")
+            yield group
+            group.stop()
+        finally:
+            ray.shutdown()
+
+
+def alone(updates: Sequence[Sequence[Sample]]) -> Weights:
+    """Weights of a single replica that makes these updates one after the other."""
+    trainer = FakeTrainer(Path(), OPTIONS)
+    for samples in updates:
+        trainer.accumulate(samples)
+        trainer.update(step_denominator(samples, OPTIONS))
+    return trainer.weights()
+
+
+def test_an_update_that_is_begun_behind_another_waits_for_its_optimizer_step(trainers: TrainerGroup) -> None:
+    """Nothing waits for the first update, and yet no sample of the second is added to it, on any replica."""
+    first, second = samples_of([group(4), group(0), group(2)]), samples_of([group(5), group(1)])
+    one, two = trainers.begin(), trainers.begin()
+    trainers.add(one, first[:4])
+    trainers.add(one, first[4:])
+    trainers.end(one)
+    trainers.add(two, second)
+    trainers.end(two)
+    late, early = trainers.finish(two), trainers.finish(one)
+    assert (early.update.policy_version, late.update.policy_version) == (1, 2)
+    assert early.sums.num_tokens == sum(len(sample.response_tokens) for sample in first)
+    assert late.sums.num_tokens == sum(len(sample.response_tokens) for sample in second)
+    published = ray.get(trainers.weights(2).reference)
+    expected = alone([first, second])
+    assert all(np.array_equal(published[name], expected[name]) for name in expected)

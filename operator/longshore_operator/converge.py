@@ -17,6 +17,14 @@ from longshore_operator.plan import CreatePod, DeletePod, OperatorConfig
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was decided about the pods of the attempt, beyond the spec."""
+
+    tp_size: int
+    num_rewards: int
+
+
+@dataclass(frozen=True, slots=True)
 class PodActions:
     """What to do about the pods."""
 
@@ -27,7 +35,7 @@ class PodActions:
 
 
 def converge(
-    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], tp_size: int, now: datetime
+    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], wanted: Wanted, now: datetime
 ) -> PodActions:
     """Actions that bring the pods to what `progress` asks for.
 
@@ -41,11 +49,11 @@ def converge(
     old = tuple(pod for pod in pods if pod.attempt != progress.attempt)
     if old:
         return PodActions(delete=_delete(old))
-    return _converge_attempt(job, config, progress, pods, tp_size, now)
+    return _converge_attempt(job, config, progress, pods, wanted, now)
 
 
 def _converge_attempt(
-    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], tp_size: int, now: datetime
+    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], wanted: Wanted, now: datetime
 ) -> PodActions:
     restart_at = parse(progress.restart_time) if progress.restart_time else None
     waits = restart_at is not None and restart_at > now
@@ -54,17 +62,17 @@ def _converge_attempt(
         if waits:
             return PodActions(wake_at=restart_at)
         return PodActions(create=(CreatePod(build.coordinator_pod(job, config, progress.attempt)),))
-    unwanted = tuple(pod for pod in pods if _is_unwanted(job, pod, may_replace=not waits))
+    unwanted = tuple(pod for pod in pods if _is_unwanted(job, pod, wanted, may_replace=not waits))
     if restart_at is not None:
         return PodActions(delete=_delete(unwanted), wake_at=restart_at if waits else None)
-    create = _missing_peers(job, config, coordinator, tp_size, frozenset(pod.name for pod in pods))
+    create = _missing_peers(job, config, coordinator, wanted, frozenset(pod.name for pod in pods))
     return PodActions(create=create, delete=_delete(unwanted))
 
 
-def _is_unwanted(job: RLJob, pod: PodView, *, may_replace: bool) -> bool:
+def _is_unwanted(job: RLJob, pod: PodView, wanted: Wanted, *, may_replace: bool) -> bool:
     if pod.component is Component.COORDINATOR:
         return False
-    replicas = job.spec.workers.replicas if pod.component is Component.WORKER else job.spec.reward.pods
+    replicas = job.spec.workers.replicas if pod.component is Component.WORKER else wanted.num_rewards
     if pod.index >= replicas:
         return True
     if not pod.terminal:
@@ -73,7 +81,7 @@ def _is_unwanted(job: RLJob, pod: PodView, *, may_replace: bool) -> bool:
 
 
 def _missing_peers(
-    job: RLJob, config: OperatorConfig, coordinator: PodView, tp_size: int, present: frozenset[str]
+    job: RLJob, config: OperatorConfig, coordinator: PodView, wanted: Wanted, present: frozenset[str]
 ) -> tuple[CreatePod, ...]:
     """Worker and reward pods that the attempt lacks: they are made once there is an address to join."""
     address, attempt = coordinator.ip, coordinator.attempt
@@ -81,13 +89,13 @@ def _missing_peers(
         return ()
     name = Identity.of(job).name
     workers = (
-        build.worker_pod(job, config, attempt, index, address, tp_size)
+        build.worker_pod(job, config, attempt, index, address, wanted.tp_size)
         for index in range(job.spec.workers.replicas)
         if names.worker_pod(name, index) not in present
     )
     rewards = (
         build.reward_pod(job, config, attempt, index, address)
-        for index in range(job.spec.reward.pods)
+        for index in range(wanted.num_rewards)
         if names.reward_pod(name, index) not in present
     )
     return tuple(CreatePod(manifest) for manifest in (*workers, *rewards))

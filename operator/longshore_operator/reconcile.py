@@ -17,17 +17,19 @@ from longshore.api.status import (
     GpuCounts,
     Phase,
     PodCounts,
+    RewardPodCounts,
     RLJobStatus,
 )
 from longshore_operator import children, conditions, template
 from longshore_operator.clock import parse, timestamp
 from longshore_operator.conditions import Fact
-from longshore_operator.converge import PodActions, converge
+from longshore_operator.converge import Wanted, converge
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import Action, CreateOnce, DeleteJob, DeletePod, Event, OperatorConfig, Plan
+from longshore_operator.rewards import size_rewards
 
 _NO_ATTEMPT = -1
 
@@ -43,16 +45,19 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     observed = _without_namesakes(observed, Identity.of(job).uid)
     progress = _progress(job, observed, now, config)
     assignment = _assignment(job, progress)
-    work = converge(job, config, progress, observed.pods, assignment.baseline.tp_size, now)
-    status = _status(job, observed, progress, assignment, now)
+    rewards = size_rewards(job, progress, now)
+    wanted = Wanted(assignment.baseline.tp_size, rewards.counts.desired)
+    work = converge(job, config, progress, observed.pods, wanted, now)
+    status = _status(job, observed, progress, assignment, rewards.counts, now)
     actions: list[Action] = []
     if not progress.finished and not progress.suspended:
         actions += _child_actions(job, observed, config)
-    actions += [*work.delete, *work.create, *progress.events, *_notices(job.status, status, observed, progress)]
+    actions += [*work.delete, *work.create, *progress.events, *rewards.events]
+    actions += _notices(job.status, status, observed, progress)
     expiry = _expiry(job, progress)
     if expiry is not None and expiry <= now:
         actions.append(DeleteJob(Identity.of(job).uid))
-    return Plan(tuple(actions), status, _requeue_at(job, progress, work, expiry, now))
+    return Plan(tuple(actions), status, _requeue_at(job, progress, (work.wake_at, rewards.wake_at, expiry), now))
 
 
 def reject(
@@ -124,15 +129,24 @@ def _child_actions(job: RLJob, observed: Observed, config: OperatorConfig) -> li
     return actions
 
 
-def _status(job: RLJob, observed: Observed, progress: Progress, assignment: Assignment, now: datetime) -> RLJobStatus:
+def _status(
+    job: RLJob,
+    observed: Observed,
+    progress: Progress,
+    assignment: Assignment,
+    rewards: RewardPodCounts,
+    now: datetime,
+) -> RLJobStatus:
     identity = Identity.of(job)
     pods = tuple(pod for pod in observed.pods if pod.attempt == progress.attempt and not pod.deleting)
-    counts = {component: _count(job, progress, component, pods) for component in Component}
-    num_desired = sum(count.desired for count in counts.values())
-    facts = conditions.facts(progress, observed, pods, num_desired, job.status)
-    ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
+    needed = tuple(pod for pod in pods if not _is_extra(job, pod))
+    lasting = tuple(pod for pod in observed.pods if pod.attempt != progress.attempt or not _is_extra(job, pod))
+    desired = _desired(job, progress)
+    ready = {component: sum(pod.ready for pod in pods if pod.component is component) for component in Component}
+    facts = conditions.facts(progress, replace(observed, pods=lasting), needed, sum(desired.values()), job.status)
+    is_ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
     return RLJobStatus(
-        phase=conditions.phase(progress, pods, ready, job.status),
+        phase=conditions.phase(progress, pods, is_ready, job.status),
         observed_generation=identity.generation,
         attempt=progress.attempt,
         failures=progress.failures,
@@ -140,24 +154,29 @@ def _status(job: RLJob, observed: Observed, progress: Progress, assignment: Assi
         restart_time=progress.restart_time,
         completion_time=progress.completion_time,
         conditions=conditions.with_history(facts, job.status.conditions, identity.generation, now),
-        coordinator=counts[Component.COORDINATOR],
-        workers=counts[Component.WORKER],
-        rewards=counts[Component.REWARD],
+        coordinator=PodCounts(desired=desired[Component.COORDINATOR], ready=ready[Component.COORDINATOR]),
+        workers=PodCounts(desired=desired[Component.WORKER], ready=ready[Component.WORKER]),
+        rewards=rewards.model_copy(update={"ready": ready[Component.REWARD]}),
         gpus=_gpus(job, observed.pods),
         assignment=assignment,
         runtime=job.status.runtime,
     )
 
 
-def _count(job: RLJob, progress: Progress, component: Component, pods: tuple[PodView, ...]) -> PodCounts:
-    replicas = {
+def _desired(job: RLJob, progress: Progress) -> dict[Component, int]:
+    """Pods without which the job is not ready."""
+    if progress.finished or progress.suspended:
+        return dict.fromkeys(Component, 0)
+    return {
         Component.COORDINATOR: 1,
         Component.WORKER: job.spec.workers.replicas,
         Component.REWARD: job.spec.reward.pods,
-    }[component]
-    idle = progress.finished or progress.suspended
-    ready = sum(pod.ready for pod in pods if pod.component is component)
-    return PodCounts(desired=0 if idle else replicas, ready=ready)
+    }
+
+
+def _is_extra(job: RLJob, pod: PodView) -> bool:
+    """Whether a pod comes and goes with the load: the job runs with it as without."""
+    return pod.component is Component.REWARD and pod.index >= job.spec.reward.pods
 
 
 def _gpus(job: RLJob, pods: tuple[PodView, ...]) -> GpuCounts:
@@ -174,7 +193,8 @@ def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progre
     """Events for what the cluster did to the job, at the moment it shows in the status."""
     events = []
     for pod in observed.pods:
-        lost = pod.attempt == progress.attempt == before.attempt and (pod.deleting or pod.disruption)
+        is_wanted = pod.component is not Component.REWARD or pod.index < after.rewards.desired
+        lost = is_wanted and pod.attempt == progress.attempt == before.attempt and (pod.deleting or pod.disruption)
         was_counted = before.workers.ready + before.rewards.ready > after.workers.ready + after.rewards.ready
         if lost and was_counted and not progress.finished and not progress.suspended:
             message = f"{describe_end(pod)}; it is replaced when it is gone"
@@ -199,8 +219,6 @@ def _expiry(job: RLJob, progress: Progress) -> datetime | None:
     return parse(progress.completion_time) + timedelta(seconds=ttl_s)
 
 
-def _requeue_at(
-    job: RLJob, progress: Progress, work: PodActions, expiry: datetime | None, now: datetime
-) -> datetime | None:
-    moments = (work.wake_at, deadline_of(job.spec, progress) if not progress.suspended else None, expiry)
+def _requeue_at(job: RLJob, progress: Progress, others: tuple[datetime | None, ...], now: datetime) -> datetime | None:
+    moments = (*others, deadline_of(job.spec, progress) if not progress.suspended else None)
     return min((moment for moment in moments if moment is not None and moment > now), default=None)

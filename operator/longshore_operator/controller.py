@@ -200,6 +200,7 @@ class Controller:
         executor = Executor(
             self._kube,
             on_applied=job.applied.__setitem__,
+            on_created=lambda pod: self.informer.mark_created(key, pod),
             on_deleting=lambda name, uid: self.informer.mark_deleting(key, name, uid),
         )
         try:

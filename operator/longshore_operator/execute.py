@@ -51,17 +51,20 @@ class NameTaken(Exception):
 class Executor:
     """Applies actions of one job.
 
-    `on_applied(kind, name, fingerprint)` and `on_deleting(name, uid)` learn what the API server accepted.
+    `on_applied(kind, name, fingerprint)`, `on_created(pod)` and `on_deleting(name, uid)` learn what the API server
+    accepted.
     """
 
     def __init__(
         self,
         kube: Kube,
         on_applied: Callable[[tuple[str, str], str], None],
+        on_created: Callable[[dict[str, Any]], None],
         on_deleting: Callable[[str, str], None],
     ) -> None:
         self._kube = kube
         self._on_applied = on_applied
+        self._on_created = on_created
         self._on_deleting = on_deleting
 
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
@@ -112,7 +115,9 @@ class Executor:
 
     async def _create_pod(self, pod: CreatePod) -> None:
         """A pod of this name that belongs to an RLJob will show up in a later pass; any other is in the way."""
-        if await self._kube.create(pod.manifest) is not None:
+        created = await self._kube.create(pod.manifest)
+        if created is not None:
+            self._on_created(created)
             return
         namespace = pod.manifest["metadata"]["namespace"]
         found = await self._kube.get("Pod", namespace, pod.name)

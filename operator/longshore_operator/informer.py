@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ Key = tuple[str, str]
 SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB}"
 _FIRST_PAUSE_S = 0.5
 _MAX_PAUSE_S = 30.0
+_REMEMBERED = 1024
 _HEALTHY_STREAM_S = 5.0
 """A stream that lasted so long was no failure, even if nothing happened meanwhile."""
 
@@ -33,6 +35,10 @@ class PodInformer:
         self._namespace = namespace
         self._on_change = on_change
         self._pods: dict[Key, dict[str, PodView]] = {}
+        self._created: dict[tuple[Key, str], str] = {}
+        """uid of pods that were created here and that the watch has not told of."""
+        self._gone: deque[str] = deque(maxlen=_REMEMBERED)
+        """uids of pods that were deleted lately."""
         self.synced = asyncio.Event()
         self.last_contact_s = time.monotonic()
         """Monotonic time of the last answer of the API server."""
@@ -40,6 +46,15 @@ class PodInformer:
     def pods(self, key: Key) -> tuple[PodView, ...]:
         """Pods of a job, in a stable order."""
         return tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: (pod.component, pod.index)))
+
+    def mark_created(self, key: Key, pod: dict[str, Any]) -> None:
+        """A pod was created: the view has it before the watch tells, and takes no older news of that name."""
+        view = pod_view(pod)
+        known = self._pods.get(key, {}).get(view.name)
+        if view.uid in self._gone or (known is not None and known.uid == view.uid):
+            return
+        self._pods.setdefault(key, {})[view.name] = view
+        self._created[key, view.name] = view.uid
 
     def mark_deleting(self, key: Key, name: str, uid: str) -> None:
         """A delete was accepted: the view knows it before the watch tells."""
@@ -58,7 +73,7 @@ class PodInformer:
                     version = await self._relist()
                     self.synced.set()
                 async for event in self._kube.watch("Pod", self._namespace, SELECTOR, version):
-                    version, heard = self._take(event), True
+                    version, heard = self.take(event), True
                 self.last_contact_s = time.monotonic()
             except Gone:
                 version = None
@@ -78,13 +93,14 @@ class PodInformer:
                 views.setdefault((view.namespace, view.job), {})[view.name] = view
             version = str(page["metadata"]["resourceVersion"])
         self.last_contact_s = time.monotonic()
+        self._created.clear()
         changed = self._pods.keys() | views.keys()
         self._pods = views
         for key in changed:
             self._on_change(key)
         return version
 
-    def _take(self, event: dict[str, Any]) -> str:
+    def take(self, event: dict[str, Any]) -> str:
         """Apply one watch event; returns the version to resume from."""
         self.last_contact_s = time.monotonic()
         version = str(event["object"]["metadata"]["resourceVersion"])
@@ -92,9 +108,13 @@ class PodInformer:
             return version
         for view in _views([event["object"]]):
             key = (view.namespace, view.job)
+            if self._created.get((key, view.name), view.uid) != view.uid:
+                continue  # Of an earlier pod of this name.
+            self._created.pop((key, view.name), None)
             siblings = self._pods.setdefault(key, {})
             known = siblings.get(view.name)
             if event["type"] == "DELETED":
+                self._gone.append(view.uid)
                 if known is not None and known.uid == view.uid:
                     del siblings[view.name]
                 if not siblings:

@@ -27,6 +27,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.cluster = Cluster(spec={"backoffLimit": BACKOFF_LIMIT})
         self.snapshots: list[tuple[PodView, ...]] = [()]
         self.seen = 0
+        self.created: list[tuple[int, PodView]] = []
+        """Pods that the operator created, each with the number of snapshots that were taken before."""
         self.num_crashes = 0
         self.last_attempt = 0
         self.ended: Phase | None = None
@@ -38,13 +40,21 @@ class AnyHistory(RuleBasedStateMachine):
     def the_operator_looks(self, age: int) -> None:
         # A watch delivers changes in order: a view may be old, but never older than the one before.
         self.seen = max(self.seen, len(self.snapshots) - 1 - age)
-        self.cluster.step(self.snapshots[self.seen])
+        before = set(self.cluster.pods.values())
+        self.cluster.step(self._view())
+        self.created += [(len(self.snapshots), pod) for pod in self.cluster.pods.values() if pod not in before]
         self._note()
+
+    def _view(self) -> tuple[PodView, ...]:
+        """A snapshot, and what the operator itself created since."""
+        view = {pod.name: pod for pod in self.snapshots[self.seen]}
+        return tuple((view | {pod.name: pod for number, pod in self.created if number > self.seen}).values())
 
     @rule()
     def the_operator_restarts_and_forgets(self) -> None:
         self.cluster.children.clear()
         self.seen = len(self.snapshots) - 1
+        self.created.clear()
 
     @rule(seconds=st.sampled_from([0.3, 1, 11, 400]))
     def time_passes(self, seconds: float) -> None:

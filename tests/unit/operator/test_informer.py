@@ -1,0 +1,51 @@
+"""What the operator knows of its pods before the watch tells."""
+
+from typing import Any
+
+from longshore_operator.informer import PodInformer
+from longshore_operator.kube import Kube
+from longshore_operator.plan import CreatePod
+from tests.unit.operator.model import Cluster
+
+KEY = ("team", "demo")
+
+
+def coordinator(uid: str, version: str = "1") -> dict[str, Any]:
+    """The coordinator pod as the API server has it."""
+    created = next(action for action in Cluster().plan().actions if isinstance(action, CreatePod))
+    metadata = created.manifest["metadata"] | {"uid": uid, "resourceVersion": version}
+    return created.manifest | {"metadata": metadata, "status": {"phase": "Pending"}}
+
+
+def informer() -> PodInformer:
+    nothing: Kube = None  # type: ignore[assignment]
+    return PodInformer(nothing, None, lambda key: None)
+
+
+def uids(pods: PodInformer) -> list[str]:
+    return [pod.uid for pod in pods.pods(KEY)]
+
+
+def test_a_pod_is_known_as_soon_as_it_is_created() -> None:
+    pods = informer()
+    pods.mark_created(KEY, coordinator("new"))
+    assert uids(pods) == ["new"]
+
+
+def test_late_news_of_an_earlier_pod_of_that_name_changes_nothing() -> None:
+    pods = informer()
+    pods.mark_created(KEY, coordinator("new"))
+    pods.take({"type": "MODIFIED", "object": coordinator("old", "7")})
+    pods.take({"type": "DELETED", "object": coordinator("old", "8")})
+    assert uids(pods) == ["new"]
+    pods.take({"type": "ADDED", "object": coordinator("new", "9")})
+    pods.take({"type": "DELETED", "object": coordinator("new", "10")})
+    assert uids(pods) == []
+
+
+def test_a_pod_that_was_gone_before_its_creation_was_answered_does_not_come_back() -> None:
+    pods = informer()
+    pods.take({"type": "ADDED", "object": coordinator("quick")})
+    pods.take({"type": "DELETED", "object": coordinator("quick", "2")})
+    pods.mark_created(KEY, coordinator("quick"))
+    assert uids(pods) == []

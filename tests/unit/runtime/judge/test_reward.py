@@ -88,6 +88,13 @@ def test_a_fault_when_asked_again_names_the_samples_that_were_asked_about() -> N
         JudgeReward(OPTIONS, model).score_many([item(1), item(2)])
 
 
+def test_a_template_without_words_of_its_own_has_nothing_to_ask_about_an_empty_response() -> None:
+    judge = JudgeReward(replace(OPTIONS, template="{response} "), Replies())
+    empty = ScoreItem("row 1, response 0-1-0", "p", "\n", "a", row={})
+    with pytest.raises(JudgeError, match=r"^reward taste: row 1, response 0-1-0: nothing to ask: judge.promptTemplate"):
+        judge.score(empty)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

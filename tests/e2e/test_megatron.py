@@ -1,0 +1,58 @@
+"""A job whose trainer replica is split over two ranks, from `kubectl apply` to the exported model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from longshore.api import contract
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+STEPS = 3
+REWARD = '''
+"""Responses of one prompt differ, whatever an engine makes up."""
+
+from zlib import crc32
+
+
+def score(prompt: str, response: str, answer: str) -> float:
+    return crc32(response.encode()) / 2**32
+'''
+
+
+def split_job(name: str, modules: Path) -> Json:
+    """A real trainer of two ranks behind engines that make responses up."""
+    (modules / "hashed.py").write_text(REWARD)
+    function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
+    batch = {"promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 32}
+    return fake_job(
+        name,
+        algorithm={**batch, "steps": STEPS, "learningRate": 1e-3},
+        rollout={"strategy": "Synchronous", "engine": {"backend": "Fake"}},
+        reward={"functions": [function], "pods": 0, "workersPerPod": 1},
+        trainer={"backend": "Megatron", "tensorParallelSize": 2},
+        workers={"replicas": 1, "gpusPerPod": 2, "gpuResourceName": "longshore.dev/pretend-gpu"},
+        coordinator={"template": {"spec": {"containers": [container]}}},
+    )
+
+
+def test_a_trainer_of_two_tensor_parallel_ranks_trains_publishes_and_exports(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.apply(split_job("split", tmp_path))
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert status["runtime"]["step"] == STEPS
+    ledger = job.ledger()
+    assert len(ledger) == STEPS
+    # Each step's tokens have the version of the step before, and engines serve what they acknowledged by checksum.
+    assert_every_draw_once(ledger, num_prompts=2, num_responses=2)
+    cluster.longshore("fetch", "split", str(tmp_path / "model"))
+    (initial,) = job.output().parents[1].glob("cache/tiny-*/model.safetensors")
+    before, after = load_file(initial), load_file(tmp_path / "model" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.isfinite(after[name]).all() and not np.array_equal(before[name], after[name]) for name in before)
+    assert not (tmp_path / "model" / "optimizer").exists()
+    job.delete()

@@ -20,6 +20,8 @@ from longshore_cli.chart import ChartOptions
 from longshore_cli.client import Json
 from longshore_cli.cluster import ClusterKind
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXPECTED, CliError, explain
+from longshore_cli.simulate.command import simulate
+from longshore_cli.simulate.errors import EXIT_BAD_INPUT, BadInput
 from longshore_cli.target import Target, kubeconfig_path
 from longshore_cli.transfer import copy
 from longshore_cli.watch import follow as watching
@@ -37,7 +39,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except (CliError, *EXPECTED) as error:
             _print_error(error if isinstance(error, CliError) else explain(error))
-            raise typer.Exit(EXIT_FAILED) from None
+            raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED) from None
 
 
 app = typer.Typer(
@@ -248,6 +250,9 @@ def quickstart(
         manifest or quickstart_steps.default_manifest(),
     )
     quickstart_steps.run(plan, _console())
+
+
+app.command()(simulate)
 
 
 @app.command()

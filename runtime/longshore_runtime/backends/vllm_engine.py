@@ -230,7 +230,8 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
         "disable_log_stats": False,
     }
     if options.kv_cache is not None:
-        arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache)
+        # The field is for the whole engine, vLLM's argument for each of its GPUs.
+        arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size
     arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(spec)
     return arguments | options.extra_args
 

@@ -1,0 +1,106 @@
+"""The simulated job of a spec: `job_of`, and what a manifest says of rewards, KV cache and KL penalty besides."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from kubernetes.utils.quantity import parse_quantity
+
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.spec import RLJobSpec
+from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.sim.hardware import ModelShape
+from longshore.sim.job import Rewards, SimJob, job_of
+from longshore.sim.profile import Profile
+from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
+from longshore_cli.simulate.errors import BadInput
+from longshore_cli.simulate.inputs import Inputs
+
+_NUM_STEPS: Final = 20
+_LONGEST_PERIOD: Final = 60
+"""Longer periods of tail batching are cut off."""
+_TASK_REWARD_S: Final = 0.001
+"""Comparing an answer of the built-in task."""
+_COSTS: Final = (RewardKind.MATHS, RewardKind.JUDGE, RewardKind.CODE)
+"""Cheapest first; those that are not named are cheaper."""
+
+
+def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
+    """The job of a spec, with every trainer replica that its GPUs hold; BadInput where it cannot be simulated."""
+    simulated = _as_simulated(spec)
+    profile = _profile(inputs.profile, simulated, inputs.model)
+    try:
+        job = job_of(simulated, inputs.model, inputs.gpu, inputs.lengths, profile)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    layout = replace(
+        job.trainer,
+        gpus_per_replica=spec.trainer.ranks_per_replica if spec.workers.gpus_per_pod else 1,
+        num_extra_forwards=job.trainer.num_extra_forwards + (spec.algorithm.kl_coefficient > 0),
+    )
+    return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions))
+
+
+def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
+    """All GPUs train; a pod without GPUs has one engine on what stands for one GPU."""
+    engine, trainer = spec.rollout.engine, spec.trainer.model_copy(update={"data_parallel_size": None})
+    if not spec.workers.gpus_per_pod:
+        engine = engine.model_copy(update={"tensor_parallel_size": 1})
+    rollout = spec.rollout.model_copy(update={"engine": engine})
+    return spec.model_copy(update={"trainer": trainer, "rollout": rollout})
+
+
+def period(spec: RLJobSpec) -> int:
+    """Rounds from one long round of tail batching to the next: what one short round defers, P0 times over."""
+    num_prompts = spec.algorithm.prompts_per_step
+    num_deferred = math.ceil(spec.rollout.tail_batching.prompt_factor * num_prompts) - num_prompts
+    return math.ceil(num_prompts / num_deferred) + 1 if num_deferred else 1
+
+
+def default_num_steps(spec: RLJobSpec) -> int:
+    """Whole periods of tail batching: a part of one has too few long rounds, and looks quicker than the job is."""
+    rounds = period(spec)
+    return rounds * math.ceil(_NUM_STEPS / rounds) if rounds <= _LONGEST_PERIOD else _LONGEST_PERIOD
+
+
+def _profile(profile: Profile, spec: RLJobSpec, model: ModelShape) -> Profile:
+    """With the KV cache that the manifest gives an engine; measured capacities go before."""
+    engine = spec.rollout.engine
+    if engine.kv_cache is None or engine.tensor_parallel_size in profile.kv_capacity_tokens:
+        return profile
+    try:
+        num_bytes = parse_quantity(engine.kv_cache)
+    except ValueError as error:
+        raise BadInput(f"spec.rollout.engine.kvCache: {engine.kv_cache!r} is no quantity") from error
+    capacity = {engine.tensor_parallel_size: int(num_bytes // model.kv_bytes_per_token)}
+    return profile.model_copy(update={"kv_capacity_tokens": profile.kv_capacity_tokens | capacity})
+
+
+def _rewards(rewards: Rewards, functions: Sequence[RewardFunction]) -> Rewards:
+    """Functions of single domains score prompts in turn; otherwise the costliest function stands for all."""
+    times: RewardTimes
+    if len(functions) > 1 and all(one.domains for one in functions):
+        times = MixedRewards(tuple(_reward_times(one) for one in functions))
+    else:
+        times = _reward_times(max(functions, key=lambda one: _COSTS.index(one.kind) if one.kind in _COSTS else -1))
+    return replace(rewards, times=times, adaptive_timeout=_adaptive_timeout(functions))
+
+
+def _reward_times(function: RewardFunction) -> RewardTimes:
+    match function.kind:
+        case RewardKind.TASK:
+            return MathsRewards(_TASK_REWARD_S)
+        case RewardKind.CODE:
+            return CodeRewards(timeout_s=function.code.max_timeout_s)
+        case RewardKind.JUDGE:
+            return JudgeRewards()
+        case _:
+            return MathsRewards()
+
+
+def _adaptive_timeout(functions: Sequence[RewardFunction]) -> TimeoutKnobs | None:
+    for one in functions:
+        if one.kind is RewardKind.CODE and one.code.adaptive_timeout:
+            return TimeoutKnobs(one.code.timeout_factor, one.code.min_timeout_s, one.code.max_timeout_s)
+    return None

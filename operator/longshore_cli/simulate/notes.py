@@ -1,0 +1,66 @@
+"""What a simulation assumes, in sentences."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from longshore.api.rollout import Strategy
+from longshore.api.spec import RLJobSpec
+from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
+from longshore_cli import format as fmt
+from longshore_cli.simulate.inputs import Inputs
+from longshore_cli.simulate.variants import Variant
+
+
+def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
+    """Of the inputs and of the strategies."""
+    spec = inputs.spec
+    yield lengths_note(inputs)
+    if inputs.trace is not None:
+        yield from trace_notes(inputs.trace, spec)
+    yield from _hardware_notes(inputs)
+    if spec.trainer.data_parallel_size is not None:
+        yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
+    if spec.algorithm.dynamic_sampling:
+        yield "Dynamic sampling: rewards are made up, half of them right and the longest prompts the hardest."
+    if any(variant.spec.rollout.is_pipelined for variant in variants):
+        yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
+    if any(variant.strategy is Strategy.PARTIAL_ROLLOUT for variant in variants):
+        yield "PartialRollout trains on tokens of older weights: it needs rollout.onPolicy: Relaxed."
+
+
+def lengths_note(inputs: Inputs) -> str:
+    """Where the lengths come from."""
+    longest = inputs.spec.algorithm.max_response_tokens
+    if inputs.trace is None:
+        return (
+            f"Lengths: a long-tailed default scaled to maxResponseTokens, {longest:,}; "
+            "pass recorded ones with --lengths."
+        )
+    trace = inputs.trace
+    tokens = [length for group in trace.lengths.responses for length in group]
+    return (
+        f"Lengths: {fmt.count(trace.num_responses, 'recorded response')} to {fmt.count(trace.num_prompts, 'prompt')}, "
+        f"median {median(tokens):,.0f}, longest {max(tokens):,}."
+    )
+
+
+def trace_notes(trace: Trace, spec: RLJobSpec) -> Iterator[str]:
+    """What was done to a trace."""
+    if trace.num_clipped:
+        cut = f"{fmt.count(trace.num_clipped, 'response')} of {trace.num_responses:,}"
+        yield f"{cut} cut at maxResponseTokens, {spec.algorithm.max_response_tokens:,}, where the job would cut them."
+    if not trace.has_prompt_ids:
+        size = spec.algorithm.responses_per_prompt
+        yield f"The trace has no column {PROMPT}: every {size} rows count as the responses of one prompt."
+    if trace.ignored_columns:
+        yield f"Only {NUM_TOKENS} and {PROMPT} are read, not {', '.join(trace.ignored_columns)}."
+
+
+def _hardware_notes(inputs: Inputs) -> Iterator[str]:
+    workers, gpu = inputs.spec.workers, inputs.gpu.name
+    if inputs.assumes_gpu:
+        yield f"GPUs: {gpu}, for want of --gpu-type."
+    if workers.gpus_per_pod == 0:
+        yield f"Worker pods without GPUs are simulated with one {gpu} each."
+    elif not workers.has_accelerator:
+        yield f"GPUs of the kind {workers.gpu_resource_name} are pretended; they are simulated as {gpu}."

@@ -1,0 +1,149 @@
+"""What a simulation found, as a model: the table and `--json` show the same figures."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Final
+
+from pydantic import Field
+
+from longshore.api.base import ApiModel
+from longshore.api.rollout import OnPolicy, Strategy
+from longshore.sim.result import SimResult
+from longshore_cli import format as fmt
+from longshore_cli.simulate.advice import advice
+from longshore_cli.simulate.inputs import Inputs
+from longshore_cli.simulate.variants import Run, Skipped
+
+_LARGE_BIAS: Final = 0.1
+"""Of the mean length of trained responses: from here on it is told."""
+_LONG_WAIT: Final = 0.1
+"""Share of a step, from which on waiting for rewards is told."""
+
+
+class Outcome(ApiModel):
+    """One strategy on so many GPUs; means over the simulated steps."""
+
+    num_gpus: int
+    strategy: Strategy
+    on_policy: OnPolicy
+    """Relaxed: it trains on tokens of older weights."""
+    is_given: bool
+    """Whether it is the manifest's own strategy."""
+    step_s: float = Field(alias="stepSeconds")
+    """The sum of the four below."""
+    rollout_s: float = Field(alias="rolloutSeconds")
+    reward_wait_s: float = Field(alias="rewardWaitSeconds")
+    """From the end of the rollout until its last reward."""
+    train_s: float = Field(alias="trainSeconds")
+    """From then, with the switch to training."""
+    publish_s: float = Field(alias="publishSeconds")
+    """From then, with the switch to rollout."""
+    tokens_per_s: float = Field(alias="tokensPerSecond")
+    """Trained response tokens."""
+    samples_per_s: float = Field(alias="samplesPerSecond")
+    """Trained responses."""
+    bubble_share: float
+    gpu_hours: float
+    """Of algorithm.steps."""
+    off_policy_share: float
+    """Trained tokens that older weights had sampled."""
+    speedup: float
+    """Step time of Synchronous over step time of this."""
+    selection_bias: float
+    """Mean length of trained responses over that of all responses of the same draws, less 1."""
+    num_preemptions: int
+
+
+class SkippedStrategy(ApiModel):
+    """A strategy that was not simulated."""
+
+    strategy: Strategy
+    reason: str
+
+
+class Report(ApiModel):
+    """A whole simulation."""
+
+    name: str
+    """Of the RLJob."""
+    model: str
+    gpu_type: str
+    num_steps: int
+    """Simulated."""
+    outcomes: list[Outcome]
+    skipped: list[SkippedStrategy]
+    num_clipped_lengths: int
+    """Responses of the trace that were cut at maxResponseTokens."""
+    notes: list[str]
+    """What was assumed."""
+    advice: str
+    """What to change in the manifest."""
+
+
+def report(
+    inputs: Inputs, runs: Sequence[Run], skipped: Sequence[Skipped], num_steps: int, notes: Sequence[str]
+) -> Report:
+    """All figures of the runs."""
+    trace, hours_of = inputs.trace, inputs.spec.algorithm.steps
+    outcomes = [outcome(run, _baseline(runs, run.num_gpus), hours_of) for run in runs]
+    return Report(
+        name=inputs.name,
+        model=inputs.model.name,
+        gpu_type=inputs.gpu.name,
+        num_steps=num_steps,
+        outcomes=outcomes,
+        skipped=[SkippedStrategy(strategy=one.strategy, reason=one.reason) for one in skipped],
+        num_clipped_lengths=trace.num_clipped if trace else 0,
+        notes=[*notes, *_findings(outcomes)],
+        advice=advice(inputs.spec, runs),
+    )
+
+
+def outcome(run: Run, baseline: SimResult, num_steps: int) -> Outcome:
+    """Figures of a run, for a job of so many steps."""
+    result = run.result
+    return Outcome(
+        num_gpus=run.num_gpus,
+        strategy=run.variant.strategy,
+        on_policy=run.variant.on_policy,
+        is_given=run.variant.is_given,
+        step_s=result.mean_step_s,
+        rollout_s=fmean(step.rollout_s for step in result.steps),
+        reward_wait_s=fmean(step.reward_wait_s for step in result.steps),
+        train_s=fmean(step.train_s for step in result.steps),
+        publish_s=fmean(step.publish_s for step in result.steps),
+        tokens_per_s=result.tokens_per_s,
+        samples_per_s=result.samples_per_s,
+        bubble_share=result.bubble_share,
+        gpu_hours=result.gpu_hours / len(result.steps) * num_steps,
+        off_policy_share=result.off_policy_share,
+        speedup=baseline.mean_step_s / result.mean_step_s,
+        selection_bias=result.selection_bias,
+        num_preemptions=sum(step.num_preemptions for step in result.steps),
+    )
+
+
+def _baseline(runs: Sequence[Run], num_gpus: int) -> SimResult:
+    """Synchronous on as many GPUs; it is always simulated."""
+    return next(run.result for run in runs if run.num_gpus == num_gpus and run.variant.strategy is Strategy.SYNCHRONOUS)
+
+
+def _findings(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What distorts the figures, or takes time that the user can win back."""
+    has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
+    for one in outcomes:
+        name = f"{one.strategy} on {one.num_gpus} GPUs" if has_several_sizes else str(one.strategy)
+        if abs(one.selection_bias) > _LARGE_BIAS:
+            word = "shorter" if one.selection_bias < 0 else "longer"
+            by = fmt.share(abs(one.selection_bias))
+            yield f"{name}: trained responses are {by} {word} than those of its draws; more --steps even that out."
+        if one.reward_wait_s > _LONG_WAIT * one.step_s:
+            yield (
+                f"{name}: {fmt.duration(one.reward_wait_s)} of every step pass in waiting for rewards; "
+                "raise reward.pods or reward.workersPerPod."
+            )
+        if one.num_preemptions:
+            yield (
+                f"{name}: engines preempted {fmt.count(one.num_preemptions, 'request')}; "
+                "raise gpuMemoryUtilization or lower maxNumSeqs."
+            )

@@ -1,0 +1,72 @@
+"""A report on the terminal."""
+
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from longshore.api.rollout import OnPolicy
+from longshore.api.spec import RLJobSpec
+from longshore_cli import format as fmt
+from longshore_cli.simulate.report import Outcome, Report
+
+_FIGURES: Final = ("step", "tokens/s", "samples/s", "bubble", "GPU hours", "off-policy", "speedup")
+
+
+def title(report: Report, spec: RLJobSpec) -> str:
+    """The job in one line."""
+    algorithm, engine = spec.algorithm, spec.rollout.engine
+    gpus = ", ".join(str(num_gpus) for num_gpus in dict.fromkeys(one.num_gpus for one in report.outcomes))
+    return (
+        f"{report.name}: {report.model} on {gpus} x {report.gpu_type}, TP {engine.tensor_parallel_size}, "
+        f"{algorithm.prompts_per_step} x {algorithm.responses_per_prompt} responses "
+        f"up to {algorithm.max_response_tokens:,} tokens"
+    )
+
+
+def outcomes_table(report: Report) -> Table:
+    """A row for every strategy, in sections by number of GPUs."""
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    drawn.add_column("GPUs", justify="right")
+    drawn.add_column("strategy")
+    for name in _FIGURES:
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for index, one in enumerate(report.outcomes):
+        following = report.outcomes[index + 1 : index + 2]
+        ends_section = any(other.num_gpus != one.num_gpus for other in following)
+        drawn.add_row(*cells(one), style="bold" if one.is_given else "", end_section=ends_section)
+    return drawn
+
+
+def cells(one: Outcome) -> tuple[str, ...]:
+    """A row."""
+    relaxed = ", relaxed" if one.on_policy is OnPolicy.RELAXED else ""
+    return (
+        str(one.num_gpus),
+        f"{one.strategy}{relaxed}{' *' if one.is_given else ''}",
+        fmt.duration(one.step_s),
+        f"{one.tokens_per_s:,.0f}",
+        f"{one.samples_per_s:,.1f}",
+        fmt.share(one.bubble_share),
+        f"{one.gpu_hours:,.1f}" if one.gpu_hours >= 1 else f"{one.gpu_hours:.2g}",
+        fmt.share(one.off_policy_share),
+        f"{one.speedup:.2f}x",
+    )
+
+
+def sentences(report: Report, num_steps: int) -> list[str]:
+    """What the table leaves out; the advice comes last."""
+    steps = f"{fmt.count(report.num_steps, 'step')} simulated; GPU hours are those of all {num_steps:,} steps."
+    own = " * is the manifest's own strategy." if any(one.is_given for one in report.outcomes) else ""
+    skipped = [f"{one.strategy} is left out: {one.reason}." for one in report.skipped]
+    return [steps + own, *report.notes, *skipped]
+
+
+def show(report: Report, spec: RLJobSpec, console: Console) -> None:
+    """Print everything."""
+    console.print(title(report, spec), style="bold", markup=False, soft_wrap=True)
+    console.print(outcomes_table(report))
+    for sentence in sentences(report, spec.algorithm.steps):
+        console.print(sentence, style="dim", markup=False, soft_wrap=True)
+    console.print(report.advice, style="bold green", markup=False, soft_wrap=True)

@@ -1,0 +1,122 @@
+"""The job as given, and the same job under other strategies and on other numbers of GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
+from longshore.api.spec import RLJobSpec
+from longshore.sim.result import SimResult
+from longshore_cli.simulate.errors import BadInput, sentence
+
+_LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The job under one strategy."""
+
+    spec: RLJobSpec
+    is_given: bool
+    """Whether it is the manifest's own strategy."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Its strategy."""
+        return self.spec.rollout.strategy
+
+    @property
+    def on_policy(self) -> OnPolicy:
+        """Whether it trains on tokens of older weights, whatever the manifest allows."""
+        return OnPolicy.RELAXED if self.spec.rollout.keeps_tokens else OnPolicy.STRICT
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant on so many GPUs, simulated."""
+
+    variant: Variant
+    num_gpus: int
+    result: SimResult
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A strategy that is not simulated."""
+
+    strategy: Strategy
+    reason: str
+
+
+def variants(spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool) -> tuple[list[Variant], list[Skipped]]:
+    """Synchronous, which the others are compared with, and every wanted strategy that the spec can have."""
+    found: list[Variant] = []
+    skipped: list[Skipped] = []
+    for strategy in (one for one in Strategy if one in wanted or one is Strategy.SYNCHRONOUS):
+        is_given = strategy is spec.rollout.strategy
+        try:
+            variant = Variant(spec if is_given else with_strategy(spec, strategy), is_given)
+        except ValidationError as error:
+            skipped.append(Skipped(strategy, sentence(error)))
+            continue
+        if strict_only and variant.on_policy is OnPolicy.RELAXED:
+            skipped.append(Skipped(strategy, "trains on tokens of older weights"))
+        else:
+            found.append(variant)
+    return found, skipped
+
+
+def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
+    """The same job under another strategy; `leftovers` goes where the strategy cannot have it, and a strategy that
+    keeps tokens relaxes `onPolicy`. ValidationError where the rest of the spec forbids it."""
+    given = spec.rollout
+    keeps = strategy is Strategy.PARTIAL_ROLLOUT
+    loses_leftovers = strategy in _LEAVE_NOTHING or (keeps and given.leftovers is Leftovers.DROP_TOKENS)
+    return _changed(
+        spec,
+        rollout={
+            "strategy": strategy,
+            "on_policy": OnPolicy.RELAXED if keeps else given.on_policy,
+            "leftovers": None if loses_leftovers else given.leftovers,
+        },
+    )
+
+
+def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
+    """The same job with more or fewer pods, and as many trainer replicas as they hold."""
+    per_pod = max(1, spec.workers.gpus_per_pod)
+    if num_gpus < 1 or num_gpus % per_pod:
+        raise BadInput(f"--gpus: {num_gpus} GPUs do not fill pods of {per_pod} (workers.gpusPerPod)")
+    if num_gpus == total_gpus(spec):
+        return spec
+    try:
+        return _changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
+    except ValidationError as error:
+        raise BadInput(f"--gpus: {num_gpus}: {sentence(error)}") from error
+
+
+def total_gpus(spec: RLJobSpec) -> int:
+    """GPUs of all pods; a pod without GPUs counts as one."""
+    return spec.workers.replicas * max(1, spec.workers.gpus_per_pod)
+
+
+def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:
+    """What to change in the rollout of a manifest, as fragments of a sentence."""
+    changes = []
+    if chosen.strategy is not given.strategy:
+        changes.append(f"set spec.rollout.strategy: {chosen.strategy}")
+    if chosen.leftovers is not given.leftovers:
+        changes.append("remove spec.rollout.leftovers")
+    if chosen.on_policy is not given.on_policy:
+        changes.append(f"set spec.rollout.onPolicy: {chosen.on_policy}")
+    return changes
+
+
+def _changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
+    """Fields of some sections replaced, and all rules checked again."""
+    stored = spec.model_dump(by_alias=False)
+    for name, fields in sections.items():
+        stored[name] |= fields
+    return RLJobSpec.model_validate(stored, by_name=True)

@@ -1,0 +1,204 @@
+"""`longshore simulate`: figures of the real simulator, as a table, as JSON and as a picture."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from longshore.api.rollout import Strategy
+from tests.unit.cli.simulated import Json, manifest, run, simulated
+
+STEPS = ("--steps", "5")
+_OUTCOME_KEYS = {
+    "numGpus", "strategy", "onPolicy", "isGiven", "stepSeconds", "rolloutSeconds", "rewardWaitSeconds", "trainSeconds",
+    "publishSeconds", "tokensPerSecond", "samplesPerSecond", "bubbleShare", "gpuHours", "offPolicyShare", "speedup",
+    "selectionBias", "numPreemptions",
+}  # fmt: skip
+
+
+def report(*arguments: str | Path) -> Json:
+    found: Json = json.loads(simulated(*arguments, "--json").stdout)
+    return found
+
+
+def by_strategy(found: Json) -> dict[str, Json]:
+    return {one["strategy"]: one for one in found["outcomes"]}
+
+
+def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path), *STEPS)
+    assert found.keys() == {
+        "name", "model", "gpuType", "numSteps", "outcomes", "skipped", "numClippedLengths", "notes", "advice",
+    }  # fmt: skip
+    assert (found["name"], found["model"], found["gpuType"], found["numSteps"]) == ("small", "Qwen2.5-7B", "H100", 5)
+    outcomes = by_strategy(found)
+    assert list(outcomes) == list(Strategy)
+    baseline = outcomes["Synchronous"]
+    assert baseline["isGiven"] and baseline["speedup"] == 1
+    for one in outcomes.values():
+        assert one.keys() == _OUTCOME_KEYS
+        assert one["numGpus"] == 4
+        assert one["speedup"] == pytest.approx(baseline["stepSeconds"] / one["stepSeconds"])
+        assert one["samplesPerSecond"] == pytest.approx(32 / one["stepSeconds"])
+        assert one["gpuHours"] == pytest.approx(100 * 4 * one["stepSeconds"] / 3600)
+        parts = ("rolloutSeconds", "rewardWaitSeconds", "trainSeconds", "publishSeconds")
+        assert one["stepSeconds"] == pytest.approx(sum(one[part] for part in parts))
+        assert (one["onPolicy"] == "Relaxed") == (one["offPolicyShare"] > 0)
+
+
+def test_the_same_command_prints_the_same(tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    assert report(path, "--steps", "2") == report(path, "--steps", "2")
+
+
+def test_the_table_shows_what_json_says(tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    found, shown = report(path, *STEPS), simulated(path, *STEPS).stdout
+    for name, one in by_strategy(found).items():
+        row = next(line for line in shown.splitlines() if f" {name}" in line and "x" in line.split()[-1])
+        assert f"{one['speedup']:.2f}x" in row
+        assert f"{one['tokensPerSecond']:,.0f}" in row
+        assert ("relaxed" in row) == (one["onPolicy"] == "Relaxed")
+        assert (" * " in row) == one["isGiven"]
+    assert all(note in shown for note in found["notes"])
+    assert shown.rstrip().endswith(found["advice"])
+    assert max(len(line) for line in shown.splitlines() if "|" in line or "─" in line) <= 100
+
+
+def test_the_advice_is_the_change_to_the_quickest_strict_strategy(tmp_path: Path) -> None:
+    slow = report(manifest(tmp_path), "--strategies", "TailBatching")
+    assert "set spec.rollout.strategy: TailBatching" in slow["advice"]
+    best = by_strategy(slow)["TailBatching"]
+    assert best["speedup"] > 1.01
+    kept = report(manifest(tmp_path, rollout__strategy="TailBatching"), "--strategies", "TailBatching")
+    assert kept["advice"].startswith("Keep spec.rollout.strategy: TailBatching")
+    assert by_strategy(kept)["TailBatching"]["stepSeconds"] == best["stepSeconds"]
+
+
+def test_advice_names_every_field_that_stands_in_the_way(tmp_path: Path) -> None:
+    rollout = {"strategy": "ReorderRollout", "onPolicy": "Relaxed", "leftovers": "KeepTokens"}
+    found = report(manifest(tmp_path, rollout=rollout), "--strategies", "ReorderRollout", *STEPS)
+    assert "set spec.rollout.strategy: Synchronous and remove spec.rollout.leftovers" in found["advice"]
+    assert by_strategy(found)["ReorderRollout"]["onPolicy"] == "Relaxed"
+
+
+def test_strict_only_leaves_out_what_trains_on_older_tokens_and_says_so(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path), "--strict-only", "--steps", "1")
+    assert all(one["onPolicy"] == "Strict" for one in found["outcomes"])
+    assert [one["strategy"] for one in found["skipped"]] == ["PartialRollout"]
+
+
+def test_strategies_that_the_rest_of_the_manifest_forbids_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path, algorithm__name="ReinforcePlusPlus"), "--steps", "1")
+    assert [one["strategy"] for one in found["skipped"]] == ["GroupPipeline"]
+    assert "rollout.handover: ReinforcePlusPlus needs the whole batch" in found["skipped"][0]["reason"]
+    shown = simulated(manifest(tmp_path, algorithm__name="ReinforcePlusPlus"), "--steps", "1").stdout
+    assert "GroupPipeline is left out" in shown
+
+
+def test_more_gpus_make_rounds_shorter_and_cost_more_hours(tmp_path: Path) -> None:
+    path = manifest(tmp_path, trainer__dataParallelSize=2)
+    found = report(path, "--gpus", "4,8,16", "--strategies", "Synchronous", *STEPS)
+    assert [one["numGpus"] for one in found["outcomes"]] == [4, 8, 16]
+    for fewer, more in pairwise(found["outcomes"]):
+        assert more["stepSeconds"] < fewer["stepSeconds"]
+        assert more["gpuHours"] > fewer["gpuHours"]
+        assert more["speedup"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "higher"),
+    [
+        ({"algorithm__promptsPerUpdate": 2}, "trainSeconds"),
+        ({"algorithm__klCoefficient": 0.1}, "trainSeconds"),
+        ({"algorithm__dynamicSampling": True}, "rolloutSeconds"),
+        ({"rollout__admission": {"maxActivePerEngine": 1}}, "rolloutSeconds"),
+        ({"rollout__engine": {"maxNumSeqs": 1}}, "rolloutSeconds"),
+        ({"reward__workersPerPod": 1}, "rewardWaitSeconds"),
+        ({"reward": {"functions": [{"name": "code", "kind": "Code"}]}}, "rewardWaitSeconds"),
+        ({"reward": {"functions": [{"name": "judge", "kind": "Judge", "judge": {"modelPath": "m"}}]}},
+         "rewardWaitSeconds"),
+    ],
+)  # fmt: skip
+def test_fields_of_the_manifest_count(tmp_path: Path, changes: Json, higher: str) -> None:
+    options = ("--strategies", "Synchronous", *STEPS)
+    plain, changed = (report(manifest(tmp_path, **fields), *options)["outcomes"][0] for fields in ({}, changes))
+    assert changed[higher] > plain[higher]
+
+
+def test_a_small_kv_cache_preempts_and_the_report_says_so(tmp_path: Path) -> None:
+    # 57,344 bytes of KV cache per token.
+    small = manifest(tmp_path, rollout__engine={"kvCache": "100Mi"})
+    found = report(small, "--strategies", "Synchronous", *STEPS)
+    assert found["outcomes"][0]["numPreemptions"] > 0
+    assert any("preempted" in note for note in found["notes"])
+
+
+def test_split_engines_decode_a_long_response_sooner_and_split_replicas_update_less_each(tmp_path: Path) -> None:
+    options = ("--strategies", "Synchronous", *STEPS)
+    split = {
+        "rollout__engine": {"tensorParallelSize": 2},
+        "trainer": {"backend": "Megatron", "tensorParallelSize": 2},
+    }
+    plain, changed = (report(manifest(tmp_path, **fields), *options)["outcomes"][0] for fields in ({}, split))
+    assert changed["rolloutSeconds"] < plain["rolloutSeconds"]
+    assert changed["trainSeconds"] < plain["trainSeconds"]
+    assert "TP 2" in simulated(manifest(tmp_path, **split), *options).stdout
+
+
+def test_recorded_lengths_decide_the_rollout(tmp_path: Path) -> None:
+    short, long = tmp_path / "short.csv", tmp_path / "long.jsonl"
+    short.write_text("prompt,num_tokens,score\n" + "".join(f"{row % 8},{20 + row},1\n" for row in range(32)))
+    long.write_text("".join(f'{{"num_tokens": {900 + 5 * row}}}\n' for row in range(32)))
+    options = ("--strategies", "Synchronous", *STEPS)
+    quick, slow = (report(manifest(tmp_path), "--lengths", path, *options) for path in (short, long))
+    assert quick["outcomes"][0]["rolloutSeconds"] < slow["outcomes"][0]["rolloutSeconds"] / 5
+    assert quick["numClippedLengths"] == 0
+    assert slow["numClippedLengths"] == 7
+    assert any("7 responses of 32 cut at maxResponseTokens, 1,024" in note for note in slow["notes"])
+    assert any("every 4 rows count as the responses of one prompt" in note for note in slow["notes"])
+    assert any("not score" in note for note in quick["notes"])
+
+
+def test_a_profile_replaces_modelled_costs(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("publishSeconds: 50\nkvCapacityTokens: {1: 90000}\n")
+    found = report(manifest(tmp_path), "--profile", profile, "--strategies", "Synchronous", *STEPS)
+    assert found["outcomes"][0]["publishSeconds"] > 50
+
+
+def test_other_gpus_and_models_take_other_times(tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    h100, h20 = (
+        report(path, "--strategies", "Synchronous", "--gpu-type", gpu, *STEPS)["outcomes"][0] for gpu in ("H100", "H20")
+    )
+    assert h20["trainSeconds"] > h100["trainSeconds"]
+
+
+def test_the_built_in_model_needs_no_name_and_assumptions_are_told(tmp_path: Path) -> None:
+    fields = {"model": {"builtin": "Tiny"}, "workers__gpuResourceName": "longshore.dev/pretend-gpu"}
+    shown = run(manifest(tmp_path, **fields), "--steps", "1")
+    assert shown.exit_code == 0
+    assert "Tiny on 4 x H100" in shown.stdout
+    assert "are pretended" in shown.stdout
+    assert "for want of --gpu-type" in shown.stdout
+    assert "long-tailed default scaled to maxResponseTokens, 1,024" in shown.stdout
+
+
+def test_by_default_whole_periods_of_tail_batching_are_simulated(tmp_path: Path) -> None:
+    third = manifest(tmp_path, rollout__tailBatching={"promptFactor": 1.5})
+    assert report(third, "--strategies", "TailBatching")["numSteps"] == 21
+
+
+def test_the_timeline_is_a_picture_of_every_strategy_on_the_first_number_of_gpus(tmp_path: Path) -> None:
+    picture = tmp_path / "timeline.svg"
+    options = ("--strategies", "TailBatching", "--gpus", "4,8", *STEPS, "--timeline", picture)
+    shown = simulated(manifest(tmp_path), *options)
+    assert "The timeline is in" in shown.stdout
+    root = ElementTree.fromstring(picture.read_text())
+    assert root.tag.endswith("svg")
+    first = picture.read_bytes()
+    simulated(manifest(tmp_path), *options)
+    assert picture.read_bytes() == first

@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     seeds = parser.parse_args().seeds
     if not in_coordinator():
-        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(0).workers.replicas)
+        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(0))
     configure_logging()
     with ray_head() as settings:
         runs = [train(settings, seed) for seed in seeds]

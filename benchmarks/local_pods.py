@@ -10,15 +10,19 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from longshore.api import contract
 from longshore.api.names import Component
+from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.settings import Settings
 
-_COORDINATOR_IP = "127.30.0.1"
+_COORDINATOR_IP: Final = "127.30.0.1"
+_SPEC_FILE: Final = "spec.json"
 
 
 def in_coordinator() -> bool:
@@ -26,17 +30,22 @@ def in_coordinator() -> bool:
     return os.environ.get(contract.ENV_COMPONENT) == Component.COORDINATOR
 
 
-def run_in_coordinator(module: str, arguments: Sequence[str], num_workers: int) -> int:
-    """Start worker pods and run `module` in the coordinator pod; returns its exit status."""
+def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec) -> int:
+    """Start the worker pods of a job and run `module` in its coordinator pod, which ends if one of them fails; returns
+    its exit status.
+    """
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))
         (root / "storage").mkdir()
         (root / "token").write_text(secrets.token_hex(32))
-        for index in range(num_workers):
-            environment = _environment(root, Component.WORKER, index, f"127.30.1.{index + 1}")
-            stack.enter_context(_worker(environment, root / f"worker-{index}.log"))
+        (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
         environment = _environment(root, Component.COORDINATOR, 0, _COORDINATOR_IP)
-        return subprocess.run([sys.executable, "-m", module, *arguments], env=environment, check=False).returncode
+        coordinator = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
+        stack.callback(coordinator.terminate)
+        for index in range(spec.workers.replicas):
+            environment = _environment(root, Component.WORKER, index, f"127.30.1.{index + 1}")
+            stack.enter_context(_worker(environment, root / f"worker-{index}.log", coordinator))
+        return coordinator.wait()
 
 
 @contextlib.contextmanager
@@ -71,7 +80,7 @@ def _environment(root: Path, component: Component, index: int, ip: str) -> dict[
         contract.ENV_POD_NAME: f"bench-{component.value}-{index}",
         contract.ENV_POD_IP: ip,
         contract.ENV_COORDINATOR_ADDRESS: _COORDINATOR_IP,
-        contract.ENV_CONFIG: str(root / "spec.json"),
+        contract.ENV_CONFIG: str(root / _SPEC_FILE),
         contract.ENV_STORAGE: str(root / "storage"),
         contract.ENV_TERMINATION_LOG: str(root / f"{component.value}-{index}.end"),
         contract.ENV_RAY_AUTH_MODE: "token",
@@ -80,7 +89,7 @@ def _environment(root: Path, component: Component, index: int, ip: str) -> dict[
 
 
 @contextlib.contextmanager
-def _worker(environment: dict[str, str], log: Path) -> Iterator[None]:
+def _worker(environment: dict[str, str], log: Path, coordinator: subprocess.Popen[bytes]) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "longshore_runtime", "worker"],
@@ -89,8 +98,16 @@ def _worker(environment: dict[str, str], log: Path) -> Iterator[None]:
             stderr=output,
             start_new_session=True,
         )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait()
+
+    def watch() -> None:
+        if process.wait() and coordinator.poll() is None:
+            print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
+            coordinator.terminate()
+
+    thread = threading.Thread(target=watch, name=log.stem, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        thread.join()

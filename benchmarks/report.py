@@ -16,17 +16,27 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(
-    name: str, ratios: Mapping[str, Sequence[float]], settings: Mapping[str, Any], raw: Sequence[Mapping[str, Any]]
+    name: str,
+    ratios: Mapping[str, Sequence[float]],
+    settings: Mapping[str, Any],
+    raw: Sequence[Mapping[str, Any]],
+    **tables: Mapping[str, Any],
 ) -> None:
-    """Keep the raw figures in `results/NAME.json` and print the summary."""
+    """Keep the raw figures in `results/NAME.json` and print the summary; `tables` are further parts of it."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     machine = {"machine": platform.machine(), "python": platform.python_version()}
     summary = {
         "name": name,
-        "ratios": {key: {k: round(v, 3) for k, v in spread(values).items()} for key, values in ratios.items()},
+        "ratios": spreads(ratios),
+        **tables,
         "settings": {**settings, **machine},
         "raw": f"benchmarks/results/{path.name}",
     }
     path.write_text(json.dumps({**summary, "runs": list(raw)}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary))
+
+
+def spreads(columns: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Minimum, median and maximum of each, rounded."""
+    return {name: {key: round(value, 3) for key, value in spread(values).items()} for name, values in columns.items()}

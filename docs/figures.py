@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from docs.paper_figures import paper_figures
 from longshore.api.rollout import Rollout, Strategy
 from longshore.api.status import RoundKind
 from longshore.policy.draws import DrawCursor
@@ -86,6 +87,7 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "longshore"
     _ASSETS.mkdir(exist_ok=True)
     tail_batching()
+    paper_figures()
 
 
 if __name__ == "__main__":

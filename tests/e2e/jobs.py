@@ -111,10 +111,10 @@ class Job:
     def output(self) -> Path:
         """The job's output directory, on the disk of the embedded cluster."""
         volumes = json.loads(self.cluster.kubectl("get", "pv", "-o", "json"))["items"]
-        claim = f"{self.name}-storage"
+        job = json.loads(self.cluster.kubectl("get", "rljob", self.name, "-o", "json"))
+        claim = job["spec"]["storage"].get("claimName", names.storage_claim(self.name))
         path = next(v["spec"]["hostPath"]["path"] for v in volumes if v["spec"]["claimRef"]["name"] == claim)
-        uid = self.cluster.kubectl("get", "rljob", self.name, "-o", "jsonpath={.metadata.uid}")
-        return Path(path) / names.default_output(self.name, uid)
+        return Path(path) / names.default_output(self.name, job["metadata"]["uid"])
 
     def ledger(self) -> list[Json]:
         """Which draws every step consumed."""

@@ -69,7 +69,7 @@ def test_the_model_of_a_job_cannot_change(cluster: Cluster) -> None:
         (
             "no-reward",
             {"reward": {"functions": [{"name": "mine", "kind": "Python", "importPath": "nowhere:score"}], "pods": 0}},
-            "reward.importPath: 'nowhere:score' cannot be imported",
+            "reward.functions[mine].importPath: 'nowhere:score' cannot be imported",
         ),
         (
             "no-engine",

@@ -37,9 +37,11 @@ def fake(model: Path) -> Harness:
 
 @pytest.fixture(scope="session")
 def vllm(model: Path) -> Harness:
-    """vLLM on the CPU, with so few KV blocks that it can be made to preempt."""
+    """vLLM on the CPU, with so few KV blocks that it can be made to preempt, and steps that few prompts fill."""
     options = EngineOptions(
-        max_num_seqs=MAX_NUM_SEQS, enforce_eager=True, extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS}
+        max_num_seqs=MAX_NUM_SEQS,
+        enforce_eager=True,
+        extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS, "max_num_batched_tokens": MAX_CONTEXT_TOKENS},
     )
     torch.set_num_threads(1)  # torch is imported here already, and read the environment then
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)

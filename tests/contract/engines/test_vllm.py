@@ -62,6 +62,15 @@ def test_log_probabilities_stay_right_when_requests_are_preempted(vllm: Harness,
         np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
 
 
+def test_prompts_that_exceed_the_tokens_of_one_step_are_sampled_like_any_other(vllm: Harness, model: Path) -> None:
+    prompts = [tuple(range(first, first + 100)) for first in range(10, 15)]
+    vllm.publish(0)
+    assert sum(map(len, prompts)) > MAX_CONTEXT_TOKENS, "which is what a step computes at most"
+    for prompt, completion in zip(prompts, vllm.finish([request(prompt) for prompt in prompts]), strict=True):
+        expected = reference_log_probs(model, vllm.weights, prompt, completion, 1.0)
+        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+
+
 def test_the_continuation_of_a_partial_response_does_not_repeat_its_random_numbers(vllm: Harness) -> None:
     """With equal weights for every token, equal random numbers would sample equal tokens."""
     flat = {name: np.zeros_like(values) for name, values in vllm.weights.items()}

@@ -1,0 +1,144 @@
+"""Periods of training, job by job in turn on the same engines: the rounds of a period train every draw which they
+start, so that jobs compare sample by sample.
+"""
+
+import contextlib
+import dataclasses
+import queue
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.local_pods import ray_head
+from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import RuntimeStatus
+from longshore.policy.draws import DrawCursor
+from longshore.policy.presets import round_policy
+from longshore.policy.round_policy import BatchShape
+from longshore_runtime.logs import configure_logging
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.run_state import RunState
+from longshore_runtime.session import Session
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.trainer.samples import off_policy_token_share
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.training import Parts
+
+Step = dict[str, Any]
+Run = dict[str, Any]
+
+
+class Keep(Recorder):
+    """Keeps the figures of every step, and writes nothing."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def step(
+        self, state: RunState, result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int
+    ) -> None:
+        self.steps.append(
+            {
+                "kind": result.end.kind.value,
+                "samples": len(trained.samples),
+                "tokens": trained.sums.num_tokens,
+                "max_tokens": max(len(sample.response_tokens) for sample in trained.samples),
+                "rollout_s": times.gen_s,
+                "step_s": times.step_s,
+                "train_s": times.train_s,
+                "publish_s": times.publish_s,
+                "reward_s": times.reward_s,
+                "busy_share": result.busy_share,
+                "sampled_tokens": result.num_sampled_tokens,
+                "decode_steps": result.num_steps,
+                "off_policy_token_share": off_policy_token_share(trained.samples),
+                "trainer_compute_s": trained.compute_s,
+                "first_dispatch_s": trained.first_dispatch_s,
+                "updates": len(trained.updates),
+                "queue_length": queue_length,
+                "draws": sorted(str(group.draw) for group in result.groups),
+            }
+        )
+
+    def activity(self, activity: str) -> None:
+        """Not kept."""
+
+    def resume(self, state: RunState, exported: Any) -> None:
+        """Not kept."""
+
+    def begin(self) -> None:
+        """Not kept."""
+
+    def export(self) -> dict[str, int]:
+        return {}
+
+    def checkpoint(self, checkpoint: Any) -> None:
+        """Not kept."""
+
+    def round_progress(self, state: RunState, progress: Any) -> None:
+        """Not kept."""
+
+
+def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int) -> list[Step]:
+    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+    algorithm = spec.algorithm
+    policy = round_policy(
+        spec.rollout,
+        BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
+        DrawCursor(len(parts.prompts.train), algorithm.seed),
+        groups_per_update=algorithm.groups_per_update,
+        dynamic_sampling=algorithm.dynamic_sampling,
+    )
+    recorder = Keep()
+    loop = GivenLengths(loop_options(spec), dataclasses.replace(parts, policy=policy, recorder=recorder), lengths)
+    loop.restore()
+    if parts.checkpoints.newest() is None:
+        loop.checkpoint()
+    for number in range(num_rounds):
+        loop.step(draining=policy.num_deferred >= (num_rounds - number) * algorithm.prompts_per_step)
+    assert policy.num_deferred == 0, "a period trains every draw that it starts"
+    return recorder.steps
+
+
+def totals(steps: Sequence[Step]) -> dict[str, float]:
+    """Figures of one period: sums over sums, or means over the steps."""
+    num_samples, num_tokens = sum(step["samples"] for step in steps), sum(step["tokens"] for step in steps)
+    rollout_s, step_s = sum(step["rollout_s"] for step in steps), sum(step["step_s"] for step in steps)
+    compute_s = sum(step["trainer_compute_s"] for step in steps)
+    return {
+        "rollout_s_per_trained_sample": rollout_s / num_samples,
+        "decode_steps_per_trained_sample": sum(step["decode_steps"] for step in steps) / num_samples,
+        "step_s": step_s / len(steps),
+        "tokens_trained_per_s": num_tokens / step_s,
+        "bubble_share": 1.0 - sum(step["busy_share"] * step["rollout_s"] for step in steps) / rollout_s,
+        "off_policy_token_share": sum(step["off_policy_token_share"] * step["tokens"] for step in steps) / num_tokens,
+        "trainer_waiting_ratio": 1.0 - compute_s / (step_s - sum(step["publish_s"] for step in steps)),
+        "first_dispatch_s": sum(step["first_dispatch_s"] for step in steps) / len(steps),
+    }
+
+
+@contextlib.contextmanager
+def running(workload: Workload) -> Iterator[Parts]:
+    """In the coordinator pod: engines, trainers and rewards of a workload."""
+    configure_logging()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    with (
+        ray_head() as settings,
+        Session(settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events) as session,
+    ):
+        endless_model(settings.storage / "model")
+        yield session.build()
+
+
+def alternate(workload: Workload, parts: Parts, num_rounds: int) -> dict[str, Run]:
+    """One period of every job in turn."""
+    runs: dict[str, Run] = {}
+    for name, spec in workload.jobs.items():
+        steps = period(spec, parts, workload.lengths, num_rounds)
+        runs[name] = {"job": name, **totals(steps), "steps": steps}
+    assert len({sum(step["samples"] for step in run["steps"]) for run in runs.values()}) == 1, "unequal work"
+    return runs

@@ -1,0 +1,231 @@
+"""Scoring after the rollout against scoring during it, and fixed against adaptive time limits: same responses, same
+real sandboxes on the same number of real workers, alternating in one run.
+
+Responses stand for programs: most pass their test cases, some fail in one, and one in twenty hangs, as in RollPacker,
+section 4.3, in its last case. Those that hang wait rather than compute, so that figures do not depend on how many CPUs
+the machine has. The rollout is pretended: a decode step takes a fixed time.
+
+- Synchronous: scoring begins when the rollout has ended. Only this benchmark can do that.
+- Asynchronous: a response is scored when it has finished; time limits are fixed.
+- Adaptive: likewise, with time limits that follow what correct programs took.
+
+Rounds are those of tail batching: short ones leave little time to hide scoring in. One alternation is a period of each
+arm: every prompt twice, so that half of the adaptive limits begin without an anchor.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.period import Keep, Run, Step, running
+from benchmarks.report import report
+from benchmarks.workload import GivenLengths, Workload, loop_options
+from longshore.api.reward import RewardFunction
+from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.presets import round_policy
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import BatchShape
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.events import WorkerReady
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.run_state import RunState
+from longshore_runtime.settings import Settings
+from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.training import Parts
+from longshore_runtime.types import Completion
+
+WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
+NUM_PROMPTS: Final = 20
+STEPS_PER_PERIOD: Final = 5
+HANGING_SHARE: Final = 0.05
+FAILING_SHARE: Final = 0.25
+
+_CASES: Final = [{"stdin": f"{number}\n", "stdout": f"{number * number}\n"} for number in range(1, 4)]
+_PASSES: Final = "number = int(input())\nprint(sum(number for _ in range(number)))\n"
+_FAILS: Final = "number = int(input())\nprint(number * 2)\n"
+_HANGS: Final = f"import time\nnumber = int(input())\ntime.sleep(600 * (number == 3))\n{_PASSES.splitlines()[1]}\n"
+
+
+class Programs:
+    """A tokenizer that reads any response as a program, equal ones alike."""
+
+    def encode(self, text: str, /, **options: Any) -> list[int]:
+        raise AssertionError("prompts have been tokenised")
+
+    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
+        place = int.from_bytes(blake2b(repr(tuple(tokens)).encode(), digest_size=6).digest(), "big") / 2**48
+        if place < HANGING_SHARE:
+            return _HANGS
+        return _FAILS if place < HANGING_SHARE + FAILING_SHARE else _PASSES
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
+        raise AssertionError("prompts are texts")
+
+
+class HeldBack(RewardPool):
+    """Scores nothing before the rollout has ended."""
+
+    _held: dict[Draw, Mapping[ResponseId, Completion]] | None = None
+
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        """Nothing is scored early."""
+        if self._held is None:
+            self._held = {}
+
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
+        """Keep the group until `forget` tells of the end of the rollout."""
+        if self._held is None:
+            super().score(draw, responses)
+        else:
+            self._held[draw] = responses
+
+    def forget(self, draws: Sequence[Draw]) -> None:
+        """The runner calls this once, when the rollout has ended."""
+        super().forget(draws)
+        held, self._held = self._held, None
+        for draw, responses in (held or {}).items():
+            super().score(draw, responses)
+
+
+ARMS: Final[Mapping[str, tuple[type[RewardPool], bool]]] = {
+    "Synchronous": (HeldBack, False),
+    "Asynchronous": (RewardPool, False),
+    "Adaptive": (RewardPool, True),
+}
+
+
+class KeepRewards(Keep):
+    """Keeps what scoring did as well."""
+
+    def step(
+        self, state: RunState, result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int
+    ) -> None:
+        super().step(state, result, trained, times, queue_length)
+        responses = [one for group in result.groups for one in group.responses]
+        self.steps[-1] |= {
+            "reward_wait_s": times.reward_s,
+            "scoring_s": sum(result.rewards.seconds.values()),
+            "timed_out": sum(one.timed_out for one in responses),
+            "mean_reward": fmean(one.reward for one in responses),
+            "max_queue_depth": result.rewards.max_depth,
+        }
+
+
+@contextmanager
+def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> Iterator[RewardPool]:
+    """A pool whose workers are all ready, and that has learnt nothing yet."""
+    num_workers = WORKLOAD.spec.reward.workers_per_pod
+    lane = Lane((function,), [{"num_cpus": 0, "label_selector": _here()}] * num_workers)
+    pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
+    try:
+        await_workers(pool, parts, num_workers)
+        yield pool
+    finally:
+        pool.stop()
+
+
+def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
+    """Take the events of workers that get ready."""
+    while num_workers:
+        event = parts.events.get(timeout=120.0)
+        assert isinstance(event, WorkerReady), event
+        pool.handle(event)
+        num_workers -= 1
+
+
+def period(pool: RewardPool, parts: Parts) -> list[Step]:
+    """Every prompt twice, from the same weights and the same place in the data: four short rounds and a long one."""
+    spec, recorder = WORKLOAD.spec, KeepRewards()
+    shape = BatchShape(spec.algorithm.prompts_per_step, spec.algorithm.responses_per_prompt)
+    policy = round_policy(spec.rollout, shape, DrawCursor(NUM_PROMPTS, spec.algorithm.seed))
+    parts = dataclasses.replace(parts, policy=policy, recorder=recorder, rewards=pool)
+    loop = GivenLengths(loop_options(spec), parts, WORKLOAD.lengths)
+    loop.restore()
+    if parts.checkpoints.newest() is None:
+        loop.checkpoint()
+    for number in range(STEPS_PER_PERIOD):
+        loop.step(draining=policy.num_deferred >= (STEPS_PER_PERIOD - number) * shape.num_prompts)
+    assert policy.num_deferred == 0, "a period trains every draw that it starts"
+    return recorder.steps
+
+
+def totals(steps: Sequence[Step]) -> dict[str, float]:
+    """Means over the steps of a period."""
+    names = ("step_s", "rollout_s", "reward_wait_s", "scoring_s", "timed_out", "mean_reward")
+    return {name: fmean(step[name] for step in steps) for name in names}
+
+
+def measure(num_alternations: int) -> None:
+    """In the coordinator pod: run the alternations and report."""
+    rows = [json.dumps({"prompt": f"square {n}", "answer": "", "tests": _CASES}) for n in range(NUM_PROMPTS)]
+    (Settings.from_env().storage / "programs.jsonl").write_text("\n".join(rows) + "\n")
+    (function,) = WORKLOAD.spec.reward.functions
+    runs: dict[str, list[Run]] = {name: [] for name in ARMS}
+    with running(WORKLOAD) as parts:
+        await_workers(parts.rewards, parts, WORKLOAD.spec.reward.workers_per_pod)
+        parts.rewards.stop()
+        for number in range(num_alternations):
+            for name, (kind, is_adaptive) in ARMS.items():
+                code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})
+                with pool_of(kind, function.model_copy(update={"code": code}), parts) as pool:
+                    steps = period(pool, parts)
+                runs[name].append({"alternation": number, "arm": name, **totals(steps), "steps": steps})
+    verdicts = {tuple(step["mean_reward"] for step in run["steps"]) for arm in runs.values() for run in arm}
+    assert len(verdicts) == 1, "all arms must judge alike"
+    _report(runs, num_alternations)
+
+
+def _report(runs: Mapping[str, Sequence[Run]], num_alternations: int) -> None:
+    synchronous, asynchronous, adaptive = (runs[name] for name in ARMS)
+    pairs = {
+        "asynchronous_step_speedup": (synchronous, asynchronous),
+        "adaptive_step_speedup": (asynchronous, adaptive),
+        "both_step_speedup": (synchronous, adaptive),
+    }
+    ratios = {
+        name: [slow["step_s"] / fast["step_s"] for slow, fast in zip(*pair, strict=True)]
+        for name, pair in pairs.items()
+    }
+    ratios["synchronous_reward_share"] = [run["reward_wait_s"] / run["step_s"] for run in synchronous]
+    figures = {f"{name}_{figure}": [run[figure] for run in arm] for name, arm in runs.items() for figure in _FIGURES}
+    settings = {
+        "alternations": num_alternations,
+        "workload": f"benchmarks/{WORKLOAD.path.name}",
+        "hanging_share": HANGING_SHARE,
+    }
+    report("rewards", ratios, settings, [run for arm in runs.values() for run in arm], figures=figures)
+
+
+_FIGURES: Final = ("step_s", "rollout_s", "reward_wait_s")
+
+
+def _here() -> dict[str, str]:
+    import ray
+
+    return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+
+
+def main() -> int:
+    """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alternations", type=int, default=3)
+    arguments = parser.parse_args()
+    if in_coordinator():
+        measure(arguments.alternations)
+        return 0
+    return run_in_coordinator("benchmarks.rewards", sys.argv[1:], WORKLOAD.spec)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

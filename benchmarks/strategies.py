@@ -1,0 +1,114 @@
+"""All strategies on the same real engines: same model, same draws, alternating in one run; beside it, the simulator.
+
+One alternation is a period of every job of `strategies.yaml`: as many rounds each, from the same weights and the same
+position in the data. The last rounds of a period train whatever waits, so that every job trains the same draws, and
+equally many samples. `GroupPipeline` makes several updates per step while its rounds run; its serial baseline is
+`Synchronous4`, with the same updates after the round.
+
+`ratios` are whole periods over those of the baseline. `figures` hold for this machine. `predictions` set the median of
+a figure beside what the simulator says from a profile of this machine, which is measured in every alternation (what
+decoding, training and publishing cost) and knows nothing of rounds. Where two cores are engines and trainers at once, a
+pipeline overlaps nothing; the simulator gives its trainers processors of their own.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.machine_profile import ProfiledMachine
+from benchmarks.period import Run, alternate, running
+from benchmarks.prediction import KV_BYTES_PER_TOKEN, WorkloadLengths, predict
+from benchmarks.report import report, spreads
+from benchmarks.workload import Workload
+from longshore_runtime.quantity import parse_bytes
+
+WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
+BASELINES: Final = {
+    "TailBatching": "Synchronous",
+    "PartialRollout": "Synchronous",
+    "ReorderRollout": "Synchronous",
+    "GroupPipeline": "Synchronous4",
+}
+FIGURES: Final = (
+    "rollout_s_per_trained_sample",
+    "decode_steps_per_trained_sample",
+    "step_s",
+    "bubble_share",
+    "off_policy_token_share",
+    "trainer_waiting_ratio",
+    "first_dispatch_s",
+)
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+def measure(num_alternations: int, num_rounds: int) -> None:
+    """In the coordinator pod: run the alternations and report."""
+    with running(WORKLOAD) as parts:
+        alternate(WORKLOAD, parts, num_rounds)  # Warms up.
+        algorithm, engine = WORKLOAD.spec.algorithm, WORKLOAD.spec.rollout.engine
+        assert engine.kv_cache is not None, "the workload says how large it is"
+        kv_capacity_tokens = parse_bytes(engine.kv_cache) // KV_BYTES_PER_TOKEN
+        machine = ProfiledMachine(parts, WORKLOAD.lengths, algorithm.responses_per_prompt, kv_capacity_tokens)
+        runs: dict[str, list[Run]] = {name: [] for name in WORKLOAD.jobs}
+        for number in range(num_alternations):
+            machine.measure()
+            for name, run in alternate(WORKLOAD, parts, num_rounds).items():
+                runs[name].append({"alternation": number, **run})
+        lengths = WorkloadLengths(WORKLOAD.lengths, [len(row.prompt_tokens) for row in parts.prompts.train])
+    profile = machine.profile
+    predictions = {name: predict(spec, lengths, profile, num_rounds) for name, spec in WORKLOAD.jobs.items()}
+    report(
+        "strategies",
+        ratios(runs),
+        {"alternations": num_alternations, "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}"},
+        [run for of in runs.values() for run in of],
+        figures=spreads({f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}),
+        predictions=compared(runs, predictions),
+        profile=profile.model_dump(by_alias=True, exclude_none=True),
+    )
+
+
+def ratios(runs: Runs) -> dict[str, list[float]]:
+    """Of every figure that is above zero in the baseline."""
+    return {
+        f"{name}/{key}": [run[key] / base[key] for run, base in zip(runs[name], runs[baseline], strict=True)]
+        for name, baseline in BASELINES.items()
+        for key in FIGURES
+        if all(base[key] > 0 for base in runs[baseline])
+    }
+
+
+def compared(runs: Runs, predictions: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Measured median, prediction and relative error (none where the measured value is 0)."""
+    table = {}
+    for name, predicted in predictions.items():
+        for key in FIGURES:
+            measured = median(run[key] for run in runs[name])
+            error = round(predicted[key] / measured - 1, 3) if measured else None
+            table[f"{name}/{key}"] = {
+                "measured": round(measured, 4),
+                "predicted": round(predicted[key], 4),
+                "error": error,
+            }
+    return table
+
+
+def main() -> int:
+    """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="per period")
+    arguments = parser.parse_args()
+    if in_coordinator():
+        measure(arguments.alternations, arguments.rounds)
+        return 0
+    return run_in_coordinator("benchmarks.strategies", sys.argv[1:], WORKLOAD.spec)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

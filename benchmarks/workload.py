@@ -1,0 +1,140 @@
+"""A workload of given response lengths: every token is really decoded, scored and trained on, but how many there are
+is a known distribution. The model is tiny and never ends a response by itself.
+"""
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import RuntimeStatus
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.training import LoopOptions, Parts, TrainingLoop
+from longshore_runtime.types import Completion, Request
+
+_NEVER: Final = 10**6
+"""Steps between checkpoints."""
+
+
+class NoSink:
+    """There is no API server to report to."""
+
+    def report(self, status: RuntimeStatus) -> None:
+        """Nobody listens."""
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+@dataclass(frozen=True)
+class ResponseTokens:
+    """Lognormal lengths: exp(N(log median, promptSigma) + N(0, responseSigma)), cut at max."""
+
+    median: float
+    promptSigma: float  # noqa: N815 - as in the file
+    responseSigma: float  # noqa: N815
+    max: int
+    seed: int
+
+    def of(self, response: ResponseId) -> int:
+        """Length of one response: the same whenever and wherever it is sampled."""
+        prompt = self._log_prompt(response.draw)
+        own = random.Random(f"{self.seed}/{response}").gauss(0.0, self.responseSigma)
+        return max(1, min(self.max, round(math.exp(prompt + own))))
+
+    def deviate(self, draw: Draw) -> float:
+        """Place of a prompt among all prompts by length, as a standard normal deviate."""
+        return (self._log_prompt(draw) - math.log(self.median)) / self.promptSigma
+
+    def _log_prompt(self, draw: Draw) -> float:
+        return random.Random(f"{self.seed}/{draw}").gauss(math.log(self.median), self.promptSigma)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A file that describes a workload: a spec, response lengths, and jobs that differ from the spec in some fields."""
+
+    path: Path
+
+    @cached_property
+    def spec(self) -> RLJobSpec:
+        """What all its jobs share."""
+        return RLJobSpec.model_validate(self._file["spec"])
+
+    @cached_property
+    def lengths(self) -> ResponseTokens:
+        """How long responses are."""
+        return ResponseTokens(**self._file["responseTokens"])
+
+    @cached_property
+    def jobs(self) -> Mapping[str, RLJobSpec]:
+        """By name: the spec with some fields changed."""
+        jobs = self._file["jobs"].items()
+        return {name: RLJobSpec.model_validate(_merged(self._file["spec"], changes)) for name, changes in jobs}
+
+    @cached_property
+    def _file(self) -> dict[str, Any]:
+        content: dict[str, Any] = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+        return content
+
+
+class GivenLengths(TrainingLoop):
+    """The training loop, with responses as long as the workload says."""
+
+    def __init__(self, options: LoopOptions, parts: Parts, lengths: ResponseTokens) -> None:
+        super().__init__(options, parts)
+        self._lengths = lengths
+
+    def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:
+        request = super()._training_request(response, kept)
+        return dataclasses.replace(request, max_tokens=self._lengths.of(response))
+
+
+def loop_options(spec: RLJobSpec) -> LoopOptions:
+    """Of a loop that does not checkpoint by itself."""
+    return LoopOptions(
+        algorithm=spec.algorithm,
+        evaluation=spec.evaluation,
+        on_finish=spec.rollout.on_finish,
+        checkpoint_every_steps=_NEVER,
+        is_pipelined=spec.rollout.is_pipelined,
+        max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
+        trains_during_rollout=not spec.workers.has_accelerator,
+    )
+
+
+def parity(prompt: str, response: str, answer: str) -> float:
+    """A reward that differs within groups, so that every group has gradients."""
+    return float(sum(map(ord, response)) % 2)
+
+
+def endless_model(directory: Path) -> None:
+    """The tiny model without an end token: what it samples ends at the length that it is given, and nowhere else."""
+    from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer
+
+    build_tiny_model(directory, seed=0)
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(directory)
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((directory / name).read_text())
+        config.pop("eos_token_id", None)
+        (directory / name).write_text(json.dumps(config))
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes`, section by section."""
+    both = {**base, **changes}
+    return {
+        key: _merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        for key, value in both.items()
+    }

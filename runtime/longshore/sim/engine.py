@@ -1,0 +1,260 @@
+"""A simulated inference engine: continuous batching, a bounded KV cache, preemption by recomputation.
+
+All running requests gain one token per step. Between two changes of the batch the time of k steps has a closed form,
+so that the engine jumps from change to change; it takes the very steps that a token-by-token engine would. A request
+finishes when the engine's step counter reaches (counter at its start + its remaining tokens), which keeps
+completions in one heap whatever the step times are.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.sim.costs import StepCost
+
+
+@dataclass(frozen=True)
+class SimRequest:
+    """A response to sample, or to continue."""
+
+    response: ResponseId
+    prompt_tokens: int
+    total_tokens: int
+    """Length of the whole response."""
+    kept_tokens: int = 0
+    """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed anew."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request left the engine."""
+
+    response: ResponseId
+    num_tokens: int
+    """Response tokens so far, kept ones included."""
+    finished: bool
+    """False: aborted."""
+    engine_step: int
+
+
+@dataclass
+class _Running:
+    request: SimRequest
+    finish_step: int
+
+    def num_tokens(self, step: int) -> int:
+        return self.request.total_tokens - (self.finish_step - step)
+
+    def context_tokens(self, step: int) -> int:
+        return self.request.prompt_tokens + self.num_tokens(step)
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """What an engine costs and holds."""
+
+    step_cost: Callable[[int], StepCost]
+    """Cost of a decode step by running requests."""
+    prefill_s: Callable[[int], float]
+    """Time to compute so many tokens."""
+    kv_capacity_tokens: int
+    max_num_seqs: int
+
+
+class SimEngine:
+    """One engine on the virtual clock.
+
+    Requests join and leave at step boundaries, in order of arrival, as memory and `max_num_seqs` permit; a request
+    that joins lengthens its first step by its prefill, and a prompt is computed once per engine (prefix cache). When
+    the next step does not fit into the KV cache, the youngest requests are preempted: they wait at the head of the
+    queue and compute their cache anew. Cache blocks count as single tokens, and prompts of a group are stored apart.
+    """
+
+    def __init__(self, shape: EngineShape) -> None:
+        self._shape = shape
+        self._at_s = 0.0
+        self._step = 0
+        self._running: dict[ResponseId, _Running] = {}
+        self._finishes: list[tuple[int, ResponseId]] = []
+        self._context_tokens = 0
+        self._waiting: deque[SimRequest] = deque()
+        self._leaving: set[ResponseId] = set()
+        self._cached: set[Draw] = set()
+        self._prefill_s = 0.0
+        self._cost = StepCost(0.0, 0.0)
+        self._wake_steps: int | None = None
+        self.num_preemptions = 0
+        self.num_sampled_tokens = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs or waits."""
+        return not self._running and not self._waiting
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self._shape.kv_capacity_tokens
+
+    def wake_s(self) -> float | None:
+        """When `advance` must be called; None while nothing is to do."""
+        return None if self._wake_steps is None else self._time_after_s(self._wake_steps)
+
+    def add(self, requests: Iterable[SimRequest], now_s: float) -> None:
+        """Start requests; ValueError for one that could never fit."""
+        for request in requests:
+            needed = request.prompt_tokens + request.total_tokens
+            if needed > self._shape.kv_capacity_tokens:
+                raise ValueError(
+                    f"rollout.engine: a KV cache of {self._shape.kv_capacity_tokens} tokens cannot hold a response "
+                    f"of {needed} tokens with its prompt; raise gpuMemoryUtilization or tensorParallelSize"
+                )
+            assert request.kept_tokens < request.total_tokens, "the response is complete"
+            self._waiting.append(request)
+        self._change_at(now_s)
+
+    def abort(self, responses: Iterable[ResponseId], now_s: float) -> None:
+        """Stop requests; they come back at the next step boundary, unless that very step finishes them."""
+        self._leaving.update(responses)
+        self._change_at(now_s)
+
+    def advance(self) -> list[Ended]:
+        """Jump to `wake_s`; returns what left there."""
+        assert self._wake_steps is not None, "nothing to wait for"
+        self._jump(self._wake_steps)
+        ended = self._pop_finished() + self._pop_leaving()
+        if not self._preempt():
+            self._admit()
+        self._arrange()
+        return ended
+
+    def forget_prefixes(self) -> None:
+        """The weights changed: no cached prompt may be used."""
+        self._cached.clear()
+
+    def tokens_at(self, now_s: float) -> Iterator[tuple[SimRequest, int]]:
+        """Every request with its response tokens so far; waiting ones too."""
+        step = self._step + self._whole_steps(now_s)
+        for running in self._running.values():
+            yield running.request, running.num_tokens(step)
+        for request in self._waiting:
+            yield request, request.kept_tokens
+
+    def kv_tokens_at(self, now_s: float) -> int:
+        """Tokens in the KV cache."""
+        return self._context_tokens + len(self._running) * self._whole_steps(now_s)
+
+    # Time -----------------------------------------------------------------------------------------------------------
+
+    def _time_after_s(self, num_steps: int) -> float:
+        """When so many more steps of the present batch are done: step j reads context + j * running tokens."""
+        if num_steps == 0:
+            return self._at_s
+        read = num_steps * self._context_tokens + len(self._running) * num_steps * (num_steps - 1) / 2
+        return self._at_s + self._prefill_s + num_steps * self._cost.base_s + self._cost.per_context_token_s * read
+
+    def _whole_steps(self, now_s: float) -> int:
+        if self._wake_steps is None:
+            return 0
+        return max(0, bisect_right(range(self._wake_steps + 1), now_s, key=self._time_after_s) - 1)
+
+    def _change_at(self, now_s: float) -> None:
+        """Wake at the first step boundary from `now_s` on."""
+        if self._wake_steps is None:
+            self._at_s = now_s
+            self._wake_steps = 0
+        else:
+            self._wake_steps = bisect_left(range(self._wake_steps), now_s, key=self._time_after_s)
+
+    def _jump(self, num_steps: int) -> None:
+        self._at_s = self._time_after_s(num_steps)
+        if num_steps:
+            self._prefill_s = 0.0
+        self._step += num_steps
+        self._context_tokens += num_steps * len(self._running)
+        self.num_sampled_tokens += num_steps * len(self._running)
+
+    def _arrange(self) -> None:
+        if not self._running:
+            assert not self._waiting, "an empty engine admits"
+            self._wake_steps = None
+            return
+        self._cost = self._shape.step_cost(len(self._running))
+        until_full = (self._shape.kv_capacity_tokens - self._context_tokens) // len(self._running)
+        self._wake_steps = min(self._next_finish() - self._step, until_full)
+        assert self._wake_steps > 0, "an engine takes a step between changes"
+
+    # Batch ----------------------------------------------------------------------------------------------------------
+
+    def _next_finish(self) -> int:
+        while True:
+            step, response = self._finishes[0]
+            running = self._running.get(response)
+            if running is not None and running.finish_step == step:
+                return step
+            heapq.heappop(self._finishes)
+
+    def _pop_finished(self) -> list[Ended]:
+        ended = []
+        while self._running and self._next_finish() <= self._step:
+            _, response = heapq.heappop(self._finishes)
+            ended.append(self._remove(response, finished=True))
+        return ended
+
+    def _pop_leaving(self) -> list[Ended]:
+        ended = [self._remove(response, finished=False) for response in sorted(self._leaving & self._running.keys())]
+        gone = [request for request in self._waiting if request.response in self._leaving]
+        ended += [Ended(request.response, request.kept_tokens, False, self._step) for request in gone]
+        if gone:
+            self._waiting = deque(request for request in self._waiting if request.response not in self._leaving)
+        self._leaving.clear()
+        return ended
+
+    def _remove(self, response: ResponseId, *, finished: bool) -> Ended:
+        running = self._running.pop(response)
+        self._context_tokens -= running.context_tokens(self._step)
+        return Ended(response, running.num_tokens(self._step), finished, self._step)
+
+    def _preempt(self) -> bool:
+        """Make room for the next step; the youngest go first, back to the head of the queue."""
+        preempted = False
+        while self._context_tokens + len(self._running) > self._shape.kv_capacity_tokens:
+            response = next(reversed(self._running))
+            running = self._running[response]
+            request = running.request
+            kept = running.num_tokens(self._step)
+            self._remove(response, finished=False)
+            self._waiting.appendleft(SimRequest(response, request.prompt_tokens, request.total_tokens, kept))
+            self.num_preemptions += 1
+            preempted = True
+        return preempted
+
+    def _admit(self) -> None:
+        """The head of the queue joins while its context, and a step of everyone, fit."""
+        prefill_tokens = 0
+        while self._waiting and len(self._running) < self._shape.max_num_seqs:
+            request = self._waiting[0]
+            context = request.prompt_tokens + request.kept_tokens
+            if self._context_tokens + context + len(self._running) + 1 > self._shape.kv_capacity_tokens:
+                break
+            self._waiting.popleft()
+            finish = self._step + request.total_tokens - request.kept_tokens
+            self._running[request.response] = _Running(request, finish)
+            heapq.heappush(self._finishes, (finish, request.response))
+            self._context_tokens += context
+            draw = request.response.draw
+            prefill_tokens += context if draw not in self._cached else request.kept_tokens
+            self._cached.add(draw)
+        if prefill_tokens:
+            self._prefill_s += self._shape.prefill_s(prefill_tokens)

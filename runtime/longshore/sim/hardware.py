@@ -1,0 +1,105 @@
+"""What the simulator knows of accelerators and models: public data sheets and public model configurations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An accelerator as its data sheet describes it."""
+
+    name: str
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    """Memory bandwidth."""
+    flops_per_s: float
+    """Dense bfloat16 with 32-bit accumulation."""
+    link_bytes_per_s: float
+    """To the other GPUs of its pod, per direction: NVLink, Infinity Fabric or PCIe."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A dense decoder."""
+
+    name: str
+    num_parameters: float
+    num_layers: int
+    hidden_size: int
+    kv_bytes_per_token: int
+    """Keys and values of all layers: 2 * layers * KV heads * head size * bytes per value."""
+    bytes_per_parameter: int = 2
+    """In the engine."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weights of one copy in the engine."""
+        return self.num_parameters * self.bytes_per_parameter
+
+
+_HEAD_SIZE: Final = 128
+_VALUE_BYTES: Final = 2
+
+
+def _shape(name: str, billions: float, num_layers: int, hidden_size: int, num_kv_heads: int) -> ModelShape:
+    kv_bytes = 2 * num_layers * num_kv_heads * _HEAD_SIZE * _VALUE_BYTES
+    return ModelShape(name, billions * 1e9, num_layers, hidden_size, kv_bytes)
+
+
+GPUS: Final[Mapping[str, Gpu]] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("H100", 80e9, 3.35e12, 989e12, 450e9),
+        Gpu("H800", 80e9, 3.35e12, 989e12, 200e9),
+        Gpu("H200", 141e9, 4.8e12, 989e12, 450e9),
+        Gpu("H20", 96e9, 4.0e12, 148e12, 450e9),
+        Gpu("MI300X", 192e9, 5.3e12, 1307e12, 448e9),
+        Gpu("A100-40", 40e9, 1.555e12, 312e12, 32e9),
+        Gpu("RTX4090", 24e9, 1.008e12, 165e12, 32e9),
+    )
+}
+"""By name: the vendors' data sheets (A100-40 is the PCIe card)."""
+
+MODELS: Final[Mapping[str, ModelShape]] = {
+    shape.name: shape
+    for shape in (
+        _shape("Qwen2.5-7B", 7.62, 28, 3584, 4),
+        _shape("Qwen2.5-14B", 14.77, 48, 5120, 8),
+        _shape("Qwen2.5-32B", 32.76, 64, 5120, 8),
+        _shape("Qwen3-1.7B", 1.72, 28, 2048, 8),
+        _shape("Qwen3-4B", 4.02, 36, 2560, 8),
+        _shape("Qwen3-8B", 8.19, 36, 4096, 8),
+    )
+}
+"""By name: the `config.json` of the published checkpoints."""
+
+_ASPECT: Final = 128
+"""Hidden size over layers: 75 (Qwen2.5-32B) to 128 (GPT-3, Qwen2.5-7B) are usual."""
+_NUM_KV_HEADS: Final = 8
+"""Of grouped-query attention, in most models from 8B to 70B."""
+
+
+def model_of(num_parameters: float) -> ModelShape:
+    """A plausible shape where only the number of parameters is known: 12 * layers * hidden^2 of them."""
+    num_layers = max(1, round((num_parameters / (12 * _ASPECT**2)) ** (1 / 3)))
+    name = f"{num_parameters / 1e9:g}B"
+    return _shape(name, num_parameters / 1e9, num_layers, _ASPECT * num_layers, _NUM_KV_HEADS)
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU of that name; ValueError lists the known ones."""
+    if name not in GPUS:
+        raise ValueError(f"GPU {name} is not known; choose one of {', '.join(sorted(GPUS))}")
+    return GPUS[name]
+
+
+def model_named(name: str) -> ModelShape:
+    """The model of that name, or the fallback for a size such as `13B`; ValueError lists the known ones."""
+    if name in MODELS:
+        return MODELS[name]
+    try:
+        return model_of(float(name.removesuffix("B")) * 1e9)
+    except ValueError:
+        known = ", ".join(sorted(MODELS))
+        raise ValueError(f"model {name} is not known; choose one of {known}, or a size such as 13B") from None

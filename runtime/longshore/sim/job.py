@@ -1,0 +1,169 @@
+"""The description of a job to simulate."""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from longshore.api.rollout import Rollout
+from longshore.api.spec import RLJobSpec
+from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.costs import Costs
+from longshore.sim.hardware import Gpu, ModelShape
+from longshore.sim.lengths import Accuracy, LengthModel
+from longshore.sim.profile import Profile
+from longshore.sim.rewards import MathsRewards, RewardTimes
+
+
+class Training(StrEnum):
+    """When the trainer computes."""
+
+    AFTER_ROUND = "AfterRound"
+    """When the batch is complete and scored."""
+    STREAMED = "Streamed"
+    """On GPUs that the scale-down policy frees while the round runs; one update at the end."""
+    PIPELINED = "Pipelined"
+    """On GPUs of its own, U groups by U groups while the round runs."""
+
+
+@dataclass(frozen=True)
+class GpuPool:
+    """GPUs of one kind, in pods of one size."""
+
+    gpu: Gpu
+    num_gpus: int
+    gpus_per_pod: int = 8
+
+    def pods(self, first_gpu: int = 0) -> tuple[tuple[int, ...], ...]:
+        """GPU numbers of each pod."""
+        return self.split(min(self.gpus_per_pod, self.num_gpus), first_gpu)
+
+    def split(self, size: int, first_gpu: int = 0) -> tuple[tuple[int, ...], ...]:
+        """GPU numbers in groups of `size`; what is left over stays unused."""
+        starts = range(first_gpu, first_gpu + self.num_gpus - size + 1, size)
+        return tuple(tuple(range(start, start + size)) for start in starts)
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """The reward stage."""
+
+    times: RewardTimes = field(default_factory=MathsRewards)
+    num_workers: int = 64
+    while_rolling_out: bool = True
+    """Responses are scored as they finish; False: when the rollout is over."""
+    adaptive_timeout: TimeoutKnobs | None = None
+    """Time limits learnt from correct responses (RollPacker, section 4.3); None: those of `times`."""
+
+
+@dataclass(frozen=True)
+class TrainerLayout:
+    """How the trainer is spread over its GPUs, and when it computes."""
+
+    training: Training = Training.AFTER_ROUND
+    pool: GpuPool | None = None
+    """GPUs of its own; None: those of the rollout, in turns."""
+    gpus_per_replica: int = 1
+    """Tensor times pipeline times context parallel."""
+    num_extra_forwards: int = 1
+    """Forwards for old or reference log-probabilities."""
+    groups_per_update: int | None = None
+    """U; None: all of the batch."""
+    scale_down_at: float | None = None
+    """Streamed: GPUs are freed when this share of the groups is served, whatever the KV caches hold (the fixed
+    triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
+    fetched_once_share: float | None = None
+    """Streamed: freed GPUs take the groups that are there when they wake, up to this share of the batch, and no later
+    ones (RollPacker, section 6.6); None: they take groups as these become trainable."""
+
+
+@dataclass(frozen=True)
+class SimJob:
+    """A job: what an RLJob says, and what it leaves to reality."""
+
+    rollout: Rollout
+    shape: BatchShape
+    model: ModelShape
+    gpus: GpuPool
+    """All GPUs, or those of the rollout where the trainer has its own."""
+    lengths: LengthModel
+    trainer: TrainerLayout = field(default_factory=TrainerLayout)
+    rewards: Rewards = field(default_factory=Rewards)
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    profile: Profile = field(default_factory=Profile)
+    trainer_profile: Profile = field(default_factory=Profile)
+    dynamic_sampling: bool = False
+    plans_parallelism: bool = False
+    """The parallelism planner chooses the tensor-parallel size of the engines, round kind by round kind."""
+    num_prompts: int = 16_384
+    """Rows of the data."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        trainer, pod_size = self.trainer, len(self.gpus.pods()[0])
+        tp_size = self.rollout.engine.tensor_parallel_size
+        if pod_size % tp_size:
+            raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide the {pod_size} GPUs of a pod")
+        if trainer.training is Training.PIPELINED and trainer.pool is None:
+            raise ValueError("trainer: pipelined training needs GPUs of its own")
+        if trainer.training is Training.STREAMED and trainer.pool is not None:
+            raise ValueError("trainer: streamed training takes GPUs of the rollout, so it cannot have its own")
+        if trainer.training is Training.STREAMED and self.groups_per_update != self.shape.num_prompts:
+            raise ValueError("algorithm.promptsPerUpdate: a streamed step makes one update, of promptsPerStep")
+        if self.dynamic_sampling and not self.rewards.while_rolling_out:
+            raise ValueError("algorithm.dynamicSampling: rewards decide when a round ends, so they cannot wait for it")
+        if self.trainer_pool.num_gpus % trainer.gpus_per_replica:
+            raise ValueError(
+                f"trainer: replicas of {trainer.gpus_per_replica} GPUs do not fill {self.trainer_pool.num_gpus} GPUs"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the job holds."""
+        return self.gpus.num_gpus + (self.trainer.pool.num_gpus if self.trainer.pool else 0)
+
+    @property
+    def trainer_pool(self) -> GpuPool:
+        """Where the trainer runs."""
+        return self.trainer.pool or self.gpus
+
+    @property
+    def groups_per_update(self) -> int:
+        """U."""
+        return self.trainer.groups_per_update or self.shape.num_prompts
+
+    @property
+    def engine_costs(self) -> Costs:
+        """Costs of the engines."""
+        return Costs(self.gpus.gpu, self.model, self.profile)
+
+    @property
+    def trainer_costs(self) -> Costs:
+        """Costs of the trainer."""
+        return Costs(self.trainer_pool.gpu, self.model, self.trainer_profile if self.trainer.pool else self.profile)
+
+    def with_rollout(self, rollout: Rollout) -> "SimJob":
+        """The same job under another strategy."""
+        return replace(self, rollout=rollout)
+
+
+def job_of(
+    spec: RLJobSpec, model: ModelShape, gpu: Gpu, lengths: LengthModel, profile: Profile | None = None
+) -> SimJob:
+    """The job of a manifest; reward times and accuracy are the defaults."""
+    workers, algorithm = spec.workers, spec.algorithm
+    num_gpus = workers.replicas * max(1, workers.gpus_per_pod)
+    return SimJob(
+        rollout=spec.rollout,
+        shape=BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
+        model=model,
+        gpus=GpuPool(gpu, num_gpus, max(1, workers.gpus_per_pod)),
+        lengths=lengths,
+        trainer=TrainerLayout(
+            gpus_per_replica=num_gpus // (spec.trainer.data_parallel_size or num_gpus),
+            groups_per_update=algorithm.groups_per_update,
+        ),
+        rewards=Rewards(num_workers=max(1, spec.reward.pods) * spec.reward.workers_per_pod),
+        profile=profile or Profile(),
+        dynamic_sampling=algorithm.dynamic_sampling,
+        seed=algorithm.seed,
+    )

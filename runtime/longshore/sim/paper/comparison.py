@@ -1,0 +1,150 @@
+"""Predictions beside published figures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from longshore.sim.paper import april, reorder, rolloutpipe, rollpacker, rollpacker_figures
+from longshore.sim.paper.calibration import Constant
+from longshore.sim.paper.published import Baselines, Paper, Published, PublishedFigure, Role, Unit
+
+Prediction = float | tuple[float, float]
+VARIANT: Final = "#"
+"""Parts a figure from the reading of the paper under which it is predicted."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure and what the simulator says."""
+
+    figure: str
+    source: str
+    unit: Unit
+    role: Role
+    published: Prediction
+    predicted: Prediction | None
+    """None: a fact that is put in, or something that is not modelled."""
+    variant: str = ""
+    """Reading of the paper, where another one is shown too."""
+
+    @property
+    def error(self) -> float | None:
+        """Relative to the published figure; of a range, the worse end, or the distance from it for a single figure.
+
+        Increases and decreases count as factors: 24 % more against 31 % more is 1.24 against 1.31.
+        """
+        if self.predicted is None:
+            return None
+        low, high = (self.unit.factor(end) for end in _ends(self.published))
+        ends = tuple(self.unit.factor(end) for end in _ends(self.predicted))
+        if not isinstance(self.predicted, tuple):
+            nearest = min(max(ends[0], min(low, high)), max(low, high))
+            return ends[0] / nearest - 1
+        return max((ends[0] / low - 1, ends[1] / high - 1), key=abs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys; ranges are lists of two."""
+        return {
+            "figure": self.figure,
+            "variant": self.variant,
+            "source": self.source,
+            "unit": self.unit.value,
+            "role": self.role.value,
+            "predicted": _json(self.predicted),
+            "published": _json(self.published),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One paper."""
+
+    paper: Paper
+    constants: tuple[Constant, ...]
+    """Free ones, fitted to baselines or set by convention."""
+    rows: tuple[Row, ...]
+
+    @property
+    def held_out(self) -> tuple[Row, ...]:
+        """What was predicted without having been seen; other readings of the same figures left out."""
+        return tuple(row for row in self.rows if row.role is Role.HELD_OUT and not row.variant)
+
+    @property
+    def median_error(self) -> float:
+        """Of the held-out figures, without sign."""
+        return median(abs(row.error) for row in self.held_out if row.error is not None)
+
+    def num_within(self, error: float) -> int:
+        """Held-out figures that are met up to a relative error."""
+        return sum(row.error is not None and abs(row.error) <= error for row in self.held_out)
+
+
+def compare(paper: Paper, published: Published) -> Comparison:
+    """Calibrate on the baselines, then predict; takes up to a minute."""
+    constants = _calibrated(paper, published.baselines())
+    predicted = _predicted(constants)
+    figures = published.of(paper)
+    unknown = {key.split(VARIANT)[0] for key in predicted} - {figure.id for figure in figures}
+    assert not unknown, f"predictions that nobody published: {sorted(unknown)}"
+    return Comparison(paper, constants.listed(), tuple(row for figure in figures for row in _rows(figure, predicted)))
+
+
+def constants_of(paper: Paper, published: Published) -> tuple[Constant, ...]:
+    """Calibrate only."""
+    return _calibrated(paper, published.baselines()).listed()
+
+
+_Constants = (
+    rollpacker.RollPackerConstants | april.AprilConstants | reorder.ReorderConstants | rolloutpipe.RolloutPipeConstants
+)
+
+
+def _calibrated(paper: Paper, baselines: Baselines) -> _Constants:
+    match paper:
+        case Paper.ROLLPACKER:
+            return rollpacker.calibrate(baselines)
+        case Paper.APRIL:
+            return april.calibrate(baselines)
+        case Paper.REORDER:
+            return reorder.calibrate(baselines)
+        case Paper.ROLLOUTPIPE:
+            return rolloutpipe.calibrate(baselines)
+
+
+def _predicted(constants: _Constants) -> Mapping[str, Prediction]:
+    match constants:
+        case rollpacker.RollPackerConstants():
+            return rollpacker_figures.predict(constants)
+        case april.AprilConstants():
+            return april.predict(constants)
+        case reorder.ReorderConstants():
+            return reorder.predict(constants)
+        case rolloutpipe.RolloutPipeConstants():
+            return rolloutpipe.predict(constants)
+
+
+def _rows(figure: PublishedFigure, predicted: Mapping[str, Prediction]) -> list[Row]:
+    variants = [key.split(VARIANT)[1] for key in predicted if key.startswith(figure.id + VARIANT)]
+    published = figure.value if figure.value is not None else figure.ends
+    return [
+        Row(
+            figure.id,
+            figure.source,
+            figure.unit,
+            figure.role,
+            published,
+            predicted.get(figure.id + (VARIANT + variant if variant else "")),
+            variant,
+        )
+        for variant in ["", *variants]
+    ]
+
+
+def _ends(value: Prediction) -> tuple[float, float]:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _json(value: Prediction | None) -> float | list[float] | None:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,221 @@
+"""RolloutPipe (arXiv 2606.26997): Slime, complete-group pipelining, and frontier-group dispatch on top of it.
+
+Stated: Qwen3-1.7B, two A100-40 PCIe with TP 2 that sample, eight RTX 4090 with TP 4 and DP 2 that train, K = 8, U = 2,
+R = 32, 64 and 96, mean response lengths of 3.3k to 3.6k tokens, an exact-match verifier. The four workloads are told
+apart by chance only (seeds), since nothing else is stated of them.
+
+The frontier is simulated twice. Taken by its equation 6, F_w = 2 groups are the only ones in service, and 16 requests
+at once cannot sample R = 96 groups in the time that the paper measures. So the main predictions take it as a priority:
+as many groups are in service as the KV cache holds, in their order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+from typing import Final
+
+from longshore.api.rollout import Admission, Engine, Rollout, Strategy
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.hardware import GPUS, MODELS
+from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
+from longshore.sim.lengths import LognormalLengths
+from longshore.sim.paper.calibration import CONVENTION, Constant, solve
+from longshore.sim.paper.published import Baselines, span
+from longshore.sim.paper.workload import mean_tokens, prompt_share
+from longshore.sim.profile import Profile
+from longshore.sim.result import StepRecord
+from longshore.sim.simulate import simulate
+
+_RESPONSES_PER_PROMPT: Final = 8
+_GROUPS_PER_UPDATE: Final = 2
+_ROLLOUT: Final = GpuPool(GPUS["A100-40"], 2, 2)
+_TRAINER: Final = GpuPool(GPUS["RTX4090"], 8)
+_TRAINER_TP: Final = 4
+WORKLOADS: Final = ("LSAT-AR", "Sci-XW", "Sci-JL", "OlyPhys")
+GROUPS: Final = (32, 64, 96)
+SYSTEMS: Final = ("slime", "cgp", "cgp_fgd")
+STRICT: Final = "F_w = 2 strictly"
+_READ_TWICE: Final = ("5.2/dispatch/cgp_fgd", "5.2/main/all", "5.2/seconds/cgp_fgd", "5.3/waiting/cgp_fgd")
+"""Figures that are also predicted with a strict frontier."""
+
+
+@dataclass(frozen=True)
+class RolloutPipeConstants:
+    """One value each for all workloads, R and systems."""
+
+    max_tokens: int = 4096
+    sigma: float = 0.7
+    memory_share: float = 0.8
+    median_tokens: float = 3500.0
+    prompt_share: float = 0.8
+    step_overhead_s: float = 0.002
+    train_tokens_per_s: float = 1000.0
+
+    def listed(self) -> tuple[Constant, ...]:
+        """With what they were found from."""
+        return (
+            Constant("length limit", self.max_tokens, "tokens", CONVENTION),
+            Constant("deviation of log length", self.sigma, "", CONVENTION),
+            Constant("GPU memory of engines", self.memory_share, "share", CONVENTION),
+            Constant("median length before the limit", self.median_tokens, "tokens", "mean length, section 5.3"),
+            Constant("variance of log length that belongs to the prompt", self.prompt_share, "share",
+                     "deviations within prompts and over batches, APRIL, section 3.2.3"),
+            Constant("overhead of a decode step", self.step_overhead_s, "s", "first dispatch of Slime at R = 96"),
+            Constant("training", self.train_tokens_per_s, "tokens/s/GPU", "Table 1, Slime"),
+        )  # fmt: skip
+
+    def lengths(self, seed: int) -> LognormalLengths:
+        """Cut at the limit."""
+        return LognormalLengths(
+            self.median_tokens, self.sigma, self.max_tokens, prompt_share=self.prompt_share, seed=seed
+        )
+
+
+def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int, *, strict: bool = False) -> SimJob:
+    """One round of a system."""
+    has_frontier = system == "cgp_fgd"
+    sim_job = SimJob(
+        rollout=Rollout(
+            strategy=Strategy.GROUP_PIPELINE if has_frontier else Strategy.SYNCHRONOUS,
+            engine=Engine(
+                tensor_parallel_size=2,
+                max_num_seqs=num_groups * _RESPONSES_PER_PROMPT,
+                gpu_memory_utilization=constants.memory_share,
+            ),
+        ),
+        shape=BatchShape(num_groups, _RESPONSES_PER_PROMPT),
+        model=MODELS["Qwen3-1.7B"],
+        gpus=_ROLLOUT,
+        lengths=constants.lengths(seed),
+        trainer=TrainerLayout(
+            Training.AFTER_ROUND if system == "slime" else Training.PIPELINED,
+            _TRAINER,
+            _TRAINER_TP,
+            groups_per_update=_GROUPS_PER_UPDATE,
+        ),
+        profile=Profile(step_overhead_s=constants.step_overhead_s),
+        trainer_profile=Profile(train_tokens_per_s=constants.train_tokens_per_s, optimizer_s=0.0),
+        seed=seed,
+    )
+    if not has_frontier or strict:
+        return sim_job
+    width = Admission(frontier_width=_groups_in_kv_cache(sim_job))
+    return sim_job.with_rollout(sim_job.rollout.model_copy(update={"admission": width}))
+
+
+def _groups_in_kv_cache(sim_job: SimJob) -> int:
+    engine, lengths = sim_job.rollout.engine, sim_job.lengths
+    capacity = sim_job.engine_costs.kv_capacity_tokens(engine.tensor_parallel_size, engine.gpu_memory_utilization)
+    return max(_GROUPS_PER_UPDATE, capacity // (_RESPONSES_PER_PROMPT * lengths.max_tokens))
+
+
+def calibrate(baselines: Baselines) -> RolloutPipeConstants:
+    """Lengths, then the engine, then the trainer."""
+    constants = RolloutPipeConstants()
+    median = solve(
+        lambda each: mean_tokens(replace(constants, median_tokens=each).lengths(0)),
+        baselines["rolloutpipe/5.3/tokens"],
+        1_000.0,
+        20_000.0,
+    )
+    share = prompt_share(baselines, median, constants.sigma, constants.max_tokens)
+    constants = replace(constants, median_tokens=median, prompt_share=share)
+    dispatch_s = baselines["rolloutpipe/5.2/dispatch/slime"]
+    overhead_s = solve(lambda each: _slime_rollout_s(replace(constants, step_overhead_s=each)), dispatch_s, 0.0, 0.05)
+    constants = replace(constants, step_overhead_s=overhead_s)
+    ratios = [
+        baselines[f"rolloutpipe/table1/{workload}/{num_groups}/slime"] / _trainer_s(constants, num_groups)
+        for workload in WORKLOADS
+        for num_groups in GROUPS
+    ]
+    return replace(constants, train_tokens_per_s=constants.train_tokens_per_s / fmean(ratios))
+
+
+def _step(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int, strict: bool = False) -> StepRecord:
+    return simulate(job(constants, system, num_groups, seed, strict=strict), 1, keeps_spans=False).steps[0]
+
+
+def _slime_rollout_s(constants: RolloutPipeConstants) -> float:
+    return fmean(_step(constants, "slime", 96, seed).first_dispatch_s for seed in range(len(WORKLOADS)))
+
+
+@cache
+def _trainer_s(constants: RolloutPipeConstants, num_groups: int) -> float:
+    return fmean(_step(constants, "slime", num_groups, seed).trainer_compute_s for seed in range(len(WORKLOADS)))
+
+
+def predict(constants: RolloutPipeConstants) -> dict[str, float | tuple[float, float]]:
+    """By figure; ranges over workloads or settings."""
+    prefix = "rolloutpipe/"
+    cells = {
+        (workload, num_groups, system): _step(constants, system, num_groups, seed)
+        for seed, workload in enumerate(WORKLOADS)
+        for num_groups in GROUPS
+        for system in SYSTEMS
+    }
+    strict = {
+        (workload, num_groups, "cgp_fgd"): _step(constants, "cgp_fgd", num_groups, seed, strict=True)
+        for seed, workload in enumerate(WORKLOADS)
+        for num_groups in GROUPS
+    }
+    predicted: dict[str, float | tuple[float, float]] = {
+        f"table1/{workload}/{num_groups}/{system}": step.trainer_compute_s
+        for (workload, num_groups, system), step in cells.items()
+    }
+    predicted["5.3/tokens"] = span(_response_tokens(step) for step in cells.values())
+    predicted["5.3/waiting/slime"] = span(100 * step.trainer_waiting_ratio for step in _of(cells, "slime"))
+    for system in ("slime", "cgp"):
+        predicted[f"5.2/dispatch/{system}"] = span(step.first_dispatch_s for step in _of(cells, system, 96))
+    predicted["5.2/seconds/cgp"] = cells["Sci-XW", 96, "cgp"].rollout_to_train_end_s
+    predicted |= _of_frontier(cells)
+    read_strictly = _of_frontier(cells | strict)
+    of_strict = {f"{key}#{STRICT}": read_strictly[key] for key in _READ_TWICE}
+    return {prefix + key: value for key, value in (predicted | of_strict).items()}
+
+
+Cells = Mapping[tuple[str, int, str], StepRecord]
+
+
+def _of_frontier(cells: Cells) -> dict[str, float | tuple[float, float]]:
+    """Figures that CGP+FGD has a part in."""
+    settings = [(workload, num_groups) for workload in WORKLOADS for num_groups in GROUPS]
+
+    def time_s(setting: tuple[str, int], system: str) -> float:
+        return cells[*setting, system].rollout_to_train_end_s
+
+    def saved(setting: tuple[str, int], slower: str, faster: str) -> float:
+        return 100 * (1 - time_s(setting, faster) / time_s(setting, slower))
+
+    def cgp_share(setting: tuple[str, int]) -> float:
+        slime_s = time_s(setting, "slime")
+        return 100 * (slime_s - time_s(setting, "cgp")) / (slime_s - time_s(setting, "cgp_fgd"))
+
+    def waiting(setting: tuple[str, int], system: str) -> float:
+        return 100 * cells[*setting, system].trainer_waiting_ratio
+
+    predicted: dict[str, float | tuple[float, float]] = {
+        "5.2/dispatch/cgp_fgd": span(step.first_dispatch_s for step in _of(cells, "cgp_fgd", 96)),
+        "5.2/main/all": span(saved(setting, "slime", "cgp_fgd") for setting in settings),
+        "5.2/fgd": span(saved(setting, "cgp", "cgp_fgd") for setting in settings),
+        "5.2/seconds/cgp_fgd": time_s(("Sci-XW", 96), "cgp_fgd"),
+        "5.3/waiting/cgp_fgd": span(waiting(setting, "cgp_fgd") for setting in settings),
+        "abstract/waiting": span(
+            100 * (1 - waiting(setting, "cgp_fgd") / waiting(setting, "slime")) for setting in settings
+        ),
+    }
+    for num_groups in (32, 96):
+        chosen = [setting for setting in settings if setting[1] == num_groups]
+        predicted[f"5.2/main/{num_groups}"] = span(saved(setting, "slime", "cgp_fgd") for setting in chosen)
+        predicted[f"5.2/cgp_share/{num_groups}"] = span(cgp_share(setting) for setting in chosen)
+    for workload in WORKLOADS:
+        predicted[f"5.3/waiting/cgp_fgd/{workload}"] = waiting((workload, 96), "cgp_fgd")
+    return predicted
+
+
+def _of(cells: Cells, system: str, num_groups: int | None = None) -> list[StepRecord]:
+    return [step for (_, count, name), step in cells.items() if name == system and num_groups in (None, count)]
+
+
+def _response_tokens(step: StepRecord) -> float:
+    return step.num_trained_tokens / step.num_trained_samples

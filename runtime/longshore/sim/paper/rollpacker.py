@@ -1,0 +1,312 @@
+"""RollPacker (arXiv 2509.21009): what is stated, what is open, and the jobs of its experiments.
+
+Stated: models and length limits, GPUs, rollout TP, training (TP, PP, CP), P0 = 128, R0 = 8, eta = 1.25, timeouts of 2
+to 30 s with lambda = 1.5, P75 and the ratio of longest to median response at 14B/16k. Lengths are lognormal, with the
+median and the deviation that fit both best, and scale with the limit: the ratio of longest to median is the only thing
+that the paper says of other limits too. Changing the tensor-parallel size costs nothing ("negligible", section 4.2).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from statistics import NormalDist, fmean
+from typing import Final
+
+from longshore.api.rollout import Engine, Rollout, Strategy, TailBatching
+from longshore.api.status import RoundKind
+from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.hardware import GPUS, MODELS
+from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
+from longshore.sim.lengths import Accuracy, LengthModel, LognormalLengths
+from longshore.sim.paper.calibration import CONVENTION, Constant, solve
+from longshore.sim.paper.published import Baselines
+from longshore.sim.paper.workload import prompt_share
+from longshore.sim.profile import Profile
+from longshore.sim.rewards import (
+    CodeRewards,
+    JudgeRewards,
+    MathsRewards,
+    MixedRewards,
+    RewardStage,
+    RewardTimes,
+    Scoring,
+)
+from longshore.sim.simulate import simulate
+
+SHAPE: Final = BatchShape(num_prompts=128, num_responses=8)
+ETA: Final = 1.25
+_GPU: Final = GPUS["H800"]
+_NUM_WORKERS: Final = 64
+"""Of the reward stage; a convention, since only time per worker counts."""
+_NUM_EXTRA_FORWARDS: Final = 2
+"""Old and reference log-probabilities: the actor has a reference model (section 2.1)."""
+_CALIBRATION_STEPS: Final = 5
+_MIN_RUN_S: Final = 0.05
+"""Starting an interpreter; a program does not take less."""
+_SAMPLE: Final = 500
+"""Prompts over which shares of a workload are computed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of section 6's configuration."""
+
+    model: str
+    max_tokens: int
+    num_gpus: int
+    tp_size: int
+    gpus_per_replica: int
+    """TP x PP x CP of training."""
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    "7B": Setting("Qwen2.5-7B", 8_192, 16, 1, 2),
+    "14B": Setting("Qwen2.5-14B", 16_384, 32, 2, 8),
+    "32B": Setting("Qwen2.5-32B", 32_768, 64, 2, 16),
+}
+
+
+class Task(StrEnum):
+    """Datasets; section 6.1 mixes the first three uniformly."""
+
+    MATHS = "math"
+    CODE = "code"
+    JUDGE = "judge"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class RollPackerConstants:
+    """One value each for all models and experiments."""
+
+    median_share: float = 1 / 28.5
+    sigma: float = 1.0
+    prompt_share: float = 0.8
+    memory_share: float = 0.8
+    step_overhead_s: float = 0.002
+    train_efficiency: float = 0.1
+    maths_s: float = 0.5
+    judge_s: float = 1.0
+    sandbox_run_s: float = 0.1
+    hanging_share: float = 0.01
+
+    def listed(self) -> tuple[Constant, ...]:
+        """With what they were found from."""
+        table1 = "Table 1, mean of tasks"
+        return (
+            Constant("median length", self.median_share, "of the limit", "longest over median, section 1"),
+            Constant("deviation of log length", self.sigma, "",
+                     "longest over median, section 1, and P75 at 14B/16k, section 2.2: least squares"),
+            Constant("variance of log length that belongs to the prompt", self.prompt_share, "share",
+                     "deviations within prompts and over batches, APRIL, section 3.2.3"),
+            Constant("GPU memory of engines", self.memory_share, "share", CONVENTION),
+            Constant("overhead of a decode step", self.step_overhead_s, "s", "Table 3, without scaling"),
+            Constant("model FLOPs utilisation of training", self.train_efficiency, "share",
+                     f"{table1}, training over rollout"),
+            Constant("verifying a maths answer", self.maths_s, "worker s", "Table 1, reward over rollout on math"),
+            Constant("judging a response", self.judge_s, "worker s", "Table 1, reward over rollout on judge"),
+            Constant("running a program", self.sandbox_run_s, "worker s", "Table 1, reward over rollout on code"),
+            Constant("wrong programs that hang", self.hanging_share, "share", "prompts that time out, section 4.3"),
+        )  # fmt: skip
+
+    def reward_times(self, task: Task, seed: int) -> RewardTimes:
+        """Verifiers of a task."""
+        times: dict[Task, RewardTimes] = {
+            Task.MATHS: MathsRewards(self.maths_s),
+            Task.CODE: CodeRewards(self.sandbox_run_s, self.hanging_share, seed=seed),
+            Task.JUDGE: JudgeRewards(self.judge_s, per_token_s=0.0),
+        }
+        return times.get(task) or MixedRewards(tuple(times.values()))
+
+    def lengths(self, max_tokens: int, seed: int) -> LognormalLengths:
+        """Lengths under a limit."""
+        median = self.median_share * max_tokens
+        return LognormalLengths(median, self.sigma, max_tokens, prompt_share=self.prompt_share, seed=seed)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What an experiment turns on; the defaults are veRL's."""
+
+    strategy: Strategy = Strategy.SYNCHRONOUS
+    prompt_factor: float = ETA
+    response_factor: float = ETA
+    asynchronous_rewards: bool = False
+    adaptive_timeout: bool = False
+    plans_parallelism: bool = False
+    streams: bool = False
+    scale_down_at: float | None = None
+    fetched_once_share: float | None = None
+
+
+VERL: Final = Variant()
+TAIL_BATCHING: Final = Variant(Strategy.TAIL_BATCHING)
+ASYNCHRONOUS: Final = replace(TAIL_BATCHING, asynchronous_rewards=True)
+REWARD: Final = replace(ASYNCHRONOUS, adaptive_timeout=True)
+PARALLELISM: Final = replace(REWARD, plans_parallelism=True)
+ROLLPACKER: Final = replace(PARALLELISM, streams=True)
+RLHFUSE: Final = Variant(asynchronous_rewards=True, streams=True)
+
+
+def job(
+    constants: RollPackerConstants,
+    setting: Setting,
+    variant: Variant,
+    task: Task,
+    seed: int,
+    *,
+    shape: BatchShape = SHAPE,
+    lengths: LengthModel | None = None,
+) -> SimJob:
+    """One experiment."""
+    model = MODELS[setting.model]
+    flops_per_token = (3 + _NUM_EXTRA_FORWARDS) * 2 * model.num_parameters
+    return SimJob(
+        rollout=Rollout(
+            strategy=variant.strategy,
+            tail_batching=TailBatching(prompt_factor=variant.prompt_factor, response_factor=variant.response_factor),
+            engine=Engine(tensor_parallel_size=setting.tp_size, gpu_memory_utilization=constants.memory_share),
+        ),
+        shape=shape,
+        model=model,
+        gpus=GpuPool(_GPU, setting.num_gpus),
+        lengths=lengths or constants.lengths(setting.max_tokens, seed),
+        trainer=TrainerLayout(
+            Training.STREAMED if variant.streams else Training.AFTER_ROUND,
+            gpus_per_replica=setting.gpus_per_replica,
+            num_extra_forwards=_NUM_EXTRA_FORWARDS,
+            scale_down_at=variant.scale_down_at,
+            fetched_once_share=variant.fetched_once_share,
+        ),
+        rewards=Rewards(
+            constants.reward_times(task, seed),
+            _NUM_WORKERS,
+            variant.asynchronous_rewards,
+            TimeoutKnobs() if variant.adaptive_timeout else None,
+        ),
+        accuracy=Accuracy(seed=seed),
+        profile=Profile(
+            step_overhead_s=constants.step_overhead_s,
+            train_tokens_per_s=constants.train_efficiency * _GPU.flops_per_s / flops_per_token,
+            regroup_s=0.0,
+        ),
+        plans_parallelism=variant.plans_parallelism,
+        seed=seed,
+    )
+
+
+# Calibration --------------------------------------------------------------------------------------------------------
+
+
+def calibrate(baselines: Baselines) -> RollPackerConstants:
+    """Lengths first, then engine and trainer together, then verifiers."""
+    return _Calibration(baselines).constants
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    baselines: Baselines
+
+    @cached_property
+    def constants(self) -> RollPackerConstants:
+        """All of them."""
+        timed = self._timed(self._lengths())
+        rollout_s = _rollout_and_rest_s(timed)[0]
+        timed = replace(
+            timed,
+            maths_s=self._reward_s(Task.MATHS, rollout_s) * _NUM_WORKERS / _num_samples(),
+            judge_s=self._reward_s(Task.JUDGE, rollout_s) * _NUM_WORKERS / _num_samples(),
+            hanging_share=_hanging_share(timed, self.baselines["rollpacker/4.3/timed_out_prompts"] / 100),
+        )
+        return replace(timed, sandbox_run_s=_sandbox_run_s(timed, self._reward_s(Task.CODE, rollout_s)))
+
+    def _lengths(self) -> RollPackerConstants:
+        ratio, p75 = self.baselines["rollpacker/1/max_over_median"], self.baselines["rollpacker/2.2/p75"]
+        max_tokens = SETTINGS["14B"].max_tokens
+        sigma = _least_squares({1 - 1 / _num_samples(): ratio, 0.75: p75 * ratio / max_tokens})
+        share = prompt_share(self.baselines, max_tokens / ratio, sigma, max_tokens)
+        return RollPackerConstants(median_share=1 / ratio, sigma=sigma, prompt_share=share)
+
+    def _timed(self, constants: RollPackerConstants) -> RollPackerConstants:
+        target_s = self.baselines["rollpacker/table3/none/step"]
+
+        def with_overhead(overhead_s: float) -> RollPackerConstants:
+            return self._with_efficiency(replace(constants, step_overhead_s=overhead_s))
+
+        overhead_s = solve(lambda each: _long_round_s(with_overhead(each)), target_s, 0.0, 0.008)
+        return with_overhead(overhead_s)
+
+    def _with_efficiency(self, constants: RollPackerConstants) -> RollPackerConstants:
+        """Training time is inverse to the utilisation; switches and publication, which Table 1 counts in, are not."""
+        rollout_s, train_s, rest_s = _rollout_and_rest_s(constants)
+        wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS) - rest_s
+        return replace(constants, train_efficiency=constants.train_efficiency * train_s / wanted_s)
+
+    def _reward_s(self, task: Task, rollout_s: float) -> float:
+        return rollout_s * self._over_rollout(task, "reward")
+
+    def _over_rollout(self, task: Task, stage: str) -> float:
+        return self.baselines[f"rollpacker/table1/{task}/{stage}"] / self.baselines[f"rollpacker/table1/{task}/rollout"]
+
+
+_TASKS: Final = (Task.MATHS, Task.CODE, Task.JUDGE)
+
+
+def _num_samples() -> int:
+    return SHAPE.num_prompts * SHAPE.num_responses
+
+
+def _least_squares(over_median: Mapping[float, float]) -> float:
+    """Deviation of a lognormal through given quantiles, as multiples of the median."""
+    deviates = {NormalDist().inv_cdf(share): math.log(multiple) for share, multiple in over_median.items()}
+    return sum(z * log for z, log in deviates.items()) / sum(z**2 for z in deviates)
+
+
+def _rollout_and_rest_s(constants: RollPackerConstants) -> tuple[float, float, float]:
+    """Rollout; training; switches, publication and the optimizer: 14B/16k with veRL."""
+    sim_job = job(constants, SETTINGS["14B"], VERL, Task.MATHS, seed=0)
+    steps = simulate(sim_job, _CALIBRATION_STEPS, keeps_spans=False).steps
+    costs, gpus = sim_job.trainer_costs, sim_job.gpus.num_gpus
+    replica = sim_job.trainer.gpus_per_replica
+    fixed_s = costs.to_training_s(gpus) + costs.optimizer_s(replica, gpus // replica)
+    train_s = fmean(step.train_s for step in steps) - fixed_s
+    return fmean(step.rollout_s for step in steps), train_s, fixed_s + fmean(step.publish_s for step in steps)
+
+
+def _long_round_s(constants: RollPackerConstants) -> float:
+    """Step time of long rounds: 7B/8k on maths, no scaling."""
+    steps = simulate(
+        job(constants, SETTINGS["7B"], ASYNCHRONOUS, Task.MATHS, seed=0), 2 * _CALIBRATION_STEPS, keeps_spans=False
+    ).steps
+    return fmean(step.step_s for step in steps if step.kind is RoundKind.LONG)
+
+
+def _hanging_share(constants: RollPackerConstants, timed_out_prompts: float) -> float:
+    """So many prompts have a response that hangs, which only wrong ones do."""
+    lengths, accuracy = constants.lengths(SETTINGS["14B"].max_tokens, seed=0), Accuracy()
+    right = [accuracy.probability(Draw(0, prompt), lengths.hardness(Draw(0, prompt))) for prompt in range(_SAMPLE)]
+
+    def prompts(share: float) -> float:
+        return fmean(1 - math.pow(1 - share * (1 - each), SHAPE.num_responses) for each in right)
+
+    return solve(prompts, timed_out_prompts, 0.0, 1.0)
+
+
+def _sandbox_run_s(constants: RollPackerConstants, target_s: float) -> float:
+    """The stage scores a batch in `target_s` after the rollout."""
+    lengths, accuracy = constants.lengths(SETTINGS["14B"].max_tokens, seed=0), Accuracy()
+    scorings = [
+        Scoring(response, 1, accuracy.is_correct(response, lengths.hardness(response.draw)))
+        for prompt in range(SHAPE.num_prompts)
+        for response in (ResponseId(Draw(0, prompt), index) for index in range(SHAPE.num_responses))
+    ]
+
+    def stage_s(run_s: float) -> float:
+        return RewardStage(CodeRewards(run_s, constants.hanging_share), _NUM_WORKERS).submit(scorings, 0.0)
+
+    return solve(stage_s, target_s, _MIN_RUN_S, 10.0)

@@ -1,0 +1,251 @@
+"""Predictions for every figure of RollPacker (arXiv 2509.21009), section by section."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+from typing import Final
+
+from longshore.api.status import RoundKind
+from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.lengths import LengthModel
+from longshore.sim.paper import rollpacker
+from longshore.sim.paper.published import span
+from longshore.sim.paper.rollpacker import (
+    ASYNCHRONOUS,
+    PARALLELISM,
+    REWARD,
+    RLHFUSE,
+    ROLLPACKER,
+    SETTINGS,
+    SHAPE,
+    TAIL_BATCHING,
+    VERL,
+    RollPackerConstants,
+    Setting,
+    Task,
+    Variant,
+)
+from longshore.sim.result import StepRecord
+from longshore.sim.simulate import simulate
+
+_NUM_STEPS: Final = 10
+"""Two periods of four short rounds and a long one."""
+_PERIOD: Final = 5
+_NUM_SEEDS: Final = 2
+_FACTORS: Final = (1.25, 1.5)
+"""eta of section 6.3, beyond 1."""
+_PLANNED: Final = Setting("Qwen2.5-14B", 32_768, 16, 1, 8)
+"""Section 6.4."""
+_SHORTEST: Final = 8_192
+_LENGTH_STEP: Final = 1_024
+Prediction = float | tuple[float, float]
+
+
+def predict(
+    constants: RollPackerConstants,
+    *,
+    shape: BatchShape = SHAPE,
+    num_steps: int = _NUM_STEPS,
+    num_seeds: int = _NUM_SEEDS,
+) -> dict[str, Prediction]:
+    """By figure; ranges over models. Less than the defaults is for those who only want to see it run."""
+    runs = _Runs(constants, shape, num_steps, num_seeds)
+    sections = (_table1, _end_to_end, _sensitivity, _planner, _rewards, _stream_trainer, _scalability)
+    return {f"rollpacker/{key}": value for section in sections for key, value in section(runs).items()}
+
+
+@dataclass(frozen=True)
+class _Runs:
+    constants: RollPackerConstants
+    shape: BatchShape
+    num_steps: int
+    num_seeds: int
+
+    @cache  # noqa: B019 (lives as long as one prediction)
+    def steps(self, setting: Setting, variant: Variant, task: Task = Task.MIXED) -> tuple[StepRecord, ...]:
+        """Of all seeds."""
+        return tuple(step for seed in range(self.num_seeds) for step in self._run(setting, variant, task, seed))
+
+    @cache  # noqa: B019
+    def few_steps(
+        self, setting: Setting, variant: Variant, task: Task = Task.MIXED, batches: int = 1
+    ) -> tuple[StepRecord, ...]:
+        """Of one seed, over fewer steps where the batch is so many times as large."""
+        return self._run(setting, variant, task, 0, batches)
+
+    def step_s(self, setting: Setting, variant: Variant, task: Task = Task.MIXED) -> float:
+        """Mean time of a step."""
+        return _mean(self.steps(setting, variant, task), lambda step: step.step_s)
+
+    def _run(
+        self, setting: Setting, variant: Variant, task: Task, seed: int, batches: int = 1
+    ) -> tuple[StepRecord, ...]:
+        shape = BatchShape(batches * self.shape.num_prompts, self.shape.num_responses)
+        job = rollpacker.job(self.constants, setting, variant, task, seed, shape=shape)
+        return simulate(job, self.num_steps if batches == 1 else _PERIOD, keeps_spans=False).steps
+
+
+def _mean(steps: Iterable[StepRecord], of: Callable[[StepRecord], float], kind: RoundKind | None = None) -> float:
+    return fmean(of(step) for step in steps if kind in (None, step.kind))
+
+
+def _table1(runs: _Runs) -> dict[str, Prediction]:
+    """How well the baseline is met."""
+    predicted: dict[str, Prediction] = {}
+    for task in (Task.MATHS, Task.CODE, Task.JUDGE):
+        steps = runs.few_steps(SETTINGS["14B"], VERL, task)
+        total_s = _mean(steps, lambda step: step.step_s)
+        predicted[f"table1/{task}/rollout"] = 100 * _mean(steps, lambda step: step.rollout_s) / total_s
+        predicted[f"table1/{task}/reward"] = 100 * _mean(steps, lambda step: step.reward_wait_s) / total_s
+        predicted[f"table1/{task}/training"] = 100 * _mean(steps, lambda step: step.train_s + step.publish_s) / total_s
+    return predicted
+
+
+def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.1 and Table 2."""
+    rows = {"baseline": VERL, "tail_batching": TAIL_BATCHING, "reward": REWARD, "parallelism": PARALLELISM,
+            "trainer": ROLLPACKER}  # fmt: skip
+    predicted: dict[str, Prediction] = {}
+    short: dict[str, list[float]] = {"verl": [], "rlhfuse": []}
+    for model, setting in SETTINGS.items():
+        verl_s, rlhfuse_s = runs.step_s(setting, VERL), runs.step_s(setting, RLHFUSE)
+        steps = runs.steps(setting, ROLLPACKER)
+        short_s = _mean(steps, lambda step: step.step_s, RoundKind.SHORT)
+        short["verl"].append(verl_s / short_s)
+        short["rlhfuse"].append(rlhfuse_s / short_s)
+        for row, variant in rows.items():
+            predicted[f"table2/{row}/{model}"] = verl_s / runs.step_s(setting, variant)
+        predicted[f"6.1/verl/{model}"] = verl_s / runs.step_s(setting, ROLLPACKER)
+        predicted[f"6.1/rlhfuse/{model}"] = rlhfuse_s / runs.step_s(setting, ROLLPACKER)
+    return predicted | {f"6.1/short/{system}": span(speedups) for system, speedups in short.items()}
+
+
+def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.3: mean rollout over whole periods."""
+    rollout, prompts, responses = [], [], []
+    for setting in SETTINGS.values():
+
+        def rollout_s(variant: Variant, setting: Setting = setting) -> float:
+            return _mean(runs.few_steps(setting, variant), lambda step: step.rollout_s)
+
+        both_s = rollout_s(TAIL_BATCHING)
+        rollout.append(rollout_s(VERL) / both_s)
+        prompts += [
+            rollout_s(replace(TAIL_BATCHING, prompt_factor=1.0, response_factor=eta)) / both_s for eta in _FACTORS
+        ]
+        responses += [
+            rollout_s(replace(TAIL_BATCHING, prompt_factor=eta, response_factor=1.0)) / both_s for eta in _FACTORS
+        ]
+    return {
+        "6.3/rollout": max(rollout),
+        "6.3/fixed_prompts": max(prompts),
+        "6.3/fixed_responses": max(responses),
+    }
+
+
+def _planner(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.4."""
+    fixed, planned = (_growing(runs, plans) for plans in (False, True))
+    setting = replace(_PLANNED, tp_size=2)
+    rounds = [
+        [step for step in runs.few_steps(setting, variant) if step.kind is RoundKind.SHORT]
+        for variant in (REWARD, PARALLELISM)
+    ]
+    without, with_planner = (sum(step.num_preemptions for step in steps) for steps in rounds)
+    speedups = [before.rollout_s / after.rollout_s for before, after in zip(*rounds, strict=True)]
+    return {
+        "6.4/dynamic": fmean(before / after for before, after in zip(fixed, planned, strict=True)),
+        "6.4/preemptions": 100 * (1 - with_planner / without) if without else 0.0,
+        "6.4/short": span(speedups),
+    }
+
+
+def _growing(runs: _Runs, plans: bool) -> list[float]:
+    """Rollout times while the limit grows from step to step; the engine must hold the longest from the start."""
+    limits = range(_SHORTEST, _PLANNED.max_tokens + 1, _LENGTH_STEP)
+    by_step = tuple(runs.constants.lengths(limit, seed=0) for limit in limits)
+    lengths = _GrowingLengths(by_step, runs.shape.num_prompts)
+    job = rollpacker.job(
+        runs.constants,
+        _PLANNED,
+        replace(VERL, plans_parallelism=plans),
+        Task.MATHS,
+        0,
+        shape=runs.shape,
+        lengths=lengths,
+    )
+    job = replace(job, num_prompts=len(limits) * runs.shape.num_prompts)
+    return [step.rollout_s for step in simulate(job, len(limits), keeps_spans=False).steps]
+
+
+class _GrowingLengths:
+    """Every step of a synchronous job has its own lengths; the cursor's order tells which draw is in which step."""
+
+    def __init__(self, by_step: tuple[LengthModel, ...], prompts_per_step: int) -> None:
+        num_prompts = len(by_step) * prompts_per_step
+        order = DrawCursor(num_prompts, seed=0).take(num_prompts)
+        self._of = {draw.index: by_step[place // prompts_per_step] for place, draw in enumerate(order)}
+        self.max_tokens = max(lengths.max_tokens for lengths in by_step)
+
+    def response_tokens(self, response: ResponseId) -> int:
+        return self._of[response.draw.index].response_tokens(response)
+
+    def prompt_tokens(self, draw: Draw) -> int:
+        return self._of[draw.index].prompt_tokens(draw)
+
+    def hardness(self, draw: Draw) -> float:
+        return self._of[draw.index].hardness(draw)
+
+
+def _rewards(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.5."""
+    predicted: dict[str, Prediction] = {
+        f"6.5/asynchronous/{model}": runs.step_s(setting, TAIL_BATCHING) / runs.step_s(setting, ASYNCHRONOUS)
+        for model, setting in SETTINGS.items()
+    }
+
+    def until_scored_s(variant: Variant) -> float:
+        steps = runs.few_steps(SETTINGS["7B"], variant, Task.CODE)
+        return _mean(steps, lambda step: step.rollout_s + step.reward_wait_s)
+
+    return predicted | {"6.5/timeout": until_scored_s(ASYNCHRONOUS) / until_scored_s(REWARD)}
+
+
+def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.6: steps of long rounds."""
+
+    def long_s(variant: Variant) -> float:
+        steps = runs.steps(SETTINGS["7B"], variant, Task.MATHS)
+        return _mean(steps, lambda step: step.step_s, RoundKind.LONG)
+
+    none_s, streamed = long_s(ASYNCHRONOUS), replace(ASYNCHRONOUS, streams=True)
+    times_s = {"none": none_s, "adaptive": long_s(streamed)}
+    times_s |= {str(share): long_s(replace(streamed, scale_down_at=share / 100)) for share in (20, 30, 40)}
+    predicted: dict[str, Prediction] = {f"table3/{name}/step": time_s for name, time_s in times_s.items()}
+    predicted |= {f"table3/{name}/speedup": none_s / time_s for name, time_s in times_s.items()}
+    predicted["table4/stream/step"] = times_s["adaptive"]
+    for share in (20, 30, 40, 50):
+        time_s = long_s(replace(streamed, fetched_once_share=share / 100))
+        predicted |= {f"table4/{share}/step": time_s, f"table4/{share}/speed": times_s["adaptive"] / time_s}
+    return predicted
+
+
+def _scalability(runs: _Runs) -> dict[str, Prediction]:
+    """Section 6.7: the batch grows with the GPUs."""
+    rates: dict[tuple[int, Variant], float] = {}
+    for times in (1, 2, 4):
+        setting = replace(SETTINGS["14B"], num_gpus=32 * times)
+        for variant in (VERL, ROLLPACKER):
+            steps = runs.few_steps(setting, variant, batches=times)
+            samples = sum(step.num_trained_samples for step in steps)
+            rates[setting.num_gpus, variant] = samples / math.fsum(step.step_s for step in steps)
+    predicted: dict[str, Prediction] = {
+        f"6.7/verl/{gpus}": rates[gpus, ROLLPACKER] / rates[gpus, VERL] for gpus in (32, 64, 128)
+    }
+    for gpus in (64, 128):
+        predicted[f"6.7/doubling/{gpus}"] = rates[gpus, ROLLPACKER] / rates[gpus // 2, ROLLPACKER]
+    return predicted

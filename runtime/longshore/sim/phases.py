@@ -1,0 +1,153 @@
+"""When the trainer computes: after the round, while it runs, or on GPUs that the round frees."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+from longshore.policy.draws import Draw
+from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore.sim.costs import Costs
+from longshore.sim.events import EventQueue
+from longshore.sim.job import SimJob, Training
+from longshore.sim.result import Recorder, Work
+from longshore.sim.round import TrainableSamples
+from longshore.sim.trainer import SimTrainer, StreamingTrainer, TrainerShape
+
+_WHOLE_UPDATE: Final = 1 << 62
+"""Token budget of a batch where an update is given to the trainer in one piece."""
+
+
+class TrainingPhase(ABC):
+    """What training does during a round and at its end."""
+
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+        self._job = job
+        self._queue = queue
+        self._recorder = recorder
+        first_gpu = job.gpus.num_gpus if job.trainer.pool else 0
+        replicas = job.trainer_pool.split(job.trainer.gpus_per_replica, first_gpu)
+        self.shape = TrainerShape(job.trainer_costs, replicas, job.trainer.num_extra_forwards)
+
+    @abstractmethod
+    def begin_round(self) -> None:
+        """A round starts."""
+
+    @abstractmethod
+    def trainable(self, group: TrainableSamples) -> None:
+        """A group is accepted and scored."""
+
+    @abstractmethod
+    def finish(self) -> float:
+        """The round is complete; returns when its last update is done."""
+
+    @property
+    @abstractmethod
+    def compute_s(self) -> float:
+        """Time in which the trainer computed, in this round."""
+
+    @property
+    @abstractmethod
+    def first_start_s(self) -> float | None:
+        """When it first did."""
+
+    def _to_training(self, replicas: Sequence[tuple[int, ...]]) -> float:
+        """These GPUs change from rollout to training; returns when they can compute."""
+        end_s = self._queue.now_s + self._costs.to_training_s(len(self.shape.gpus))
+        gpus = [gpu for replica in replicas for gpu in replica]
+        self._recorder.busy(gpus, Work.SWITCH, self._queue.now_s, end_s, "to training")
+        return end_s
+
+    @property
+    def _costs(self) -> Costs:
+        return self.shape.costs
+
+
+class BatchedTraining(TrainingPhase):
+    """U groups by U groups: after the round, or, on GPUs of its own, as soon as they are there."""
+
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+        super().__init__(job, queue, recorder)
+        self._is_pipelined = job.trainer.training is Training.PIPELINED
+        budget = job.rollout.max_tokens_per_dispatch if self._is_pipelined else _WHOLE_UPDATE
+        self._handover = Handover(job.groups_per_update, budget)
+        self._trainer = SimTrainer(self.shape, recorder)
+        self._samples: dict[Draw, tuple[int, ...]] = {}
+        self._batches: list[Batch] = []
+
+    def begin_round(self) -> None:
+        self._trainer.begin_round()
+        self._samples = {}
+
+    def trainable(self, group: TrainableSamples) -> None:
+        self._samples[group.draw] = group.num_tokens
+        self._batches += self._handover.trainable(TrainableGroup(group.draw, sum(group.num_tokens)))
+        if self._is_pipelined:
+            self._train(self._queue.now_s)
+
+    def finish(self) -> float:
+        self._batches += self._handover.round_ended()
+        has_own_gpus = self._job.trainer.pool is not None
+        self._train(self._queue.now_s if has_own_gpus else self._to_training(self.shape.replicas))
+        return max(self._queue.now_s, self._trainer.free_s)
+
+    def _train(self, from_s: float) -> None:
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            samples = [tokens for draw in batch.draws for tokens in self._samples[draw]]
+            self._trainer.train(samples, from_s, ends_update=batch.ends_update)
+
+    @property
+    def compute_s(self) -> float:
+        return self._trainer.compute_s
+
+    @property
+    def first_start_s(self) -> float | None:
+        return self._trainer.first_start_s
+
+
+class StreamedTraining(TrainingPhase):
+    """Gradients on GPUs that were repurposed while the round ran, the rest and the update on all."""
+
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+        super().__init__(job, queue, recorder)
+        share = job.trainer.fetched_once_share
+        most = None if share is None else math.ceil(share * job.shape.num_prompts)
+        self._trainer = StreamingTrainer(self.shape, queue, recorder, most)
+        self._awake: set[int] = set()
+
+    def begin_round(self) -> None:
+        self._trainer.begin_round()
+        self._awake = set()
+
+    def trainable(self, group: TrainableSamples) -> None:
+        self._trainer.trainable(group.num_tokens)
+
+    def repurpose(self, gpus: Sequence[int]) -> None:
+        """These GPUs are free: the replicas that lie on them wake up."""
+        free = set(gpus)
+        replicas = [index for index, replica in enumerate(self.shape.replicas) if free.issuperset(replica)]
+        awake_s = self._to_training([self.shape.replicas[index] for index in replicas])
+        self._awake.update(replicas)
+        for replica in replicas:
+            self._trainer.join(replica, awake_s)
+
+    def finish(self) -> float:
+        asleep = [replica for index, replica in enumerate(self.shape.replicas) if index not in self._awake]
+        others_from_s = self._to_training(asleep) if asleep else self._queue.now_s
+        return self._trainer.finish(self._queue.now_s, others_from_s)
+
+    @property
+    def compute_s(self) -> float:
+        return self._trainer.compute_s
+
+    @property
+    def first_start_s(self) -> float | None:
+        return self._trainer.first_start_s
+
+
+def training_phase(job: SimJob, queue: EventQueue, recorder: Recorder) -> TrainingPhase:
+    """As the job asks."""
+    if job.trainer.training is Training.STREAMED:
+        return StreamedTraining(job, queue, recorder)
+    return BatchedTraining(job, queue, recorder)

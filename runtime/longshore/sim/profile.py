@@ -1,0 +1,96 @@
+"""Measured costs, which replace the modelled ones wherever they are given."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from statistics import fmean
+
+from pydantic import Field
+
+from longshore.api.base import ApiModel
+
+
+class DecodePoint(ApiModel):
+    """One measured decode step of an engine."""
+
+    tp_size: int = Field(ge=1)
+    """GPUs of the engine."""
+    num_running: int = Field(ge=1)
+    """Requests in the batch."""
+    context_tokens: int = Field(ge=0)
+    """Prompt and response tokens of all of them, that is, entries in the KV cache."""
+    step_s: float = Field(gt=0, alias="stepSeconds")
+    """Time of the step."""
+
+
+class Profile(ApiModel):
+    """Measurements of one model on one kind of GPU; what is unset is modelled."""
+
+    decode: list[DecodePoint] = Field(default_factory=list)
+    """Decode steps, best with two context sizes for each batch size."""
+    step_overhead_s: float | None = Field(default=None, ge=0, alias="stepOverheadSeconds")
+    """Where decode steps are not measured: what a step takes besides reading and computing."""
+    request_overhead_s: float | None = Field(default=None, ge=0, alias="requestOverheadSeconds")
+    """Where decode steps are not measured: what each request of a batch adds to that."""
+    prefill_tokens_per_s: float | None = Field(default=None, gt=0, alias="prefillTokensPerSecond")
+    """Prompt tokens that one GPU of an engine computes per second."""
+    kv_capacity_tokens: dict[int, int] = Field(default_factory=dict)
+    """Tokens that the KV cache of an engine holds, by tensor-parallel size."""
+    train_tokens_per_s: float | None = Field(default=None, gt=0, alias="trainTokensPerSecond")
+    """Tokens that one GPU of the trainer takes through forward and backward per second."""
+    optimizer_s: float | None = Field(default=None, ge=0, alias="optimizerSeconds")
+    """Gradient reduction and optimizer step."""
+    publish_s: float | None = Field(default=None, ge=0, alias="publishSeconds")
+    """From the end of an update until the engines have the weights."""
+    to_training_s: float | None = Field(default=None, ge=0, alias="toTrainingSeconds")
+    """From an idle engine to a trainer that computes, on the same GPUs."""
+    to_rollout_s: float | None = Field(default=None, ge=0, alias="toRolloutSeconds")
+    """From an idle trainer to an engine that samples, on the same GPUs."""
+    regroup_s: float | None = Field(default=None, ge=0, alias="regroupSeconds")
+    """Rebuilding engines with another tensor-parallel size."""
+
+    @cached_property
+    def _fits(self) -> Mapping[int, "_DecodeFit"]:
+        points = defaultdict(list)
+        for point in self.decode:
+            points[point.tp_size].append(point)
+        return {tp_size: _DecodeFit(group) for tp_size, group in points.items()}
+
+    def decode_step(self, num_running: int, tp_size: int) -> tuple[float, float | None] | None:
+        """Seconds of a step without any context, and per context token (None: batches of one context size only)."""
+        fit = self._fits.get(tp_size)
+        return None if fit is None else (fit.base_s(num_running), fit.per_context_token_s)
+
+
+class _DecodeFit:
+    """step = base(batch) + slope * context: one slope for all batch sizes, base interpolated between them."""
+
+    def __init__(self, points: Sequence[DecodePoint]) -> None:
+        batches: dict[int, list[DecodePoint]] = defaultdict(list)
+        for point in points:
+            batches[point.num_running].append(point)
+        means = {
+            size: (fmean(point.context_tokens for point in batch), fmean(point.step_s for point in batch))
+            for size, batch in batches.items()
+        }
+        centred = [
+            (point.context_tokens - means[point.num_running][0], point.step_s - means[point.num_running][1])
+            for point in points
+        ]
+        spread = sum(context**2 for context, _ in centred)
+        self.per_context_token_s = (
+            max(0.0, sum(context * step for context, step in centred) / spread) if spread > 0 else None
+        )
+        slope = self.per_context_token_s or 0.0
+        self._sizes = sorted(means)
+        self._bases = [max(0.0, means[size][1] - slope * means[size][0]) for size in self._sizes]
+
+    def base_s(self, num_running: int) -> float:
+        """Linear between the measured batch sizes, and beyond the last two; flat below the first."""
+        sizes, bases = self._sizes, self._bases
+        if num_running <= sizes[0] or len(sizes) == 1:
+            return bases[0]
+        right = min(bisect_left(sizes, num_running), len(sizes) - 1)
+        share = (num_running - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+        return max(bases[0], bases[right - 1] + share * (bases[right] - bases[right - 1]))

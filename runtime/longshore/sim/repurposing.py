@@ -1,0 +1,80 @@
+"""Carries out what the scale-down policy decides: requests migrate, replicas of the trainer wake up."""
+
+from collections import defaultdict
+
+from longshore.api.status import RoundKind
+from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.scale_down import (
+    CHECK_EVERY_SHARE,
+    RolloutEngine,
+    RunningRequest,
+    ScaleDown,
+    ScaleDownPolicy,
+    Stay,
+    pick_pods,
+)
+from longshore.sim.events import EventQueue
+from longshore.sim.fleet import Fleet
+from longshore.sim.job import SimJob
+from longshore.sim.phases import StreamedTraining
+from longshore.sim.round import SimRound
+
+
+class Repurposing:
+    """One object per job; it knows the lengths of earlier rounds of each kind."""
+
+    def __init__(self, job: SimJob, training: StreamedTraining, queue: EventQueue) -> None:
+        self._job = job
+        self._training = training
+        self._queue = queue
+        self._pod_of = {gpu: pod for pod, gpus in enumerate(job.gpus.pods()) for gpu in gpus}
+        self._replicas = [frozenset(self._pod_of[gpu] for gpu in replica) for replica in training.shape.replicas]
+        self._lengths: dict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
+        self._policy: ScaleDownPolicy | None = None
+        self._num_looked_at = 0
+        self.reasons: list[str] = []
+
+    def begin_round(self, kind: RoundKind) -> None:
+        """A round of this kind starts."""
+        self._policy = ScaleDownPolicy(self._replicas, self._lengths[kind], self._job.lengths.max_tokens)
+        self._num_looked_at = 0
+        self.reasons = []
+
+    def progressed(self, this_round: SimRound, fleet: Fleet) -> None:
+        """Requests finished; what runs is listed only where the policy may look at it."""
+        assert self._policy is not None, "no round is running"
+        num_finished, num_launched = this_round.tally.num_finished, this_round.tally.num_launched
+        if (num_finished - self._num_looked_at) / num_launched < CHECK_EVERY_SHARE:
+            return
+        self._num_looked_at = num_finished
+        at = self._job.trainer.scale_down_at
+        if at is not None and (self.reasons or this_round.num_accepted < at * self._job.shape.num_prompts):
+            return
+        engines = [
+            RolloutEngine(number, self._pod_of[gpus[0]], len(gpus), fleet.engines[number].kv_capacity_tokens)
+            for number, gpus in fleet.gpus.items()
+        ]
+        running = [
+            RunningRequest(number, request.prompt_tokens, tokens)
+            for number, engine in fleet.engines.items()
+            for request, tokens in engine.tokens_at(self._queue.now_s)
+        ]
+        decision: ScaleDown | Stay | None
+        if at is None:
+            decision = self._policy.progressed(num_finished, num_launched, engines, running)
+        else:
+            pods = pick_pods(engines, self._replicas, running)
+            decision = ScaleDown(pods, f"{at:.0%} of the groups are served", 0.0) if pods else None
+        if isinstance(decision, ScaleDown):
+            self.reasons.append(decision.reason)
+            self._carry_out(decision, this_round, fleet)
+
+    def round_ended(self, kind: RoundKind, num_tokens: list[int]) -> None:
+        """Lengths of the responses that finished in the round."""
+        self._lengths[kind].extend(num_tokens)
+
+    def _carry_out(self, decision: ScaleDown, this_round: SimRound, fleet: Fleet) -> None:
+        pods = set(decision.pods)
+        engines = [number for number, gpus in fleet.gpus.items() if self._pod_of[gpus[0]] in pods]
+        gpus = [gpu for gpu, pod in self._pod_of.items() if pod in pods]
+        this_round.retire(engines, on_drained=lambda: self._training.repurpose(gpus))

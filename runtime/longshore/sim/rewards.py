@@ -1,0 +1,120 @@
+"""The reward stage: how long verifiers take, and the workers that score samples, first come, first served."""
+
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from longshore.policy.adaptive_timeout import AdaptiveTimeout, CaseRun, TimeoutKnobs
+from longshore.policy.round import ResponseId
+
+_ONLY_CASE: Final = 0
+"""Simulated programs run through one test case, which stands for all of a prompt."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A response to score, with the outcome that the verifier will find."""
+
+    response: ResponseId
+    num_tokens: int
+    correct: bool
+
+
+class RewardTimes(Protocol):
+    """How long the verifier takes over a response."""
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        """Seconds of one worker; `limit_s`: a learnt time limit, which never cuts off a correct response."""
+
+
+@dataclass(frozen=True)
+class MathsRewards:
+    """Comparing answers: the same time for every response."""
+
+    per_sample_s: float = 0.02
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        return self.per_sample_s
+
+
+@dataclass(frozen=True)
+class CodeRewards:
+    """Running programs: most take moments; of the wrong ones some hang until the timeout.
+
+    RollPacker, section 4.3: about 5 % of the prompts reach a timeout of 30 s.
+    """
+
+    mean_run_s: float = 0.6
+    hanging_share: float = 0.1
+    """Of the wrong responses."""
+    timeout_s: float = 30.0
+    seed: int = 0
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        rng = random.Random(f"{self.seed}/run/{scoring.response}")
+        hangs = rng.random() < self.hanging_share
+        run_s = min(self.timeout_s, rng.expovariate(1 / self.mean_run_s))
+        if scoring.correct:
+            return run_s
+        limit_s = self.timeout_s if limit_s is None else limit_s
+        return limit_s if hangs else min(run_s, limit_s)
+
+
+@dataclass(frozen=True)
+class JudgeRewards:
+    """A language model reads the response and writes its verdict."""
+
+    per_sample_s: float = 0.5
+    """Decoding the verdict."""
+    per_token_s: float = 2e-5
+    """Reading."""
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        return self.per_sample_s + self.per_token_s * scoring.num_tokens
+
+
+@dataclass(frozen=True)
+class MixedRewards:
+    """Prompts of several tasks: prompt i belongs to task i modulo their number."""
+
+    tasks: tuple[RewardTimes, ...]
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        return self.tasks[scoring.response.draw.index % len(self.tasks)].reward_s(scoring, limit_s)
+
+
+class RewardStage:
+    """Workers of the reward stage. Times are known at submission, and so is the end of every sample."""
+
+    def __init__(self, times: RewardTimes, num_workers: int, adaptive_timeout: TimeoutKnobs | None = None) -> None:
+        assert num_workers > 0
+        self._times = times
+        self._free_s = [0.0] * num_workers
+        self._timeout = None if adaptive_timeout is None else AdaptiveTimeout(adaptive_timeout)
+        self._tested: list[tuple[float, ResponseId, float, bool]] = []
+        """Samples whose times are not learnt from yet: (end, response, seconds, correct), a heap."""
+
+    def submit(self, group: Sequence[Scoring], now_s: float) -> float:
+        """Queue the samples of a group; returns when the last of them is scored."""
+        self._learn(now_s)
+        done_s = now_s
+        for scoring in group:
+            duration_s = self._times.reward_s(scoring, self._limit_s(scoring.response))
+            end_s = max(now_s, self._free_s[0]) + duration_s
+            heapq.heapreplace(self._free_s, end_s)
+            heapq.heappush(self._tested, (end_s, scoring.response, duration_s, scoring.correct))
+            done_s = max(done_s, end_s)
+        return done_s
+
+    def _limit_s(self, response: ResponseId) -> float | None:
+        return None if self._timeout is None else self._timeout.limit(response.draw.index, _ONLY_CASE).idle_s
+
+    def _learn(self, now_s: float) -> None:
+        """Every sample that is scored by now tells the timeout policy what it took."""
+        while self._tested and self._tested[0][0] <= now_s:
+            _, response, duration_s, correct = heapq.heappop(self._tested)
+            if self._timeout is not None:
+                run = CaseRun(_ONLY_CASE, wall_s=duration_s, cpu_s=duration_s)
+                self._timeout.response_tested(response.draw.index, [run], passed_all=correct)

@@ -1,0 +1,187 @@
+"""A whole job on the virtual clock: rounds, rewards, updates, publications."""
+
+from functools import partial
+from statistics import fmean
+
+from longshore.api.rollout import Strategy
+from longshore.api.status import RoundKind
+from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.parallelism_planner import ParallelismPlanner
+from longshore.policy.presets import round_policy
+from longshore.policy.round import Decision, ResponseId
+from longshore.policy.round_policy import RoundEnd
+from longshore.sim.engine import EngineShape
+from longshore.sim.events import EventQueue
+from longshore.sim.fleet import Fleet
+from longshore.sim.job import SimJob
+from longshore.sim.phases import StreamedTraining, training_phase
+from longshore.sim.repurposing import Repurposing
+from longshore.sim.result import Recorder, SimResult, StepRecord, Work
+from longshore.sim.rewards import RewardStage
+from longshore.sim.round import SimRound
+
+
+def simulate(job: SimJob, num_steps: int, *, keeps_spans: bool = True, drains: bool = False) -> SimResult:
+    """Run a job for so many steps. The same job gives the same result, whatever else runs.
+
+    `drains`: the last of these steps admit only draws that wait, so that every draw which was started is trained on.
+    """
+    assert num_steps >= 1, "there is nothing to simulate"
+    simulation = _Simulation(job, Recorder(keeps_spans))
+    steps = tuple(simulation.step(draining=drains and simulation.fills(left)) for left in range(num_steps, 0, -1))
+    return SimResult(job.num_gpus, steps, tuple(simulation.recorder.spans), simulation.mean_response_tokens)
+
+
+class _Simulation:
+    def __init__(self, job: SimJob, recorder: Recorder) -> None:
+        self._job = job
+        self.recorder = recorder
+        self._queue = EventQueue()
+        self._policy = round_policy(
+            job.rollout,
+            job.shape,
+            DrawCursor(job.num_prompts, job.seed),
+            groups_per_update=job.groups_per_update,
+            dynamic_sampling=job.dynamic_sampling,
+        )
+        rewards = job.rewards
+        self._workers = RewardStage(rewards.times, rewards.num_workers, rewards.adaptive_timeout)
+        self._training = training_phase(job, self._queue, recorder)
+        self._repurposing: Repurposing | None = None
+        if isinstance(self._training, StreamedTraining):
+            self._repurposing = Repurposing(job, self._training, self._queue)
+        self._tp_size = job.rollout.engine.tensor_parallel_size
+        self._planner = _planner(job) if job.plans_parallelism else None
+        self._fleet = self._build_fleet(self._tp_size)
+        self._kept: dict[ResponseId, int] = {}
+        self._draws: set[Draw] = set()
+
+    @property
+    def mean_response_tokens(self) -> float:
+        """Of R0 responses of every draw that was ever in play."""
+        lengths, count = self._job.lengths, self._job.shape.num_responses
+        return fmean(lengths.response_tokens(ResponseId(draw, index)) for draw in self._draws for index in range(count))
+
+    def fills(self, num_steps: int) -> bool:
+        """Whether the draws that wait are enough for so many steps."""
+        return self._policy.num_deferred >= num_steps * self._job.shape.num_prompts
+
+    def step(self, *, draining: bool) -> StepRecord:
+        """Round, training, publication."""
+        start_s = self._queue.now_s
+        self._training.begin_round()
+        this_round, end = self._roll_out(draining=draining)
+        complete_s = self._queue.now_s
+        if self._planner is not None:
+            self._planner.round_ended(end.kind, this_round.num_preemptions)
+        trained_s = self._training.finish()
+        published_s = self._publish(trained_s)
+        self._wait_until(published_s)
+        assert this_round.ended_s is not None
+        first_start_s = self._training.first_start_s
+        responses = [tokens for group in end.accepted for tokens in this_round.samples_of(group)]
+        tally = this_round.tally
+        return StepRecord(
+            kind=end.kind,
+            tp_size=self._tp_size,
+            start_s=start_s,
+            rollout_s=this_round.ended_s - start_s,
+            reward_wait_s=complete_s - this_round.ended_s,
+            train_s=trained_s - complete_s,
+            publish_s=published_s - trained_s,
+            num_trained_samples=len(responses),
+            num_trained_tokens=sum(responses),
+            num_stale_tokens=sum(this_round.num_stale_tokens(group) for group in end.accepted),
+            max_response_tokens=max(responses),
+            num_sampled_tokens=this_round.num_sampled_tokens,
+            num_dropped_tokens=tally.num_dropped_tokens,
+            num_launched=tally.num_launched,
+            num_aborted=tally.num_aborted,
+            num_preemptions=this_round.num_preemptions,
+            num_zero_variance=tally.num_zero_variance,
+            num_correct=sum(sum(this_round.corrects(group)) for group in end.accepted),
+            bubble_share=1 - self.recorder.take_busy_s() / (self._job.num_gpus * (published_s - start_s)),
+            first_dispatch_s=(complete_s if first_start_s is None else first_start_s) - start_s,
+            trainer_compute_s=self._training.compute_s,
+            scale_downs=tuple(self._repurposing.reasons) if self._repurposing else (),
+        )
+
+    def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundEnd]:
+        start = self._policy.start_round(draining=draining, engines=self._fleet.numbers)
+        decisions = [start.decision, *self._regroup(start.kind)]
+        this_round = SimRound(
+            self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
+            self._progressed,
+        )  # fmt: skip
+        if self._repurposing is not None:
+            self._repurposing.begin_round(start.kind)
+        this_round.start(start.kind, decisions)
+        self._queue.run_until(lambda: this_round.complete)
+        end = self._policy.end_round()
+        self._kept = this_round.close(end)
+        if self._repurposing is not None:
+            self._repurposing.round_ended(end.kind, this_round.finished_tokens)
+        self._draws.update(group.draw for group in end.accepted)
+        self._draws.update(end.deferred)
+        self._draws.update(end.zero_variance)
+        return this_round, end
+
+    def _regroup(self, kind: RoundKind) -> list[Decision]:
+        """Rebuild the engines where the planner wants another tensor-parallel size for this kind of round."""
+        if self._planner is None or self._planner.tp_size(kind) == self._tp_size:
+            return []
+        self._tp_size = self._planner.tp_size(kind)
+        ready_s = self._queue.now_s + self._job.engine_costs.regroup_s(self._tp_size)
+        gpus = tuple(range(self._job.gpus.num_gpus))
+        self.recorder.busy(gpus, Work.SWITCH, self._queue.now_s, ready_s, f"regroup to {self._tp_size}")
+        self._wait_until(ready_s)
+        self._fleet = self._build_fleet(self._tp_size)
+        return [self._policy.engines_changed(self._fleet.numbers)]
+
+    def _progressed(self, this_round: SimRound) -> None:
+        if self._repurposing is not None:
+            self._repurposing.progressed(this_round, self._fleet)
+
+    def _publish(self, trained_s: float) -> float:
+        """New weights reach the engines; GPUs that take turns change back to rollout before."""
+        job, costs = self._job, self._job.engine_costs
+        shared = job.trainer.pool is None
+        ready_s = trained_s + (costs.to_rollout_s(job.num_gpus) if shared else 0.0)
+        gpus = tuple(range(job.num_gpus))
+        self.recorder.busy(gpus, Work.SWITCH, trained_s, ready_s, "to rollout")
+        published_s = ready_s + costs.publish_s(self._tp_size)
+        self.recorder.busy(gpus, Work.PUBLISH, ready_s, published_s, "publish weights")
+        self._fleet.forget_prefixes()
+        return published_s
+
+    def _wait_until(self, time_s: float) -> None:
+        is_there = []
+        self._queue.at(time_s, lambda: is_there.append(True))
+        self._queue.run_until(lambda: bool(is_there))
+
+    def _build_fleet(self, tp_size: int) -> Fleet:
+        engine, costs = self._job.rollout.engine, self._job.engine_costs
+        shape = EngineShape(
+            step_cost=partial(costs.decode_step, tp_size=tp_size),
+            prefill_s=partial(costs.prefill_s, tp_size=tp_size),
+            kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
+            max_num_seqs=engine.max_num_seqs,
+        )
+        return Fleet(shape, self._job.gpus.split(tp_size), self._queue, self.recorder)
+
+
+def _planner(job: SimJob) -> ParallelismPlanner:
+    """Starts from the job's size; it may take every size whose engines hold the longest response."""
+    is_tail_batching = job.rollout.strategy is Strategy.TAIL_BATCHING
+    kinds = (RoundKind.SHORT, RoundKind.LONG) if is_tail_batching else (RoundKind.FULL,)
+    gpus_per_pod = len(job.gpus.pods()[0])
+    sizes = [size for size in range(1, gpus_per_pod + 1) if gpus_per_pod % size == 0 and _fits(job, size)]
+    return ParallelismPlanner(dict.fromkeys(kinds, job.rollout.engine.tensor_parallel_size), sizes, gpus_per_pod)
+
+
+def _fits(job: SimJob, tp_size: int) -> bool:
+    try:
+        capacity = job.engine_costs.kv_capacity_tokens(tp_size, job.rollout.engine.gpu_memory_utilization)
+    except ValueError:
+        return False
+    return capacity > 2 * job.lengths.max_tokens

@@ -1,0 +1,165 @@
+"""The simulated trainer: data-parallel replicas that take samples, longest first, and update together."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from longshore.sim.costs import Costs
+from longshore.sim.events import EventQueue
+from longshore.sim.result import Recorder, Work
+
+Samples = Sequence[int]
+"""Tokens of samples, prompts included."""
+
+
+def makespan_s(durations_s: Sequence[float], free_s: Sequence[float]) -> list[float]:
+    """When each worker ends that is free from `free_s` on: longest piece first, to the worker that is free first."""
+    heap = [(start_s, worker) for worker, start_s in enumerate(free_s)]
+    heapq.heapify(heap)
+    for duration in sorted(durations_s, reverse=True):
+        start_s, worker = heap[0]
+        heapq.heapreplace(heap, (start_s + duration, worker))
+    ends = dict.fromkeys(range(len(free_s)), 0.0) | {worker: end_s for end_s, worker in heap}
+    return [ends[worker] for worker in range(len(free_s))]
+
+
+@dataclass(frozen=True)
+class TrainerShape:
+    """The replicas of a trainer and what they cost."""
+
+    costs: Costs
+    replicas: tuple[tuple[int, ...], ...]
+    """GPUs of each data-parallel replica, all of one size."""
+    num_extra_forwards: int = 1
+    """Forwards besides the training pass: old log-probabilities, reference log-probabilities."""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """All GPUs."""
+        return tuple(gpu for replica in self.replicas for gpu in replica)
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one replica (tensor, pipeline and context parallel)."""
+        return len(self.replicas[0])
+
+    def sample_s(self, num_tokens: int) -> float:
+        """Time of one replica over one sample."""
+        return self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
+
+    def optimizer_s(self) -> float:
+        """Time of an update, gradient reduction included."""
+        return self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
+
+
+class SimTrainer:
+    """All replicas take every batch together, one batch after the other."""
+
+    def __init__(self, shape: TrainerShape, recorder: Recorder) -> None:
+        self._shape = shape
+        self._recorder = recorder
+        self.free_s = 0.0
+        """When the last batch so far is done."""
+        self.compute_s = 0.0
+        self.first_start_s: float | None = None
+
+    def begin_round(self) -> None:
+        """Count anew."""
+        self.compute_s, self.first_start_s = 0.0, None
+
+    def train(self, samples: Samples, not_before_s: float, *, ends_update: bool) -> float:
+        """Compute gradients, and update if the batch ends one; returns when that is done."""
+        start_s = max(not_before_s, self.free_s)
+        durations = [self._shape.sample_s(tokens) for tokens in samples]
+        ends = makespan_s(durations, [start_s] * len(self._shape.replicas))
+        for replica, end_s in zip(self._shape.replicas, ends, strict=True):
+            self._recorder.busy(replica, Work.TRAINING, start_s, end_s, "gradients")
+        self.free_s = max(ends)
+        if ends_update:
+            self.free_s = self.update(self.free_s)
+        self.first_start_s = start_s if self.first_start_s is None else self.first_start_s
+        self.compute_s += self.free_s - start_s
+        return self.free_s
+
+    def update(self, start_s: float) -> float:
+        """One optimizer step on all GPUs; returns its end."""
+        end_s = start_s + self._shape.optimizer_s()
+        self._recorder.busy(self._shape.gpus, Work.TRAINING, start_s, end_s, "update")
+        return end_s
+
+
+class StreamingTrainer:
+    """Replicas that the rollout freed take trainable groups while the round runs; all replicas take what is left.
+
+    RollPacker, section 4.4: gradients add up, one update ends the step.
+    """
+
+    def __init__(
+        self, shape: TrainerShape, queue: EventQueue, recorder: Recorder, max_fetched_once: int | None = None
+    ) -> None:
+        """`max_fetched_once`: replicas that wake take only groups that are there by then, and so many at most."""
+        self._shape = shape
+        self._queue = queue
+        self._recorder = recorder
+        self._max_fetched_once = max_fetched_once
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """No replica is awake and nothing is to do."""
+        self._groups: deque[Samples] = deque()
+        self._free_s: dict[int, float] = {}
+        self._idle: list[int] = []
+        self._num_fetchable: float | None = None
+        """Groups that replicas may still take while the round runs; None: no replica is awake."""
+        self.compute_s = 0.0
+        self.first_start_s: float | None = None
+
+    def join(self, replica: int, at_s: float) -> None:
+        """A replica takes groups from `at_s` on."""
+        self._free_s[replica] = at_s
+        self._queue.at(at_s, partial(self._next, replica, self._free_s))
+
+    def trainable(self, samples: Samples) -> None:
+        """A group is ready."""
+        self._groups.append(samples)
+        if self._idle:
+            self._next(self._idle.pop(), self._free_s)
+
+    def finish(self, now_s: float, others_from_s: float) -> float:
+        """The round is over: spread what is left over all replicas and update; returns the end."""
+        shape = self._shape
+        awake, self._free_s = self._free_s, {}
+        free = [max(now_s, awake.get(replica, others_from_s)) for replica in range(len(shape.replicas))]
+        ends = makespan_s([shape.sample_s(tokens) for samples in self._groups for tokens in samples], free)
+        for replica, start_s, end_s in zip(shape.replicas, free, ends, strict=True):
+            self._recorder.busy(replica, Work.TRAINING, start_s, end_s, "gradients")
+        updated_s = max(ends) + shape.optimizer_s()
+        self._recorder.busy(shape.gpus, Work.TRAINING, max(ends), updated_s, "update")
+        self._computed(min(free), updated_s, share=1.0)
+        return updated_s
+
+    def _next(self, replica: int, round_of: dict[int, float]) -> None:
+        """Take the next group; `round_of` tells whether the round is still the one that the replica joined."""
+        if round_of is not self._free_s:
+            return
+        if self._num_fetchable is None:
+            once = self._max_fetched_once
+            self._num_fetchable = math.inf if once is None else min(once, len(self._groups))
+        if not self._groups or not self._num_fetchable:
+            self._idle.append(replica)
+            return
+        self._num_fetchable -= 1
+        now_s = self._queue.now_s
+        end_s = now_s + sum(self._shape.sample_s(tokens) for tokens in self._groups.popleft())
+        self._recorder.busy(self._shape.replicas[replica], Work.TRAINING, now_s, end_s, "streamed gradients")
+        self._computed(now_s, end_s, share=1 / len(self._shape.replicas))
+        self._free_s[replica] = end_s
+        self._queue.at(end_s, partial(self._next, replica, round_of))
+
+    def _computed(self, start_s: float, end_s: float, share: float) -> None:
+        """A share of the trainer computed."""
+        self.first_start_s = start_s if self.first_start_s is None else self.first_start_s
+        self.compute_s += share * (end_s - start_s)

@@ -1,0 +1,215 @@
+"""Rewards of every kind in jobs of the embedded cluster: routed, reported, retried, and never silently zero."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from longshore.api import contract
+from tests.contract.rewards.endpoint import TOKEN, Endpoint, Reply, serving
+from tests.e2e.jobs import Cluster, Job, Json, fake_job
+from tests.e2e.reward_inputs import USER_REWARDS, mixed_rows, write_judge, write_rows
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+CLAIM: Final = "rewards"
+BATCH: Final = {"steps": 2, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 24, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def inputs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows, a judge and a user's module, put into a claim as a user does it."""
+    directory = tmp_path_factory.mktemp("inputs")
+    rows = mixed_rows(60)
+    write_rows(directory / "mixed.jsonl", rows)
+    write_rows(directory / "malformed.jsonl", [*rows[:4], rows[4] | {"tests": [{"stdin": "1"}]}, *rows[5:]])
+    plain = [{"prompt": f"{n}?", "answer": "undefined" if n % 8 == 0 else "defined"} for n in range(60)]
+    write_rows(directory / "plain.jsonl", plain)
+    write_judge(directory / "judge")
+    (directory / "user_rewards.py").write_text(USER_REWARDS)
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([_claim(), _secret()]))
+    cluster.longshore("put", CLAIM, str(directory), "inputs")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    """A service that wants a token, and breaks down twice and hangs once before it answers; and a judge of no use."""
+    failures = [Reply(500), Reply(503), Reply(hangs=True)]
+
+    def behaviour(path: str, body: Json) -> Reply:
+        if path.startswith("/broken"):
+            return Reply(500)
+        if path.startswith("/judge"):
+            return Reply(200, {"choices": [{"message": {"content": "It has a certain charm."}}]})
+        return failures.pop() if failures else Reply(200, {"reward": len(body["response"]) / 100})
+
+    with serving(behaviour, TOKEN) as endpoint:
+        yield endpoint
+
+
+def test_a_mixed_job_scores_each_domain_by_its_reward_and_survives_its_coordinator(
+    cluster: Cluster, inputs: Path, root: Path
+) -> None:
+    """The functions are those of the manifest in the docs, with a judge that fits this test."""
+    documents = yaml.safe_load_all((root / "manifests/mixed.yaml").read_text())
+    reward: Json = next(document["spec"]["reward"] for document in documents if document["kind"] == "RLJob")
+    critic = next(function for function in reward["functions"] if function["kind"] == "Judge")
+    critic["judge"] |= {"modelPath": "inputs/judge", "promptTemplate": "Grade: {response}"}
+    critic["judge"] |= {"scorePattern": r"(\d)", "maxScore": 9}
+    algorithm = BATCH | {"steps": 8, "promptsPerStep": 6}
+    job = cluster.apply(
+        _job(
+            "mixed", reward.pop("functions"), "mixed", reward=reward, algorithm=algorithm, checkpoint={"everySteps": 1}
+        )
+    )
+    job.wait_step(2)
+    anchors_before = _anchors(job, "tests")
+    job.kill("coordinator")
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert job.status()["attempt"] == 2
+    steps = _metrics(job)
+    assert [values["step"] for values in steps] == list(range(1, 9))
+    for function, domain, weight in (("maths", "algebra", 1.0), ("tests", "code", 1.0), ("critic", "taste", 0.5)):
+        scored = [values for values in steps if f"reward/{function}/mean" in values]
+        assert scored, f"{function} scored nothing"
+        for values in scored:
+            assert values[f"reward/domain/{domain}/mean"] == pytest.approx(weight * values[f"reward/{function}/mean"])
+            assert values[f"reward/{function}/seconds"] > 0
+    assert 0 < _mean(steps, "reward/tests/mean") < 1, "some responses are programs that print nothing"
+    assert 0 < _mean(steps, "reward/critic/mean") < 1
+    assert b"reward/domain/taste/mean" in b"".join(
+        path.read_bytes() for path in (job.output() / "tensorboard").iterdir()
+    )
+    anchors = _anchors(job, "tests")
+    assert anchors_before, "programs that passed have set time limits"
+    assert all(anchors[key] >= seconds for key, seconds in anchors_before.items()), "a limit was forgotten"
+    job.delete()
+
+
+def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> None:
+    functions: list[Json] = [
+        {
+            "name": "service",
+            "kind": "HTTP",
+            "http": {"url": f"{endpoint.address}/score"},
+            "tokenSecret": {"name": "service-token"},
+            "retries": 3,
+            "timeoutSeconds": 1,
+        },
+        {
+            "name": "mine",
+            "kind": "Python",
+            "importPath": "user_rewards:is_undefined_for_some",
+            "onError": "Replace",
+        },
+    ]
+    job = cluster.apply(_job("flaky", functions, "plain", code=inputs, algorithm=BATCH))
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    ledger = job.ledger()
+    rejected = {draw: reason for row in ledger for draw, reason in row["rejected"].items()}
+    assert rejected, "some rows have no reward"
+    assert all("reward mine: inputs/plain.jsonl, line " in reason for reason in rejected.values())
+    assert all("returned nan" in reason for reason in rejected.values())
+    assert all(len(row["trained"]) == 4 for row in ledger), "batches are exact all the same"
+    assert not rejected.keys() & {draw for row in ledger for draw in row["trained"]}
+    assert 0 < sum(values["reward/faults"] for values in _metrics(job)) <= 3, (
+        "three failures, of which some may be late"
+    )
+    assert all("reward/service/mean" in values for values in _metrics(job))
+    job.delete()
+
+
+@pytest.fixture(scope="module")
+def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> dict[str, Job]:
+    """All of them at once, which takes less time than one after the other."""
+    return {
+        name: cluster.apply(_job(name, functions, "malformed" if name == "malformed" else "plain", code=inputs))
+        for name, functions in _unusable(endpoint).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("malformed", r"^inputs/malformed.jsonl, line 5, tests\[0\]: a test case has the fields stdin and stdout, or "),
+        ("raising", r"^reward mine: inputs/plain.jsonl, line \d+, response \S+: raised KeyError: 'level'$"),
+        ("broken", r"^reward mine: inputs/plain.jsonl, line \d+, .*: the service answered 500 \(3 times\)$"),
+        ("babbling", r"^reward mine: .* line \d+, .*: the judge gave no score .* ends with 'It has a certain charm.'$"),
+    ],
+)
+def test_a_reward_that_cannot_be_had_fails_the_job_with_one_sentence(
+    failing: dict[str, Job], name: str, reason: str
+) -> None:
+    job = failing[name]
+    assert job.wait_finished()["phase"] == "Failed"
+    failed = job.condition("Failed")
+    assert failed["reason"] == "UserError"
+    assert re.search(reason, failed["message"]), failed["message"]
+    assert "\n" not in failed["message"]
+    job.wait_nothing_runs()
+    job.delete()
+
+
+def _unusable(endpoint: Endpoint) -> dict[str, list[Json]]:
+    """Reward functions of jobs that cannot work."""
+    token: Json = {"tokenSecret": {"name": "service-token"}}
+    judge = {"placement": "Remote", "url": f"{endpoint.address}/judge/v1"}
+    others = {"name": "others", "kind": "Maths", "domains": ["algebra", "taste"]}
+    return {
+        "malformed": [{"name": "mine", "kind": "Code", "domains": ["code"]}, others],
+        "raising": [{"name": "mine", "kind": "Python", "importPath": "user_rewards:fails"}],
+        "broken": [{"name": "mine", "kind": "HTTP", "http": {"url": f"{endpoint.address}/broken"}} | token],
+        "babbling": [{"name": "mine", "kind": "Judge", "judge": judge} | token],
+    }
+
+
+def _job(name: str, functions: list[Json], data: str, *, code: Path | None = None, **spec: Any) -> Json:
+    """A job with pretended sampling and training; `code`: directory of a user's modules."""
+    domains = {"domainField": "domain"} if any("domains" in function for function in functions) else {}
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(code)}]}
+    template = {"template": {"spec": {"containers": [container]}}} if code else {}
+    engine = {"backend": "Fake", "extraArgs": {"median_tokens": 2.0, "step_s": 0.03}}
+    return fake_job(
+        name,
+        **{
+            "model": {"path": "inputs/judge", "maxContextTokens": 256},
+            "data": {"path": f"inputs/{data}.jsonl", "heldOutPrompts": 0, **domains},
+            "algorithm": BATCH,
+            "reward": {"pods": 0, "workersPerPod": 1, **spec.pop("reward", {}), "functions": functions},
+            "rollout": {"strategy": "Synchronous", "engine": engine},
+            "coordinator": template,
+            "storage": {"claimName": CLAIM},
+            **spec,
+        },
+    )
+
+
+def _metrics(job: Job) -> list[Json]:
+    lines = (job.output() / "metrics.jsonl").read_text().splitlines()
+    return [values for values in map(json.loads, lines) if "timing_s/step" in values]
+
+
+def _mean(steps: list[Json], name: str) -> float:
+    return fmean(values[name] for values in steps if name in values)
+
+
+def _anchors(job: Job, function: str) -> dict[tuple[int, int], float]:
+    """Longest time of a program that passed, by prompt and test case."""
+    newest = max((job.output() / "checkpoints").glob("step-*"))
+    learnt = json.loads((newest / "state.json").read_text())["rewards"][function]["anchors"]
+    return {(prompt, case): seconds for prompt, cases in learnt for case, seconds in cases}
+
+
+def _claim() -> Json:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": spec}
+
+
+def _secret() -> Json:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "service-token"}, "stringData": {"token": TOKEN}}

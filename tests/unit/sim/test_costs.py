@@ -1,0 +1,113 @@
+"""Costs of engines and trainers, modelled and measured."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.sim.costs import Costs
+from longshore.sim.hardware import GPUS, MODELS, gpu_named, model_named, model_of
+from longshore.sim.profile import DecodePoint, Profile
+
+COSTS = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"])
+
+
+def test_one_request_decodes_as_fast_as_weights_are_read() -> None:
+    weights_s = 2 * 7.62e9 / (0.75 * 3.35e12)
+    bare = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], Profile(step_overhead_s=0, request_overhead_s=0))
+    assert bare.decode_step(1, 1).step_s(0) == pytest.approx(weights_s)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4000), st.integers(0, 10**6), st.sampled_from([1, 2, 4, 8]))
+def test_a_step_never_gets_cheaper_with_more_requests_or_more_context(running: int, context: int, tp_size: int) -> None:
+    step_s = COSTS.decode_step(running, tp_size).step_s(context)
+    assert step_s <= COSTS.decode_step(running + 1, tp_size).step_s(context)
+    assert step_s <= COSTS.decode_step(running, tp_size).step_s(context + 1)
+
+
+def test_more_gpus_speed_a_large_batch_up_and_communication_eats_into_it() -> None:
+    alone, eight = (COSTS.decode_step(512, tp_size).step_s(500_000) for tp_size in (1, 8))
+    assert alone / 8 < eight < alone / 2
+
+
+def test_two_gpus_hold_more_than_twice_the_kv_cache_of_one() -> None:
+    assert COSTS.kv_capacity_tokens(2, 0.5) > 2 * COSTS.kv_capacity_tokens(1, 0.5)
+
+
+def test_weights_that_leave_no_kv_cache_are_refused() -> None:
+    large = Costs(GPUS["RTX4090"], MODELS["Qwen2.5-32B"])
+    with pytest.raises(
+        ValueError, match=r"gpuMemoryUtilization: 0.9 of a RTX4090 leaves no KV cache beside Qwen2.5-32B"
+    ):
+        large.kv_capacity_tokens(1, 0.9)
+
+
+def test_a_profile_replaces_what_it_has_measured() -> None:
+    profile = Profile(
+        prefill_tokens_per_s=1000,
+        kv_capacity_tokens={2: 77},
+        train_tokens_per_s=500,
+        optimizer_s=3,
+        publish_s=4,
+        to_training_s=5,
+        to_rollout_s=6,
+        regroup_s=7,
+    )
+    costs = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], profile)
+    assert costs.prefill_s(4000, 2) == 2
+    assert costs.kv_capacity_tokens(2, 0.5) == 77
+    assert costs.kv_capacity_tokens(1, 0.5) == COSTS.kv_capacity_tokens(1, 0.5)
+    assert costs.train_s(2000, 2, num_extra_forwards=1) == 2
+    assert costs.optimizer_s(1, 8) == 3
+    assert costs.publish_s(1) == 4
+    assert (costs.to_training_s(8), costs.to_rollout_s(8), costs.regroup_s(2)) == (5, 6, 7)
+
+
+def points(*rows: tuple[int, int, float]) -> list[DecodePoint]:
+    return [DecodePoint(tp_size=1, num_running=n, context_tokens=c, step_s=s) for n, c, s in rows]
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.001, 0.1), st.floats(0, 0.01), st.floats(0, 1e-6), st.integers(2, 64), st.integers(1, 300),
+    st.integers(0, 10**6),
+)  # fmt: skip
+def test_a_linear_step_time_is_recovered_from_its_points(
+    base: float, per_request: float, slope: float, larger: int, running: int, context: int
+) -> None:
+    def step_s(n: int, c: int) -> float:
+        return base + per_request * n + slope * c
+
+    measured = points(*((n, c, step_s(n, c)) for n in (1, larger) for c in (100, 50_000 * n)))
+    costs = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], Profile(decode=measured))
+    assert costs.decode_step(running, 1).step_s(context) == pytest.approx(step_s(running, context), rel=1e-6)
+
+
+def test_sizes_that_were_not_measured_are_modelled() -> None:
+    costs = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], Profile(decode=points((1, 0, 0.5))))
+    assert costs.decode_step(1, 2) == COSTS.decode_step(1, 2)
+    assert costs.decode_step(9, 1).base_s == 0.5
+    assert costs.decode_step(9, 1).per_context_token_s == COSTS.decode_step(9, 1).per_context_token_s
+
+
+def test_a_profile_survives_its_file() -> None:
+    profile = Profile(decode=points((1, 0, 0.5)), train_tokens_per_s=9)
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_training_grows_faster_than_linearly_with_length_and_shrinks_with_gpus() -> None:
+    assert COSTS.train_s(20_000, 1, 1) > 2 * COSTS.train_s(10_000, 1, 1)
+    assert COSTS.train_s(10_000, 4, 1) == pytest.approx(COSTS.train_s(10_000, 1, 1) / 4)
+
+
+def test_a_size_stands_for_a_model_without_a_name() -> None:
+    model = model_named("13B")
+    assert model == model_of(13e9)
+    assert 12 * model.num_layers * model.hidden_size**2 == pytest.approx(13e9, rel=0.1)
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"GPU TPU is not known; choose one of A100-40, H100"):
+        gpu_named("TPU")
+    with pytest.raises(ValueError, match=r"model Lama is not known; choose one of Qwen2\.5-14B"):
+        model_named("Lama")

@@ -1,0 +1,84 @@
+"""Predictions against published figures."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.paper import rollpacker_figures
+from longshore.sim.paper.calibration import solve
+from longshore.sim.paper.comparison import Comparison, Prediction, Row, compare
+from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
+from longshore.sim.paper.rollpacker import RollPackerConstants
+
+PUBLISHED = Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text()))
+
+
+@pytest.fixture(scope="module", params=[Paper.APRIL, Paper.REORDER, Paper.ROLLOUTPIPE])
+def comparison(request: pytest.FixtureRequest) -> Comparison:
+    return compare(request.param, PUBLISHED)
+
+
+def row(published: Prediction, predicted: Prediction | None, unit: Unit = Unit.RATIO) -> Row:
+    return Row("reorder/x", "Section 1, of something", unit, Role.HELD_OUT, published, predicted)
+
+
+def test_every_held_out_figure_is_predicted(comparison: Comparison) -> None:
+    held_out = {figure.id for figure in PUBLISHED.of(comparison.paper, Role.HELD_OUT)}
+    assert {row.figure for row in comparison.held_out} == held_out
+    assert all(row.error is not None for row in comparison.held_out)
+    assert all(row.source for row in comparison.rows)
+
+
+def test_rollpacker_predicts_every_figure_that_it_models() -> None:
+    small = BatchShape(num_prompts=16, num_responses=8)
+    constants = RollPackerConstants(prompt_share=0.9)
+    predicted = rollpacker_figures.predict(constants, shape=small, num_steps=5, num_seeds=1)
+    of_paper = {figure.id: figure.role for figure in PUBLISHED.of(Paper.ROLLPACKER)}
+    assert predicted.keys() <= of_paper.keys()
+    assert {name for name, role in of_paper.items() if role is Role.HELD_OUT} <= predicted.keys()
+    assert not any(of_paper[name] is Role.NOT_MODELLED for name in predicted)
+
+
+def test_the_same_figures_give_the_same_comparison() -> None:
+    assert compare(Paper.REORDER, PUBLISHED) == compare(Paper.REORDER, PUBLISHED)
+
+
+def test_the_reorder_policy_reaches_the_recipes_bound() -> None:
+    comparison = compare(Paper.REORDER, PUBLISHED)
+    assert all(abs(row.error or 0) < 0.01 for row in comparison.held_out)
+    assert comparison.num_within(0.01) == len(comparison.held_out)
+
+
+def test_json_rows_have_figure_source_predicted_and_published() -> None:
+    of_range = row((1.0, 2.0), (1.1, 2.5)).to_json()
+    assert of_range["figure"] == "reorder/x"
+    assert of_range["source"] == "Section 1, of something"
+    assert (of_range["published"], of_range["predicted"]) == ([1.0, 2.0], [1.1, 2.5])
+    assert row(1.0, None).to_json()["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("published", "predicted", "unit", "error"),
+    [
+        (2.0, 2.2, Unit.RATIO, 0.1),
+        (44.0, 8.0, Unit.PERCENT_MORE, 1.08 / 1.44 - 1),
+        (40.0, 10.0, Unit.PERCENT_LESS, 0.9 / 0.6 - 1),
+        ((10.0, 20.0), 15.0, Unit.SECONDS, 0.0),
+        ((10.0, 20.0), 5.0, Unit.SECONDS, -0.5),
+        ((10.0, 20.0), (11.0, 16.0), Unit.SECONDS, -0.2),
+        ((10.0, 20.0), (11.0, 18.0), Unit.SECONDS, 0.1),
+    ],
+)
+def test_errors_are_relative(published: Prediction, predicted: Prediction, unit: Unit, error: float) -> None:
+    assert row(published, predicted, unit).error == pytest.approx(error)
+
+
+@given(st.floats(0.1, 5), st.floats(0.5, 3), st.floats(0.0, 10))
+def test_solving_meets_the_target_or_stops_at_an_end(slope: float, power: float, target: float) -> None:
+    root = solve(lambda x: slope * x**power, target, 0.0, 2.0)
+    if target >= slope * 2.0**power:
+        assert root == 2.0
+    else:
+        assert slope * root**power == pytest.approx(target, rel=0.006, abs=1e-6)

@@ -1,0 +1,233 @@
+"""Whole jobs on the virtual clock."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.api.rollout import Admission, Engine, Strategy
+from longshore.api.status import RoundKind
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.hardware import GPUS
+from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
+from longshore.sim.lengths import Accuracy, TraceLengths
+from longshore.sim.profile import Profile
+from longshore.sim.result import SimResult, Span, Work
+from longshore.sim.rewards import CodeRewards
+from longshore.sim.simulate import simulate
+from tests.unit.sim.jobs import LENGTHS, POOL, SHAPE, job, rollout
+
+STREAMED = TrainerLayout(Training.STREAMED, gpus_per_replica=2)
+PIPELINED = TrainerLayout(Training.PIPELINED, GpuPool(GPUS["RTX4090"], 8), gpus_per_replica=4, groups_per_update=2)
+AFTERWARDS = replace(PIPELINED, training=Training.AFTER_ROUND)
+
+jobs = st.builds(
+    job,
+    st.sampled_from(Strategy),
+    shape=st.builds(BatchShape, st.sampled_from([2, 4, 6]), st.integers(2, 4)),
+    trainer=st.sampled_from([TrainerLayout(gpus_per_replica=2), STREAMED, PIPELINED, AFTERWARDS]),
+    accuracy=st.builds(Accuracy, st.just(0.5), st.sampled_from([0.1, 1.0])),
+    rewards=st.sampled_from([Rewards(), Rewards(CodeRewards(), num_workers=4)]),
+    dynamic_sampling=st.booleans(),
+)
+
+
+def spans_by_gpu(result: SimResult) -> dict[int, list[Span]]:
+    gpus: dict[int, list[Span]] = {gpu: [] for gpu in range(result.num_gpus)}
+    for span in sorted(result.spans, key=lambda span: span.start_s):
+        gpus[span.gpu].append(span)
+    return gpus
+
+
+@settings(max_examples=40, deadline=None)
+@given(jobs)
+def test_batches_are_exact_and_no_gpu_does_two_things_at_once(sim_job: SimJob) -> None:
+    result = simulate(sim_job, 3)
+    for step in result.steps:
+        assert step.num_trained_samples == sim_job.shape.num_prompts * sim_job.shape.num_responses
+        assert 0 <= step.bubble_share <= 1
+        assert 0 <= step.first_dispatch_s <= step.rollout_to_train_end_s
+    for spans in spans_by_gpu(result).values():
+        assert all(before.end_s <= after.start_s + 1e-9 for before, after in pairwise(spans))
+    busy_s = sum(span.end_s - span.start_s for span in result.spans)
+    assert busy_s == pytest.approx((1 - result.bubble_share) * result.num_gpus * result.total_s)
+    assert [step.start_s for step in result.steps[1:]] == pytest.approx(
+        [step.start_s + step.step_s for step in result.steps[:-1]]
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(jobs)
+def test_the_same_job_gives_the_same_result(sim_job: SimJob) -> None:
+    assert simulate(sim_job, 2) == simulate(sim_job, 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(jobs)
+def test_no_token_appears_or_disappears(sim_job: SimJob) -> None:
+    result = simulate(sim_job, 3)
+    trained_here = sum(step.num_trained_tokens for step in result.steps)
+    sampled, dropped = (
+        sum(getattr(step, name) for step in result.steps) for name in ("num_sampled_tokens", "num_dropped_tokens")
+    )
+    if sim_job.rollout.keeps_tokens:
+        assert sampled >= trained_here + dropped
+    else:
+        assert sampled == trained_here + dropped
+        assert all(step.num_stale_tokens == 0 for step in result.steps)
+
+
+@settings(max_examples=20, deadline=None)
+@given(jobs)
+def test_a_round_lasts_at_least_as_long_as_its_longest_response_alone(sim_job: SimJob) -> None:
+    if sim_job.rollout.keeps_tokens:
+        return
+    base_s = sim_job.engine_costs.decode_step(1, 1).base_s
+    for step in simulate(sim_job, 2).steps:
+        assert step.rollout_s >= step.max_response_tokens * base_s
+
+
+def test_eta_one_is_the_synchronous_baseline() -> None:
+    plain = simulate(job(Strategy.SYNCHRONOUS), 4)
+    eta_one = simulate(job(chosen=rollout(Strategy.TAIL_BATCHING, eta=1.0)), 4)
+    assert [replace(step, kind=RoundKind.FULL) for step in eta_one.steps] == list(plain.steps)
+
+
+def test_tail_batching_shortens_steps_and_trains_on_what_the_baseline_trains_on() -> None:
+    plain = simulate(job(Strategy.SYNCHRONOUS), 10)
+    packed = simulate(job(Strategy.TAIL_BATCHING), 10)
+    assert [step.kind for step in packed.steps[:5]] == [RoundKind.SHORT] * 4 + [RoundKind.LONG]
+    assert packed.mean_step_s < plain.mean_step_s
+    assert packed.bubble_share < plain.bubble_share
+    assert plain.selection_bias == 0
+    assert abs(packed.selection_bias) < 0.15
+
+
+def test_partial_rollout_trains_on_tokens_of_older_weights_and_drops_none() -> None:
+    result = simulate(job(Strategy.PARTIAL_ROLLOUT), 6)
+    assert result.steps[0].num_stale_tokens == 0
+    assert 0 < result.off_policy_share < 1
+    assert sum(step.num_dropped_tokens for step in result.steps) == 0
+
+
+def test_pipelining_starts_the_trainer_early_and_changes_none_of_its_work() -> None:
+    serial = simulate(job(trainer=AFTERWARDS), 2).steps[0]
+    pipelined = simulate(job(trainer=PIPELINED), 2).steps[0]
+    assert pipelined.first_dispatch_s < serial.first_dispatch_s / 2
+    assert pipelined.trainer_waiting_ratio < serial.trainer_waiting_ratio
+    assert pipelined.rollout_to_train_end_s < serial.rollout_to_train_end_s
+    assert pipelined.trainer_compute_s == pytest.approx(serial.trainer_compute_s, rel=0.01)
+
+
+def test_a_frontier_delivers_the_first_update_earlier() -> None:
+    crowded = GpuPool(GPUS["A100-40"], 1, 1)
+    pipeline = rollout(Strategy.GROUP_PIPELINE).model_copy(update={"engine": Engine(max_num_seqs=64)})
+    unordered = pipeline.model_copy(update={"admission": Admission(frontier_width=SHAPE.num_prompts)})
+    similar = TraceLengths([[200 + row % 7] * 4 for row in range(64)])
+    frontier, everything = (
+        simulate(job(chosen=chosen, trainer=PIPELINED, pool=crowded, lengths=similar), 1).steps[0]
+        for chosen in (pipeline, unordered)
+    )
+    assert frontier.first_dispatch_s < everything.first_dispatch_s
+    assert frontier.num_launched == everything.num_launched
+
+
+def test_repurposed_gpus_stream_gradients_while_the_rest_goes_on_sampling() -> None:
+    long_rounds = replace(LENGTHS, tail_share=0.2)
+    streamed = simulate(job(trainer=STREAMED, lengths=long_rounds), 4)
+    plain = simulate(job(lengths=long_rounds), 4)
+    step = streamed.steps[-1]
+    assert len(step.scale_downs) == 1
+    assert "4 of 8 GPUs to training" in step.scale_downs[0]
+    early = [
+        span
+        for span in streamed.spans
+        if span.work is Work.TRAINING and step.start_s < span.end_s < step.start_s + step.rollout_s
+    ]
+    assert len({span.gpu for span in early}) == 4
+    assert [step.num_trained_tokens for step in streamed.steps] == [step.num_trained_tokens for step in plain.steps]
+    assert step.train_s < plain.steps[-1].train_s
+
+
+def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:
+    streamed = simulate(job(trainer=STREAMED), 4)
+    assert any(step.scale_downs for step in streamed.steps)
+    for step in streamed.steps:
+        assert step.num_sampled_tokens == step.num_trained_tokens
+        assert step.num_launched == step.num_trained_samples
+
+
+def test_one_pod_cannot_be_halved() -> None:
+    result = simulate(job(trainer=STREAMED, pool=GpuPool(GPUS["H800"], 8)), 2)
+    assert all(step.scale_downs == () for step in result.steps)
+
+
+def test_rewards_that_wait_for_the_round_make_the_step_longer() -> None:
+    code = Rewards(CodeRewards(), num_workers=8)
+    at_once = simulate(job(rewards=code), 2)
+    afterwards = simulate(job(rewards=replace(code, while_rolling_out=False)), 2)
+    assert [step.rollout_s for step in at_once.steps] == pytest.approx([step.rollout_s for step in afterwards.steps])
+    assert at_once.mean_step_s < afterwards.mean_step_s
+
+
+def test_dynamic_sampling_leaves_no_group_without_variance_in_a_batch() -> None:
+    accuracy = Accuracy(0.5, spread=2.0)
+    result = simulate(job(accuracy=accuracy, dynamic_sampling=True), 3)
+    for step in result.steps:
+        assert step.num_zero_variance > 0
+        assert step.num_launched == (SHAPE.num_prompts + step.num_zero_variance) * SHAPE.num_responses
+        assert 0 < step.num_correct < step.num_trained_samples
+
+
+def test_the_planner_doubles_the_engines_of_rounds_that_preempt_more_and_more() -> None:
+    growing = TraceLengths([[100 * (1 + row // 100)] * 4 for row in range(400)])
+    profile = Profile(kv_capacity_tokens={1: 3_000, 2: 14_000}, regroup_s=33)
+    sim_job = job(lengths=growing, profile=profile, plans_parallelism=True, pool=GpuPool(GPUS["H800"], 2, 2))
+    sim_job = replace(sim_job, shape=BatchShape(25, 4), num_prompts=400)
+    steps = simulate(replace(sim_job, trainer=TrainerLayout()), 16).steps
+    changed = next((index for index, step in enumerate(steps) if step.tp_size == 2), None)
+    assert changed is not None and changed > 0
+    assert steps[changed - 1].num_preemptions > steps[changed].num_preemptions
+    assert steps[changed].rollout_s > 33
+
+
+def test_adaptive_admission_ends_preemption() -> None:
+    profile = Profile(kv_capacity_tokens={1: 6_000})
+    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": Engine(max_num_seqs=64)})
+    adaptive = chosen.model_copy(update={"admission": Admission(adaptive=True)})
+    pool, shape = GpuPool(GPUS["H800"], 2, 2), BatchShape(32, 4)
+    plain = simulate(job(chosen=chosen, profile=profile, pool=pool, shape=shape), 2)
+    limited = simulate(job(chosen=adaptive, profile=profile, pool=pool, shape=shape), 2)
+    assert sum(step.num_preemptions for step in limited.steps) < sum(step.num_preemptions for step in plain.steps)
+
+
+def test_measured_costs_make_up_the_step() -> None:
+    profile = Profile(optimizer_s=0, publish_s=7, to_training_s=11, to_rollout_s=13, train_tokens_per_s=1e12)
+    step = simulate(job(profile=profile), 1).steps[0]
+    assert step.train_s == pytest.approx(11, abs=1e-3)
+    assert step.publish_s == pytest.approx(7 + 13)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainer": TrainerLayout(Training.PIPELINED)}, "needs GPUs of its own"),
+        ({"trainer": replace(PIPELINED, training=Training.STREAMED)}, "cannot have its own"),
+        ({"trainer": replace(STREAMED, groups_per_update=2)}, "promptsPerUpdate"),
+        ({"trainer": TrainerLayout(gpus_per_replica=3)}, "do not fill 8 GPUs"),
+        ({"dynamic_sampling": True, "rewards": Rewards(while_rolling_out=False)}, "dynamicSampling"),
+        ({"pool": GpuPool(GPUS["H800"], 8, 4), "tp_size": 8}, "must divide the 4 GPUs of a pod"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
+    tp_size = changes.pop("tp_size", 1)
+    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": Engine(tensor_parallel_size=tp_size)})
+    with pytest.raises(ValueError, match=message):
+        job(chosen=chosen, **changes)  # type: ignore[arg-type]
+
+
+def test_pool_numbers_its_gpus_pod_by_pod() -> None:
+    assert POOL.pods() == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert GpuPool(GPUS["H800"], 4).split(2, first_gpu=8) == ((8, 9), (10, 11))

@@ -1,0 +1,107 @@
+"""Recorded lengths: what a trace means, and how one that cannot be used is refused."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.sim.traces import csv_trace, jsonl_trace
+
+records = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(1, 10_000)).map(lambda row: (f"prompt {row[0]}, {row[0]}", row[1])),
+    min_size=1,
+    max_size=40,
+)
+
+
+def as_csv(rows: list[tuple[str, int]]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerows([("prompt", "num_tokens"), *rows])
+    return out.getvalue()
+
+
+def as_jsonl(rows: list[tuple[str, int]]) -> str:
+    return "\n".join(json.dumps({"prompt": prompt, "num_tokens": count}) for prompt, count in rows)
+
+
+@given(records, st.integers(1, 12_000))
+def test_every_row_is_kept_and_both_formats_mean_the_same(rows: list[tuple[str, int]], max_tokens: int) -> None:
+    trace = csv_trace(as_csv(rows), max_tokens, 4)
+    assert trace == jsonl_trace(as_jsonl(rows), max_tokens, 4)
+    kept = sorted(count for group in trace.lengths.responses for count in group)
+    assert kept == sorted(min(count, max_tokens) for _, count in rows)
+    assert trace.num_responses == len(rows)
+    assert trace.num_clipped == sum(count > max_tokens for _, count in rows)
+    assert trace.num_prompts == len({prompt for prompt, _ in rows})
+
+
+def test_prompts_come_in_the_order_of_their_first_rows() -> None:
+    trace = csv_trace("prompt,num_tokens\nz,5\na,7\nz,6\n", 100, 4)
+    assert trace.lengths.responses == ((5, 6), (7,))
+    assert trace.lengths.response_tokens(ResponseId(Draw(0, 0), 1)) == 6
+    assert trace.has_prompt_ids
+
+
+def test_without_ids_consecutive_rows_are_the_responses_of_one_prompt() -> None:
+    trace = csv_trace("num_tokens\n1\n2\n3\n4\n5\n", 100, 2)
+    assert trace.lengths.responses == ((1, 2), (3, 4), (5,))
+    assert not trace.has_prompt_ids
+
+
+def test_whole_numbers_may_be_written_as_floats_and_other_columns_are_named() -> None:
+    trace = csv_trace("\ufeffreward, num_tokens ,id\r\n0.5,12.0,a\r\n\r\n1,1e2,b\r\n", 1000, 1)
+    assert trace.lengths.responses == ((12,), (100,))
+    assert trace.ignored_columns == ("id", "reward")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "trace is empty"),
+        ("num_tokens\n", "trace is empty"),
+        ("prompt,tokens\na,3\n", "line 1: there is no column num_tokens, only prompt, tokens"),
+        ("num_tokens,num_tokens\n3,3\n", "line 1: the column 'num_tokens' is there 2 times"),
+        ("num_tokens\n5\n0\n", "line 3, column num_tokens: 0, but"),
+        ("num_tokens\n-4\n", "line 2, column num_tokens: -4, but"),
+        ("num_tokens\n7\nNaN\n", "line 3, column num_tokens: nan is no length"),
+        ("num_tokens\ninf\n", "line 2, column num_tokens: inf is no length"),
+        ("num_tokens\n2.5\n", "line 2, column num_tokens: 2.5 is no whole number"),
+        ("num_tokens\nmany\n", "line 2, column num_tokens: 'many' is no number"),
+        ("prompt,num_tokens\na,\n", "line 2, column num_tokens: empty"),
+        ("prompt,num_tokens\n ,3\n", "line 2, column prompt: "),
+        ("prompt,num_tokens\na,3\nb\n", "line 3: 1 columns, unlike the header's 2"),
+        ('num_tokens\n"3\n', "no CSV"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_is_refused_at_its_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        csv_trace(text, 100, 2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\n", "trace is empty"),
+        ('{"num_tokens": 3}\n{oops}', "line 2, character 2: no JSON"),
+        ("[3]", "line 1: a JSON object is needed"),
+        ('{"tokens": 3}', "line 1: there is no column num_tokens, only tokens"),
+        ("{}", "line 1: there is no column num_tokens, only none"),
+        ('{"num_tokens": "3"}', 'line 1, column num_tokens: "3" is no number'),
+        ('{"num_tokens": true}', "line 1, column num_tokens: true is no number"),
+        ('{"num_tokens": null}', "line 1, column num_tokens: null is no number"),
+        ('{"num_tokens": NaN}', "line 1, column num_tokens: nan is no length"),
+        ('{"num_tokens": 1e400}', "line 1, column num_tokens: inf is no length"),
+        ('{"num_tokens": 3}\n{"num_tokens": -1}', "line 2, column num_tokens: -1, but"),
+        ('{"num_tokens": 3, "prompt": 1}\n{"num_tokens": 3}', "line 2, column prompt: every row needs a prompt id"),
+        ('{"num_tokens": 3, "prompt": null}', "line 1, column prompt: null is no prompt id"),
+    ],
+)
+def test_jsonl_that_cannot_be_used_is_refused_at_its_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        jsonl_trace(text, 100, 2)

@@ -25,8 +25,9 @@ class ChildScorer:
     """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, started anew after every cut-off."""
 
     def __init__(self, function: RewardFunction) -> None:
+        """Start the process; raises RewardSetupError for a function that cannot be imported."""
         self._function = function
-        self._child: _Child | None = None
+        self._child: _Child | None = _Child(function)
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Reward of a response."""

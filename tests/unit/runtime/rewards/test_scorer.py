@@ -95,6 +95,6 @@ def test_reward_code_sees_no_token_and_no_address(scorer: ChildScorer, monkeypat
     assert scorer.score(item("environment")).reward == 0.0
 
 
-def test_an_import_path_that_leads_nowhere_is_told_by_its_field() -> None:
+def test_an_import_path_that_leads_nowhere_is_told_by_its_field_before_anything_is_scored() -> None:
     with pytest.raises(RewardError, match=r"reward.functions\[mine\].importPath: 'no_such_module:score' cannot be"):
-        ChildScorer(function("no_such_module:score")).score(item("x"))
+        ChildScorer(function("no_such_module:score"))

@@ -21,7 +21,6 @@ from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.settings import Settings
 
-_COORDINATOR_IP: Final = "127.30.0.1"
 _SPEC_FILE: Final = "spec.json"
 
 
@@ -39,11 +38,12 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec) -
         (root / "storage").mkdir()
         (root / "token").write_text(secrets.token_hex(32))
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
-        environment = _environment(root, Component.COORDINATOR, 0, _COORDINATOR_IP)
+        network = f"127.{64 + os.getpid() % 128}"
+        environment = _environment(root, network, Component.COORDINATOR, 0)
         coordinator = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
         stack.callback(coordinator.terminate)
         for index in range(spec.workers.replicas):
-            environment = _environment(root, Component.WORKER, index, f"127.30.1.{index + 1}")
+            environment = _environment(root, network, Component.WORKER, index)
             stack.enter_context(_worker(environment, root / f"worker-{index}.log", coordinator))
         return coordinator.wait()
 
@@ -66,7 +66,12 @@ def ray_head() -> Iterator[Settings]:
             ray.shutdown()
 
 
-def _environment(root: Path, component: Component, index: int, ip: str) -> dict[str, str]:
+def _address(network: str, component: Component, index: int) -> str:
+    """Loopback addresses of a run's own, so that two runs do not meet."""
+    return f"{network}.{0 if component is Component.COORDINATOR else 1}.{index + 1}"
+
+
+def _environment(root: Path, network: str, component: Component, index: int) -> dict[str, str]:
     return {
         **RAY_ENVIRONMENT,
         "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -78,8 +83,8 @@ def _environment(root: Path, component: Component, index: int, ip: str) -> dict[
         contract.ENV_COMPONENT: component.value,
         contract.ENV_INDEX: str(index),
         contract.ENV_POD_NAME: f"bench-{component.value}-{index}",
-        contract.ENV_POD_IP: ip,
-        contract.ENV_COORDINATOR_ADDRESS: _COORDINATOR_IP,
+        contract.ENV_POD_IP: _address(network, component, index),
+        contract.ENV_COORDINATOR_ADDRESS: _address(network, Component.COORDINATOR, 0),
         contract.ENV_CONFIG: str(root / _SPEC_FILE),
         contract.ENV_STORAGE: str(root / "storage"),
         contract.ENV_TERMINATION_LOG: str(root / f"{component.value}-{index}.end"),

@@ -219,7 +219,7 @@ def _here() -> dict[str, str]:
 def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--alternations", type=int, default=3)
+    parser.add_argument("--alternations", type=int, default=2)
     arguments = parser.parse_args()
     if in_coordinator():
         measure(arguments.alternations)

@@ -15,7 +15,7 @@ from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import Accuracy, TraceLengths
 from longshore.sim.profile import Profile
 from longshore.sim.result import SimResult, Span, Work
-from longshore.sim.rewards import CodeRewards
+from longshore.sim.rewards import CodeRewards, MathsRewards
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import LENGTHS, POOL, SHAPE, job, rollout
 
@@ -160,8 +160,37 @@ def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:
 
 
 def test_one_pod_cannot_be_halved() -> None:
-    result = simulate(job(trainer=STREAMED, pool=GpuPool(GPUS["H800"], 8)), 2)
-    assert all(step.scale_downs == () for step in result.steps)
+    for trainer in (STREAMED, replace(STREAMED, scale_down_at=0.3)):
+        result = simulate(job(trainer=trainer, pool=GpuPool(GPUS["H800"], 8)), 2)
+        assert all(step.scale_downs == () for step in result.steps)
+
+
+def test_a_fixed_trigger_frees_gpus_once_per_round_when_its_share_of_groups_is_served() -> None:
+    for share in (0.25, 0.75):
+        result = simulate(job(trainer=replace(STREAMED, scale_down_at=share)), 3)
+        assert all(step.scale_downs == (f"{share:.0%} of the groups are served",) for step in result.steps)
+    early, late = (
+        simulate(job(trainer=replace(STREAMED, scale_down_at=share)), 3).steps[0].first_dispatch_s
+        for share in (0.25, 0.75)
+    )
+    assert early < late
+
+
+def test_fetching_once_leaves_later_groups_to_the_end_of_the_round() -> None:
+    streaming = replace(STREAMED, scale_down_at=0.25)
+    always, once = (
+        simulate(job(trainer=trainer, profile=Profile(train_tokens_per_s=1_000)), 3)
+        for trainer in (streaming, replace(streaming, fetched_once_share=1 / SHAPE.num_prompts))
+    )
+    assert sum(step.train_s for step in once.steps) > sum(step.train_s for step in always.steps)
+    assert [step.num_trained_tokens for step in once.steps] == [step.num_trained_tokens for step in always.steps]
+
+
+def test_responses_are_scored_as_they_finish_and_not_when_their_group_is_served() -> None:
+    slow_verifier = Rewards(MathsRewards(5.0), num_workers=64)
+    spread = TraceLengths([[100, 500, 900, 1300]] * 16)
+    step = simulate(job(rewards=slow_verifier, lengths=spread), 1).steps[0]
+    assert step.reward_wait_s == pytest.approx(5.0)
 
 
 def test_rewards_that_wait_for_the_round_make_the_step_longer() -> None:

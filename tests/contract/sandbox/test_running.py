@@ -1,6 +1,9 @@
 """Ordinary programs: what they get, how they are judged, timed and cut off."""
 
 import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,9 +140,18 @@ def test_runs_are_alike(sandbox: Sandbox) -> None:
     assert len(details) == 1
 
 
-def test_packages_are_there_when_asked_for(available: frozenset[Layer]) -> None:
+@pytest.fixture
+def packages() -> Iterator[str]:
+    """A directory with a package, outside of /tmp, which programs have one of their own of."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        Path(directory).chmod(0o755)
+        shutil.copytree(Path(__file__).parent / "packages", directory, dirs_exist_ok=True)
+        yield directory
+
+
+def test_packages_are_there_when_asked_for(available: frozenset[Layer], packages: str) -> None:
     program = "import helpful; print(helpful.answer)"
-    with Sandbox(available, LIMITS, import_paths=[str(Path(__file__).parent / "packages")]) as sandbox:
+    with Sandbox(available, LIMITS, import_paths=[packages]) as sandbox:
         assert _outcome(sandbox, program, "42") == (Outcome.PASSED, "")
     with Sandbox(available, LIMITS) as sandbox:
         assert _outcome(sandbox, program, "42") == (Outcome.ERROR, "ModuleNotFoundError: No module named 'helpful'")

@@ -6,6 +6,7 @@ All pods are processes on this machine with loopback addresses of their own.
 import contextlib
 import ctypes
 import dataclasses
+import json
 import multiprocessing
 import os
 import queue
@@ -40,6 +41,12 @@ from longshore_runtime.weights import checksum
 
 pytestmark = pytest.mark.e2e
 
+SPEC = {
+    "model": {"builtin": "Tiny"},
+    "data": {"builtin": "Counting"},
+    "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "storage": {"claimName": "none"},
+}
 WEIGHTS = {"w": np.arange(8, dtype=np.float32)}
 LIMIT_S = 120.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -101,6 +108,7 @@ class Cluster:
         """Start a worker pod; it does not wait."""
         ip = f"{self._network}.{len(self._pods) + 2}"
         environment = self._environment(Component.WORKER, index, ip)
+        Path(environment[contract.ENV_CONFIG]).write_text(json.dumps(SPEC))
         process = subprocess.Popen(
             [sys.executable, "-m", "longshore_runtime", "worker"],
             env={**os.environ, **environment},

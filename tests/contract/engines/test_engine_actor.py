@@ -41,8 +41,9 @@ async def started(**extra_args: object) -> EngineActor:
 async def next_batches(actor: EngineActor, num_completions: int) -> list[Completion]:
     """The next completions of the event stream."""
     completions: list[Completion] = []
-    async for batch in actor.events():
-        completions += batch
+    async for ended, stats in actor.events():
+        assert stats.num_tokens >= sum(len(one.tokens) for one in ended if not one.runs[:-1])
+        completions += ended
         if len(completions) >= num_completions:
             break
     return completions

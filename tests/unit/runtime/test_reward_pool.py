@@ -18,6 +18,7 @@ from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.cluster.placement import node_labels, placement
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
@@ -254,10 +255,9 @@ def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(one_pod: Pods,
 
 @pytest.mark.parametrize("driver", [{"import_path": "nowhere:score", "on_error": OnRewardError.REPLACE}], indirect=True)
 def test_a_function_that_can_score_nothing_ends_the_job(one_pod: Pods, driver: Driver) -> None:
-    driver.serve(0)
-    (group,) = driver.until_scored(1)
-    assert group.is_fatal
-    assert "'nowhere:score' cannot be imported" in str(group.error)
+    """Its worker says so when it should be ready, before anything is scored and whatever `onError` is."""
+    with pytest.raises(UserError, match=r"reward.functions\[gate\].importPath: 'nowhere:score' cannot be imported"):
+        driver.until_workers(1)
 
 
 def test_pulses_do_not_pile_up() -> None:

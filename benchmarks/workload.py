@@ -101,15 +101,7 @@ class GivenLengths(TrainingLoop):
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:
     """Of a loop that does not checkpoint by itself."""
-    return LoopOptions(
-        algorithm=spec.algorithm,
-        evaluation=spec.evaluation,
-        on_finish=spec.rollout.on_finish,
-        checkpoint_every_steps=_NEVER,
-        is_pipelined=spec.rollout.is_pipelined,
-        max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
-        trains_during_rollout=not spec.workers.has_accelerator,
-    )
+    return dataclasses.replace(LoopOptions.of(spec), checkpoint_every_steps=_NEVER)
 
 
 def parity(prompt: str, response: str, answer: str) -> float:

@@ -90,15 +90,7 @@ class Session:
     def run(self, parts: Parts) -> None:
         """Train to the end."""
         spec = self._spec
-        options = LoopOptions(
-            algorithm=spec.algorithm,
-            evaluation=spec.evaluation,
-            on_finish=spec.rollout.on_finish,
-            checkpoint_every_steps=spec.checkpoint.every_steps,
-            is_pipelined=spec.rollout.is_pipelined,
-            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
-            trains_during_rollout=not spec.workers.has_accelerator,
-        )
+        options = LoopOptions.of(spec)
         self._loop = TrainingLoop(options, parts)
         self._loop.run()
 

@@ -22,6 +22,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
+from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.handover import Handover
 from longshore.policy.round import ResponseId
@@ -62,6 +63,19 @@ class LoopOptions:
     max_tokens_per_dispatch: int = 131_072
     trains_during_rollout: bool = True
     """Whether the trainers have their accelerators (or processors) while engines run; if not, they wait for the end."""
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> "LoopOptions":
+        """The slice of this spec."""
+        return cls(
+            algorithm=spec.algorithm,
+            evaluation=spec.evaluation,
+            on_finish=spec.rollout.on_finish,
+            checkpoint_every_steps=spec.checkpoint.every_steps,
+            is_pipelined=spec.rollout.is_pipelined,
+            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
+            trains_during_rollout=not spec.workers.has_accelerator,
+        )
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.coordinator_pod(job)
         case Component.WORKER:
             return names.worker_pod(job, index)
+        case Component.TRAINER:
+            return names.trainer_pod(job, index)
         case Component.REWARD:
             return names.reward_pod(job, index)
 

@@ -1,4 +1,4 @@
-"""`python -m longshore_runtime coordinator|worker|reward`: the main program of every pod of a job."""
+"""`python -m longshore_runtime coordinator|worker|trainer|reward`: the main program of every pod of a job."""
 
 import os
 import sys
@@ -17,12 +17,12 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.coordinator import run_coordinator
 
             return run_coordinator()
-        case ["worker" | "reward"]:
+        case ["worker" | "trainer" | "reward"]:
             from longshore_runtime.cluster.worker import run_node
             from longshore_runtime.settings import Settings
 
             return run_node(Settings.from_env())
-    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|reward\n")
+    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward\n")
     return 2
 
 

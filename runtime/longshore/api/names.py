@@ -32,6 +32,7 @@ class Component(StrEnum):
 
     COORDINATOR = "coordinator"
     WORKER = "worker"
+    TRAINER = "trainer"
     REWARD = "reward"
 
 
@@ -50,6 +51,11 @@ def coordinator_pod(job: str) -> str:
 def worker_pod(job: str, index: int) -> str:
     """Name of a GPU worker pod."""
     return f"{job}-worker-{index}"
+
+
+def trainer_pod(job: str, index: int) -> str:
+    """Name of a GPU pod that only trains (placement Disaggregated)."""
+    return f"{job}-trainer-{index}"
 
 
 def reward_pod(job: str, index: int) -> str:

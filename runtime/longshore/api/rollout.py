@@ -32,10 +32,26 @@ class Leftovers(StrEnum):
 
 
 class Handover(StrEnum):
-    """When the trainer gets groups."""
+    """When the trainer gets groups, and how many updates follow."""
 
     AFTER_ROUND = "AfterRound"
+    STREAMED = "Streamed"
     PIPELINED = "Pipelined"
+
+
+class RepurposeTrigger(StrEnum):
+    """When pods go from rollout to training within a round."""
+
+    ADAPTIVE = "Adaptive"
+    FIXED = "Fixed"
+    NEVER = "Never"
+
+
+class Parallelism(StrEnum):
+    """Whether the tensor-parallel size of the engines follows the load."""
+
+    FIXED = "Fixed"
+    ADAPTIVE = "Adaptive"
 
 
 class OnFinish(StrEnum):
@@ -108,6 +124,19 @@ class Admission(ApiModel):
     """Let that number grow and shrink with the KV-cache use and the preemptions of each engine."""
 
 
+class Repurposing(ApiModel):
+    """Pods that go from rollout to training for the rest of a round, with handover Streamed (RollPacker, 4.4)."""
+
+    trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
+    """Adaptive: between 20 % and 50 % of finished requests, as soon as what still runs fits the KV caches of the other
+    half. Fixed: at `fraction`, whatever fits. Never: trainers that have processors of their own stream beside the
+    engines, the others after the round."""
+    fraction: float = Field(default=0.3, gt=0, lt=1)
+    """Trigger Fixed: share of launched requests that have finished."""
+    max_kv_peak: float = Field(default=0.9, gt=0, le=1)
+    """Trigger Adaptive: projected peak use of the KV caches that are left."""
+
+
 class Engine(ApiModel):
     """The inference engines; each is one tensor-parallel group inside one pod."""
 
@@ -115,6 +144,9 @@ class Engine(ApiModel):
     """VLLM, or Fake: a deterministic engine without a model, for tests of everything around it."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """GPUs per engine; must divide the GPUs of a pod."""
+    parallelism: Parallelism = Parallelism.FIXED
+    """Adaptive: engines regroup between rounds. More preemptions than usual double their size and four rounds without
+    any halve it, for each kind of round apart; it begins with `tensorParallelSize`."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
     """Requests that an engine runs at once."""
     kv_cache: Quantity | None = None
@@ -150,8 +182,12 @@ class Rollout(ApiModel):
     """Tokens of unfinished responses: KeepTokens continues them in a later round, under newer weights. Unset: what the
     strategy does by itself, which is KeepTokens for PartialRollout and DropTokens for the others."""
     handover: Handover | None = None
-    """Pipelined: the trainer gets groups while the round still runs, promptsPerUpdate by promptsPerUpdate. Unset: what
-    the strategy does by itself, which is Pipelined for GroupPipeline and AfterRound for the others."""
+    """Streamed: gradients of groups are computed while the round still runs, and one update follows at its end.
+    Pipelined: the trainer gets groups while the round still runs, promptsPerUpdate by promptsPerUpdate, and updates as
+    often. Unset: what the strategy does by itself, which is Pipelined for GroupPipeline and AfterRound for the others.
+    """
+    repurposing: Repurposing = Field(default_factory=Repurposing)
+    """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
     """Pipelined: whole groups are given to the trainer up to so many tokens at a time; a larger group goes alone."""
     on_finish: OnFinish = OnFinish.DRAIN
@@ -166,6 +202,20 @@ class Rollout(ApiModel):
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether the trainer gets groups while the round still runs."""
+        """Whether the trainer updates while the round still runs."""
+        return self._handover is Handover.PIPELINED
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether gradients are computed while the round still runs, for one update at its end."""
+        return self._handover is Handover.STREAMED
+
+    @property
+    def repurposes(self) -> bool:
+        """Whether pods may go from rollout to training within a round."""
+        return self.is_streamed and self.repurposing.trigger is not RepurposeTrigger.NEVER
+
+    @property
+    def _handover(self) -> Handover:
         preset = Handover.PIPELINED if self.strategy is Strategy.GROUP_PIPELINE else Handover.AFTER_ROUND
-        return (self.handover or preset) is Handover.PIPELINED
+        return self.handover or preset

@@ -14,6 +14,21 @@ from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
 from longshore.api.training import Checkpoint, Trainer
 
 
+class Placement(StrEnum):
+    """Where trainers run."""
+
+    COLOCATED = "Colocated"
+    DISAGGREGATED = "Disaggregated"
+
+
+class Profiling(StrEnum):
+    """Whether a job measures the hardware before it trains."""
+
+    OFF = "Off"
+    FIRST = "First"
+    ONLY = "Only"
+
+
 class CleanPodPolicy(StrEnum):
     """Which pods a finished job deletes."""
 
@@ -22,12 +37,35 @@ class CleanPodPolicy(StrEnum):
 
 
 _FROZEN_WHILE_RUNNING = (
-    "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation"
+    "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
+    "profiling",
 )  # fmt: skip
 
 _RANKS_PER_REPLICA = (
     "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
 )
+
+_NOT_STREAMED = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
+
+
+def _fits(pods: str, unless: str) -> tuple[tuple[str, str, str], ...]:
+    """Rules that trainer replicas fit into these pods."""
+    return (
+        (
+            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % ({_RANKS_PER_REPLICA}) == 0",
+            f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod: a replica "
+            "lies inside one pod",
+            ".trainer.tensorParallelSize",
+        ),
+        (
+            f"{unless}!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
+            f"(self.{pods}.gpusPerPod > 0 ? self.{pods}.gpusPerPod / ({_RANKS_PER_REPLICA}) : 1)",
+            f"dataParallelSize exceeds the replicas that the GPUs of all {pods} hold (or the pods, where they have "
+            "none)",
+            ".trainer.dataParallelSize",
+        ),
+    )
+
 
 _SPEC_RULES = cel(
     (
@@ -70,6 +108,28 @@ _SPEC_RULES = cel(
         ".rollout.handover",
     ),
     (
+        f"{_NOT_STREAMED} || !has(self.algorithm.promptsPerUpdate) || "
+        "self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep",
+        "Streamed gradients make one update at the end of the round: remove promptsPerUpdate or choose Pipelined",
+        ".algorithm.promptsPerUpdate",
+    ),
+    (
+        f"{_NOT_STREAMED} || self.algorithm.name != 'ReinforcePlusPlus'",
+        "ReinforcePlusPlus whitens advantages over the whole batch, which a stream never holds: choose another "
+        "algorithm or handover AfterRound",
+        ".rollout.handover",
+    ),
+    (
+        f"{_NOT_STREAMED} || self.rollout.strategy != 'GroupPipeline'",
+        "GroupPipeline updates while the round runs: remove handover or choose another strategy",
+        ".rollout.handover",
+    ),
+    (
+        "(self.placement == 'Disaggregated') == has(self.trainerWorkers)",
+        "trainerWorkers are the pods of the trainer with placement Disaggregated, and with that alone",
+        ".trainerWorkers",
+    ),
+    (
         "self.algorithm.maxResponseTokens < self.model.maxContextTokens",
         "maxResponseTokens must be below model.maxContextTokens, which also holds the prompt",
         ".algorithm.maxResponseTokens",
@@ -89,18 +149,8 @@ _SPEC_RULES = cel(
         "warmStartSteps needs the built-in model and task",
         ".model.warmStartSteps",
     ),
-    (
-        f"self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % ({_RANKS_PER_REPLICA}) == 0",
-        "tensorParallelSize * pipelineParallelSize * contextParallelSize must divide workers.gpusPerPod: a replica "
-        "lies inside one pod",
-        ".trainer.tensorParallelSize",
-    ),
-    (
-        "!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.workers.replicas * "
-        f"(self.workers.gpusPerPod > 0 ? self.workers.gpusPerPod / ({_RANKS_PER_REPLICA}) : 1)",
-        "dataParallelSize exceeds the replicas that the GPUs of all workers hold (or the pods, where they have none)",
-        ".trainer.dataParallelSize",
-    ),
+    *_fits("workers", "has(self.trainerWorkers) || "),
+    *_fits("trainerWorkers", "!has(self.trainerWorkers) || "),
     *(
         (
             f"oldSelf.suspend || self.{field} == oldSelf.{field}",
@@ -136,7 +186,14 @@ class RLJobSpec(ApiModel):
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
     """Where model, data and output lie."""
     workers: Workers = Field(default_factory=Workers)
-    """GPU pods."""
+    """GPU pods; with placement Colocated they sample and train, with Disaggregated they sample."""
+    placement: Placement = Placement.COLOCATED
+    """Colocated: engines and trainers share the workers. Disaggregated: trainers have pods of their own."""
+    trainer_workers: Workers | None = None
+    """GPU pods of the trainer, with placement Disaggregated."""
+    profiling: Profiling = Profiling.OFF
+    """First: measure throughputs on the job's own pods before it trains, into `profile.json` of its output, and plan
+    with them. Only: measure and end."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
     """The pod with the Ray head and the training loop."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
@@ -171,23 +228,32 @@ class RLJobSpec(ApiModel):
             raise ValueError("data.domainField: reward functions with domains need it")
         if self.model.warm_start_steps and (self.model.builtin is None or self.data.builtin is None):
             raise ValueError("model.warmStartSteps: needs the built-in model and task")
-        _check_trainer(self.trainer, self.workers)
+        if (self.placement is Placement.DISAGGREGATED) != (self.trainer_workers is not None):
+            raise ValueError("trainerWorkers: set it with placement Disaggregated, and with that alone")
+        _check_trainer(
+            self.trainer, self.training_pods, "workers" if self.trainer_workers is None else "trainerWorkers"
+        )
         if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
             raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
         return self
 
+    @property
+    def training_pods(self) -> Workers:
+        """The pods on which trainers run."""
+        return self.trainer_workers or self.workers
 
-def _check_trainer(trainer: Trainer, workers: Workers) -> None:
+
+def _check_trainer(trainer: Trainer, workers: Workers, field: str) -> None:
     """Replicas fit into the pods."""
     gpus, num_ranks = workers.gpus_per_pod, trainer.ranks_per_replica
     if gpus and gpus % num_ranks:
         raise ValueError(
             f"trainer.tensorParallelSize: times pipelineParallelSize and contextParallelSize it is {num_ranks}, which "
-            f"must divide workers.gpusPerPod ({gpus})"
+            f"must divide {field}.gpusPerPod ({gpus})"
         )
     slots = workers.replicas * (gpus // num_ranks if gpus else 1)
     if (trainer.data_parallel_size or 0) > slots:
-        raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} replicas that the workers hold")
+        raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} replicas that the {field} hold")
 
 
 def _check_combination(algorithm: Algorithm, rollout: Rollout) -> None:
@@ -203,5 +269,10 @@ def _check_combination(algorithm: Algorithm, rollout: Rollout) -> None:
     if OBJECTIVES[algorithm.name].needs_whole_batch:
         if algorithm.groups_per_update < algorithm.prompts_per_step:
             raise ValueError(f"algorithm.promptsPerUpdate: {algorithm.name} needs the whole batch; remove it")
-        if rollout.is_pipelined:
+        if rollout.is_pipelined or rollout.is_streamed:
             raise ValueError(f"rollout.handover: {algorithm.name} needs the whole batch; set AfterRound")
+    if rollout.is_streamed:
+        if rollout.strategy is Strategy.GROUP_PIPELINE:
+            raise ValueError("rollout.handover: GroupPipeline updates while the round runs; remove it")
+        if algorithm.groups_per_update < algorithm.prompts_per_step:
+            raise ValueError("algorithm.promptsPerUpdate: Streamed makes one update per round; remove it")

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from longshore.api.base import ApiModel
+from longshore.api.base import ApiModel, Freeform
 
 
 class Phase(StrEnum):
@@ -36,6 +36,8 @@ class ConditionType(StrEnum):
     SCHEDULED = "Scheduled"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
+    REGROUP_UNAVAILABLE = "RegroupUnavailable"
     COMPLETE = "Complete"
     FAILED = "Failed"
 
@@ -63,6 +65,39 @@ class Condition(ApiModel):
     """Generation of the spec that it speaks of."""
 
 
+class PodLoad(ApiModel):
+    """What the engines of one worker pod bear."""
+
+    pod: int = Field(ge=0)
+    """Index of the pod."""
+    gpus: int = Field(ge=0)
+    """GPUs of its engines (1 for a pod without GPUs)."""
+    kv_capacity_tokens: int = Field(ge=0)
+    """Tokens that their KV caches hold."""
+    running_tokens: int = Field(ge=0)
+    """Tokens of the requests that they run, prompts included."""
+
+
+class RolloutLoad(ApiModel):
+    """How full the engines are and will be: what decides whether pods are repurposed (RollPacker, section 4.4)."""
+
+    projected_kv_peak_tokens: int = Field(ge=0)
+    """Most tokens that the requests which run now will hold at once, by the lengths of earlier rounds."""
+    pods: list[PodLoad] = Field(max_length=4_096)
+    """Worker pods whose engines sample."""
+
+
+class RoundSummary(ApiModel):
+    """A round that is over."""
+
+    number: int = Field(ge=1)
+    """The round of step k has number k."""
+    kind: RoundKind
+    """Short, Long or Full."""
+    preemptions: int = Field(ge=0)
+    """Requests that engines preempted in it."""
+
+
 class RoundStatus(ApiModel):
     """The round that runs now."""
 
@@ -72,6 +107,8 @@ class RoundStatus(ApiModel):
     """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
     """Finished over launched requests."""
+    load: RolloutLoad | None = None
+    """At milestones, where pods may be repurposed: every 5 % between 20 % and 50 %."""
 
 
 class ResponseTokens(ApiModel):
@@ -157,6 +194,20 @@ class RuntimeStatus(ApiModel):
     """Optimizer steps asked for."""
     round: RoundStatus | None = None
     """The current round."""
+    recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=16)
+    """The newest finished rounds, oldest first: an operator that was away catches up."""
+    applied_epoch: int = Field(default=0, ge=0)
+    """Newest assignment that was carried out."""
+    rejected_epoch: int = Field(default=0, ge=0)
+    """Newest assignment that came too late or was impossible."""
+    rejected_reason: str = Field(default="", max_length=1024)
+    """Why."""
+    trainer_pods: list[int] = Field(default_factory=list, max_length=4_096)
+    """Worker pods that train while the others sample."""
+    tp_size: int = Field(default=0, ge=0)
+    """Tensor-parallel size of the engines; 0: there are none yet."""
+    tp_sizes: list[int] = Field(default_factory=list, max_length=16)
+    """Sizes that suit the model and the pods."""
     reward: float | None = None
     """Mean training reward of the last step."""
     held_out: HeldOutReward = Field(default_factory=HeldOutReward)
@@ -188,10 +239,27 @@ class RuntimeStatus(ApiModel):
 
 
 class Baseline(ApiModel):
-    """What GPU pods do unless an overlay says otherwise."""
+    """What GPU pods do unless an overlay says otherwise: all of them sample."""
 
     tp_size: int = Field(default=1, ge=1)
     """Tensor-parallel size of the engines."""
+    tp_sizes: dict[RoundKind, int] = Field(default_factory=dict)
+    """Sizes of kinds of round that have their own."""
+
+    def tp_size_of(self, kind: RoundKind) -> int:
+        """Tensor-parallel size of the engines in a round of this kind."""
+        return self.tp_sizes.get(kind, self.tp_size)
+
+
+class Overlay(ApiModel):
+    """What differs for the rest of one round; it dies with the round."""
+
+    round: int = Field(ge=1)
+    """Number of the round."""
+    attempt: int = Field(ge=1)
+    """Attempt that runs the round."""
+    trainer_pods: list[int] = Field(min_length=1, max_length=4_096)
+    """Worker pods that train instead of sampling."""
 
 
 class Assignment(ApiModel):
@@ -201,8 +269,19 @@ class Assignment(ApiModel):
     """Grows with every assignment."""
     baseline: Baseline = Field(default_factory=Baseline)
     """Valid until the next epoch."""
+    overlay: Overlay | None = None
+    """Valid for its round and attempt only."""
     reason: str = Field(default="", max_length=1024)
     """Why."""
+
+
+class PlannerStatus(ApiModel):
+    """What the operator remembers to choose tensor-parallel sizes, where `engine.parallelism` is Adaptive."""
+
+    round: int = Field(default=0, ge=0)
+    """Newest round that it has considered."""
+    state: Freeform = Field(default_factory=dict)
+    """History of the planner."""
 
 
 class PodCounts(ApiModel):
@@ -253,16 +332,20 @@ class RLJobStatus(ApiModel):
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Ready, Suspended, Complete, Failed."""
+    """Scheduled, Ready, Suspended, RepurposeUnavailable, RegroupUnavailable, Complete, Failed."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)
     """GPU worker pods."""
+    trainers: PodCounts = Field(default_factory=PodCounts)
+    """GPU pods that only train."""
     rewards: RewardPodCounts = Field(default_factory=RewardPodCounts)
     """Reward pods."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """GPUs by role."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
+    planner: PlannerStatus | None = None
+    """The parallelism planner, where it is at work."""
     runtime: RuntimeStatus | None = None
     """What the coordinator reports; written by it alone."""

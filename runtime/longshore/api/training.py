@@ -46,6 +46,14 @@ class Trainer(ApiModel):
     """Replicas; unset: as many as the GPUs of the workers hold (one per pod where pods have none)."""
     max_tokens_per_micro_batch: int = Field(default=16_384, ge=1, le=100_000_000)
     """Padded tokens of one forward and backward pass; a longer response is taken alone."""
+    offload_gradients: bool = False
+    """Gradients that wait for the end of the round wait in the host's memory."""
+    verify_every: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Every so many steps the accumulated gradients are compared with those of one pass over the whole batch, which
+    costs a second forward and backward; unset: never."""
+    verify_tolerance: float = Field(default=0.02, gt=0, le=1)
+    """Largest relative difference of a parameter's gradient that is taken for rounding (bfloat16 reaches 0.01); beyond
+    it the job fails."""
 
     @property
     def ranks_per_replica(self) -> int:

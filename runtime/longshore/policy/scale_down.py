@@ -62,6 +62,41 @@ class Stay:
     """As far as it was projected."""
 
 
+@dataclass(frozen=True)
+class PodLoad:
+    """What the engines of one pod bear."""
+
+    pod: int
+    num_gpus: int
+    kv_capacity_tokens: int
+    num_tokens: int
+    """Of the requests that run there, prompts included: what a migration would compute again."""
+
+
+class Milestones:
+    """The moments of one round at which GPUs may be handed over."""
+
+    def __init__(self, fixed_share: float | None = None) -> None:
+        """`fixed_share`: the only moment; None: every CHECK_EVERY_SHARE between FIRST_SHARE and LAST_SHARE."""
+        self._fixed_share = fixed_share
+        self._num_finished_at_check = 0
+
+    def is_due(self, num_finished: int, num_launched: int) -> bool:
+        """Whether to look now; the next look is then due later."""
+        if num_launched == 0 or not self._has_come(num_finished, num_launched):
+            return False
+        self._num_finished_at_check = num_finished
+        return True
+
+    def _has_come(self, num_finished: int, num_launched: int) -> bool:
+        share = num_finished / num_launched
+        if self._fixed_share is not None:
+            return self._num_finished_at_check == 0 and share >= self._fixed_share
+        if not FIRST_SHARE <= share <= LAST_SHARE:
+            return False
+        return (num_finished - self._num_finished_at_check) / num_launched >= CHECK_EVERY_SHARE
+
+
 class ScaleDownPolicy:
     """One object per round; it hands GPUs over at most once."""
 
@@ -77,7 +112,7 @@ class ScaleDownPolicy:
         self._lengths = lengths
         self._max_response_tokens = max_response_tokens
         self._max_kv_peak = max_kv_peak
-        self._num_finished_at_check = 0
+        self._milestones = Milestones()
         self._done = False
 
     def progressed(
@@ -89,62 +124,80 @@ class ScaleDownPolicy:
     ) -> ScaleDown | Stay | None:
         """Requests finished; None while no check is due."""
         assert 0 <= num_finished <= num_launched
-        if self._done or not self._is_due(num_finished, num_launched):
+        if self._done or not self._milestones.is_due(num_finished, num_launched):
             return None
-        self._num_finished_at_check = num_finished
-        decision = self._check(num_finished / num_launched, engines, running)
+        peak_tokens = projected_peak_tokens(running, self._lengths, self._max_response_tokens)
+        share = num_finished / num_launched
+        decision = decide(share, pod_loads(engines, running), self._replicas, peak_tokens, self._max_kv_peak)
         self._done = isinstance(decision, ScaleDown)
         return decision
 
-    def _is_due(self, num_finished: int, num_launched: int) -> bool:
-        if num_launched == 0 or not FIRST_SHARE <= num_finished / num_launched <= LAST_SHARE:
-            return False
-        return (num_finished - self._num_finished_at_check) / num_launched >= CHECK_EVERY_SHARE
 
-    def _check(
-        self, share: float, engines: Sequence[RolloutEngine], running: Sequence[RunningRequest]
-    ) -> ScaleDown | Stay:
-        pods = pick_pods(engines, self._replicas, running)
-        if not pods:
-            return Stay(unavailable_reason(engines))
-        remaining = sum(engine.kv_capacity_tokens for engine in engines if engine.pod not in pods)
-        peak = projected_peak_tokens(running, self._lengths, self._max_response_tokens) / remaining
-        if peak > self._max_kv_peak:
-            return Stay(
-                f"projected KV peak {_percent(peak)} is over {_percent(self._max_kv_peak)} at {_percent(share)}", peak
-            )
-        moved = sum(engine.num_gpus for engine in engines if engine.pod in pods)
-        total = sum(engine.num_gpus for engine in engines)
-        reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
-        return ScaleDown(pods, reason, peak)
+def decide(
+    share: float,
+    pods: Sequence[PodLoad],
+    trainer_replicas: Sequence[frozenset[int]],
+    peak_tokens: float,
+    max_kv_peak: float | None,
+) -> ScaleDown | Stay:
+    """Whether half of the GPUs can train when `share` of the launched requests has finished.
+
+    `peak_tokens` is the projected peak of what runs, over all engines; `max_kv_peak`: None takes any.
+    """
+    picked = pick_pods(pods, trainer_replicas)
+    if not picked:
+        return Stay(unavailable_reason(pods))
+    remaining = sum(load.kv_capacity_tokens for load in pods if load.pod not in picked)
+    peak = peak_tokens / remaining
+    if max_kv_peak is not None and peak > max_kv_peak:
+        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(max_kv_peak)} at {_percent(share)}", peak)
+    moved = sum(load.num_gpus for load in pods if load.pod in picked)
+    total = sum(load.num_gpus for load in pods)
+    reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
+    return ScaleDown(picked, reason, peak)
 
 
-def pick_pods(
-    engines: Sequence[RolloutEngine], trainer_replicas: Sequence[frozenset[int]], running: Iterable[RunningRequest]
-) -> tuple[int, ...]:
+def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[PodLoad]:
+    """Engines and what they run, pod by pod."""
+    num_tokens: dict[int, int] = {}
+    for request in running:
+        tokens = request.prompt_tokens + request.generated_tokens
+        num_tokens[request.engine] = num_tokens.get(request.engine, 0) + tokens
+    pods: dict[int, list[RolloutEngine]] = {}
+    for engine in engines:
+        pods.setdefault(engine.pod, []).append(engine)
+    return [
+        PodLoad(
+            pod,
+            num_gpus=sum(engine.num_gpus for engine in inside),
+            kv_capacity_tokens=sum(engine.kv_capacity_tokens for engine in inside),
+            num_tokens=sum(num_tokens.get(engine.number, 0) for engine in inside),
+        )
+        for pod, inside in sorted(pods.items())
+    ]
+
+
+def pick_pods(pods: Iterable[PodLoad], trainer_replicas: Sequence[frozenset[int]]) -> tuple[int, ...]:
     """Whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
 
     Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
     lower pod. An engine lies inside one pod, so no tensor-parallel group is ever split.
     """
-    num_gpus: dict[int, int] = {}
-    for engine in engines:
-        num_gpus[engine.pod] = num_gpus.get(engine.pod, 0) + engine.num_gpus
-    num_tokens = _tokens_by_pod(engines, running)
-    left = sum(num_gpus.values()) // 2
+    by_pod = {load.pod: load for load in pods}
+    left = sum(load.num_gpus for load in by_pod.values()) // 2
     picked: list[int] = []
-    whole = [group for group in _pod_groups(trainer_replicas) if group <= num_gpus.keys()]
-    for group in sorted(whole, key=lambda group: (sum(num_tokens[pod] for pod in group), min(group))):
-        needed = sum(num_gpus[pod] for pod in group)
+    whole = [group for group in _pod_groups(trainer_replicas) if group <= by_pod.keys()]
+    for group in sorted(whole, key=lambda group: (sum(by_pod[pod].num_tokens for pod in group), min(group))):
+        needed = sum(by_pod[pod].num_gpus for pod in group)
         if needed <= left:
             left -= needed
             picked += group
     return tuple(sorted(picked))
 
 
-def unavailable_reason(engines: Iterable[RolloutEngine]) -> str:
+def unavailable_reason(pods: Iterable[PodLoad]) -> str:
     """Why `pick_pods` found none."""
-    if len({engine.pod for engine in engines}) <= 1:
+    if len({load.pod for load in pods}) <= 1:
         return "one pod holds all GPUs, and pods are handed over whole"
     return "no whole trainer replica fits in half of the GPUs"
 
@@ -173,14 +226,6 @@ def projected_peak_tokens(
                 break
             usage[interval] += alive * (prompts + count * min(begin + width, max_response_tokens))
     return max(usage)
-
-
-def _tokens_by_pod(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> dict[int, int]:
-    pod_of = {engine.number: engine.pod for engine in engines}
-    tokens = dict.fromkeys(pod_of.values(), 0)
-    for request in running:
-        tokens[pod_of[request.engine]] += request.prompt_tokens + request.generated_tokens
-    return tokens
 
 
 def _pod_groups(trainer_replicas: Iterable[frozenset[int]]) -> list[frozenset[int]]:

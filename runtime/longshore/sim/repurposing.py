@@ -12,6 +12,7 @@ from longshore.policy.scale_down import (
     ScaleDownPolicy,
     Stay,
     pick_pods,
+    pod_loads,
 )
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
@@ -63,7 +64,7 @@ class Repurposing:
         if at is None:
             decision = self._policy.progressed(num_finished, num_launched, engines, running)
         else:
-            pods = pick_pods(engines, self._replicas, running)
+            pods = pick_pods(pod_loads(engines, running), self._replicas)
             decision = ScaleDown(pods, f"{at:.0%} of the groups are served", 0.0) if pods else None
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)

@@ -57,6 +57,11 @@ def megatron(gpus: int, **sizes: int) -> Json:
     return {"workers.gpusPerPod": gpus, "trainer.backend": "Megatron", **trainer}
 
 
+def disaggregated(gpus: int) -> Json:
+    """Changes that give the trainer two pods of its own."""
+    return {"placement": "Disaggregated", "trainerWorkers": {"replicas": 2, "gpusPerPod": gpus}}
+
+
 def from_python(changes: Json) -> str:
     """What is said to those who build a spec in Python; nothing if it is valid."""
     try:
@@ -111,6 +116,16 @@ def from_api_server(changes: Json, old: Json | None = None) -> list[str]:
         (reward(kind="Task", domains=["maths"]), "data.domainField"),
         ({"reward.pods": 2, "reward.maxPods": 1}, "maxPods"),
         ({"model.builtin": None, "model.path": "models/a", "model.warmStartSteps": 5}, "model.warmStartSteps"),
+        (strategy("TailBatching", handover="Streamed") | {"algorithm.promptsPerUpdate": 2}, "promptsPerUpdate"),
+        (strategy("GroupPipeline", handover="Streamed"), "rollout.handover"),
+        (WHITENED | strategy("Synchronous", handover="Streamed"), "rollout.handover"),
+        ({"placement": "Disaggregated"}, "trainerWorkers"),
+        ({"trainerWorkers": {}}, "trainerWorkers"),
+        (disaggregated(gpus=1) | {"trainer.dataParallelSize": 3}, "trainer.dataParallelSize"),
+        (
+            disaggregated(gpus=3) | {"trainer.backend": "Megatron", "trainer.tensorParallelSize": 2},
+            "trainer.tensorParallelSize",
+        ),
         ({"model.path": "models/a"}, "model"),
         ({"data.path": "data/a.jsonl"}, "data"),
         ({"storage.claimName": "other"}, "storage"),
@@ -148,6 +163,12 @@ def test_what_breaks_a_promise_is_refused_with_the_field(changes: Json, field: s
         WHITENED | {"algorithm.promptsPerUpdate": 4},
         WHITENED | strategy("GroupPipeline", handover="AfterRound"),
         {"algorithm.promptsPerUpdate": 2},
+        strategy("TailBatching", handover="Streamed"),
+        strategy("Synchronous", handover="Streamed", repurposing={"trigger": "Fixed", "fraction": 0.4}),
+        RELAXED | strategy("PartialRollout", handover="Streamed"),
+        strategy("TailBatching", engine={"parallelism": "Adaptive"}),
+        disaggregated(gpus=2) | {"trainer.dataParallelSize": 4},
+        disaggregated(gpus=1) | strategy("GroupPipeline"),
         megatron(gpus=8, tensorParallelSize=2, pipelineParallelSize=2, contextParallelSize=2, dataParallelSize=1),
         megatron(gpus=4, tensorParallelSize=2, dataParallelSize=2),
         megatron(gpus=0, tensorParallelSize=2, contextParallelSize=2),
@@ -166,16 +187,20 @@ def test_a_running_job_is_suspended_before_its_strategy_or_batch_changes(changes
 
 
 @pytest.mark.parametrize(
-    ("changes", "keeps_tokens", "is_pipelined"),
+    ("changes", "keeps_tokens", "is_pipelined", "repurposes"),
     [
-        ({}, False, False),
-        (strategy("GroupPipeline"), False, True),
-        (strategy("GroupPipeline", handover="AfterRound"), False, False),
-        (strategy("TailBatching", handover="Pipelined"), False, True),
-        (RELAXED | strategy("PartialRollout"), True, False),
-        (RELAXED | strategy("TailBatching", leftovers="KeepTokens"), True, False),
+        ({}, False, False, False),
+        (strategy("GroupPipeline"), False, True, False),
+        (strategy("GroupPipeline", handover="AfterRound"), False, False, False),
+        (strategy("TailBatching", handover="Pipelined"), False, True, False),
+        (strategy("TailBatching", handover="Streamed"), False, False, True),
+        (strategy("TailBatching", handover="Streamed", repurposing={"trigger": "Never"}), False, False, False),
+        (RELAXED | strategy("PartialRollout"), True, False, False),
+        (RELAXED | strategy("TailBatching", leftovers="KeepTokens"), True, False, False),
     ],
 )
-def test_fields_that_are_not_set_follow_the_strategy(changes: Json, keeps_tokens: bool, is_pipelined: bool) -> None:
+def test_fields_that_are_not_set_follow_the_strategy(
+    changes: Json, keeps_tokens: bool, is_pipelined: bool, repurposes: bool
+) -> None:
     rollout = RLJobSpec.model_validate(spec(changes)).rollout
-    assert (rollout.keeps_tokens, rollout.is_pipelined) == (keeps_tokens, is_pipelined)
+    assert (rollout.keeps_tokens, rollout.is_pipelined, rollout.repurposes) == (keeps_tokens, is_pipelined, repurposes)

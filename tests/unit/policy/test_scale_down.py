@@ -13,6 +13,7 @@ from longshore.policy.scale_down import (
     ScaleDownPolicy,
     Stay,
     pick_pods,
+    pod_loads,
     projected_peak_tokens,
 )
 
@@ -116,12 +117,12 @@ def test_whole_pods_and_whole_replicas_with_the_fewest_running_tokens_go(
     num_gpus: tuple[int, ...], layout: list[tuple[int, ...]], busy_engines: list[int], picked: tuple[int, ...]
 ) -> None:
     running = [request for engine in busy_engines for request in on(engine)]
-    assert pick_pods(pods(*num_gpus), replicas(*layout), running) == picked
+    assert pick_pods(pod_loads(pods(*num_gpus), running), replicas(*layout)) == picked
 
 
 def test_the_cheapest_migration_counts_tokens_and_not_requests() -> None:
     running = on(0, count=1, generated=90) + on(1, count=3, generated=10)
-    assert pick_pods(pods(1, 1), replicas((0,), (1,)), running) == (1,)
+    assert pick_pods(pod_loads(pods(1, 1), running), replicas((0,), (1,))) == (1,)
 
 
 def test_nothing_that_runs_needs_nothing() -> None:
@@ -179,8 +180,8 @@ def test_what_goes_is_at_most_half_and_splits_no_replica(
 ) -> None:
     engines = pods(*num_gpus)
     running = [RunningRequest(engines[at % len(engines)].number, at, at) for at in placed]
-    picked = pick_pods(engines, layout, running)
+    picked = pick_pods(pod_loads(engines, running), layout)
     assert sum(num_gpus[pod] for pod in picked) <= sum(num_gpus) / 2
     assert all(replica <= set(picked) or not replica & set(picked) for replica in layout)
     assert all(any(pod in replica for replica in layout) for pod in picked)
-    assert pick_pods(engines[::-1], layout[::-1], running[::-1]) == picked
+    assert pick_pods(pod_loads(engines, running)[::-1], layout[::-1]) == picked

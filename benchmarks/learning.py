@@ -19,6 +19,7 @@ from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RuntimeStatus
+from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
@@ -47,7 +48,9 @@ class Latest:
 def train(settings: Settings, seed: int) -> Run:
     """One whole run of the quickstart."""
     sink = Latest()
-    with Session(settings, _spec(seed), CollectorRegistry(), sink, RuntimeStatus(), queue.SimpleQueue()) as session:
+    with Session(
+        settings, _spec(seed), CollectorRegistry(), sink, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
+    ) as session:
         session.run(session.build())
     held_out = sink.status.held_out
     assert held_out.before is not None and held_out.latest is not None

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.settings import Settings
 
 _SPEC_FILE: Final = "spec.json"
+_NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2}
+"""Third number of a pod's address."""
 
 
 def in_coordinator() -> bool:
@@ -29,9 +32,21 @@ def in_coordinator() -> bool:
     return os.environ.get(contract.ENV_COMPONENT) == Component.COORDINATOR
 
 
-def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec) -> int:
-    """Start the worker pods of a job and run `module` in its coordinator pod, which ends if one of them fails; returns
+def lacks_for_pinning(spec: RLJobSpec) -> str:
+    """What this machine lacks to give every GPU pod a core of its own, in one sentence; empty if nothing."""
+    num_pods, num_cores = len(_gpu_pods(spec)), len(os.sched_getaffinity(0))
+    if find_spec("vllm") is None:
+        return "vLLM is not installed: run `make setup`"
+    if num_cores < num_pods:
+        return f"{num_pods} pods with a processor core each are needed, and this process may use {num_cores}"
+    return ""
+
+
+def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *, pinned: bool = False) -> int:
+    """Start the GPU pods of a job and run `module` in its coordinator pod, which ends if one of them fails; returns
     its exit status.
+
+    `pinned`: every GPU pod has a core of its own; the coordinator uses all of them.
     """
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))
@@ -42,9 +57,11 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec) -
         environment = _environment(root, network, Component.COORDINATOR, 0)
         coordinator = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
         stack.callback(coordinator.terminate)
-        for index in range(spec.workers.replicas):
-            environment = _environment(root, network, Component.WORKER, index)
-            stack.enter_context(_worker(environment, root / f"worker-{index}.log", coordinator))
+        cores = sorted(os.sched_getaffinity(0))
+        for number, (component, index) in enumerate(_gpu_pods(spec)):
+            environment = _environment(root, network, component, index)
+            of_pod = {cores[number]} if pinned else set(cores)
+            stack.enter_context(_gpu_pod(environment, root / f"{component}-{index}.log", of_pod, coordinator))
         return coordinator.wait()
 
 
@@ -66,9 +83,16 @@ def ray_head() -> Iterator[Settings]:
             ray.shutdown()
 
 
+def _gpu_pods(spec: RLJobSpec) -> list[tuple[Component, int]]:
+    """Worker pods, and those that only train."""
+    num_trainers = spec.trainer_workers.replicas if spec.trainer_workers else 0
+    workers = [(Component.WORKER, index) for index in range(spec.workers.replicas)]
+    return [*workers, *((Component.TRAINER, index) for index in range(num_trainers))]
+
+
 def _address(network: str, component: Component, index: int) -> str:
     """Loopback addresses of a run's own, so that two runs do not meet."""
-    return f"{network}.{0 if component is Component.COORDINATOR else 1}.{index + 1}"
+    return f"{network}.{_NETWORKS[component]}.{index + 1}"
 
 
 def _environment(root: Path, network: str, component: Component, index: int) -> dict[str, str]:
@@ -94,15 +118,18 @@ def _environment(root: Path, network: str, component: Component, index: int) -> 
 
 
 @contextlib.contextmanager
-def _worker(environment: dict[str, str], log: Path, coordinator: subprocess.Popen[bytes]) -> Iterator[None]:
+def _gpu_pod(
+    environment: dict[str, str], log: Path, cores: set[int], coordinator: subprocess.Popen[bytes]
+) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "longshore_runtime", "worker"],
+            [sys.executable, "-m", "longshore_runtime", environment[contract.ENV_COMPONENT]],
             env=environment,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
+    os.sched_setaffinity(process.pid, cores)  # Whatever it starts inherits them.
 
     def watch() -> None:
         if process.wait() and coordinator.poll() is None:

@@ -17,6 +17,8 @@ from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
+from longshore_runtime.elastic.job_watch import NoOperator
+from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import Event
@@ -32,6 +34,30 @@ Step = dict[str, Any]
 Run = dict[str, Any]
 
 
+def figures_of(result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int) -> Step:
+    """What benchmarks say of a step."""
+    return {
+        "kind": result.end.kind.value,
+        "samples": len(trained.samples),
+        "tokens": trained.sums.num_tokens,
+        "max_tokens": max(len(sample.response_tokens) for sample in trained.samples),
+        "rollout_s": times.gen_s,
+        "step_s": times.step_s,
+        "train_s": times.train_s,
+        "publish_s": times.publish_s,
+        "reward_s": times.reward_s,
+        "busy_share": result.busy_share,
+        "sampled_tokens": result.num_sampled_tokens,
+        "decode_steps": result.num_steps,
+        "off_policy_token_share": off_policy_token_share(trained.samples),
+        "trainer_compute_s": trained.compute_s,
+        "first_dispatch_s": trained.first_dispatch_s,
+        "updates": len(trained.updates),
+        "queue_length": queue_length,
+        "draws": sorted(str(group.draw) for group in result.groups),
+    }
+
+
 class Keep(Recorder):
     """Keeps the figures of every step, and writes nothing."""
 
@@ -39,30 +65,15 @@ class Keep(Recorder):
         self.steps: list[Step] = []
 
     def step(
-        self, state: RunState, result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int
+        self,
+        state: RunState,
+        result: RoundResult,
+        trained: StepTraining,
+        times: StepTimes,
+        queue_length: int,
+        repurposed: RepurposingTimes | None = None,
     ) -> None:
-        self.steps.append(
-            {
-                "kind": result.end.kind.value,
-                "samples": len(trained.samples),
-                "tokens": trained.sums.num_tokens,
-                "max_tokens": max(len(sample.response_tokens) for sample in trained.samples),
-                "rollout_s": times.gen_s,
-                "step_s": times.step_s,
-                "train_s": times.train_s,
-                "publish_s": times.publish_s,
-                "reward_s": times.reward_s,
-                "busy_share": result.busy_share,
-                "sampled_tokens": result.num_sampled_tokens,
-                "decode_steps": result.num_steps,
-                "off_policy_token_share": off_policy_token_share(trained.samples),
-                "trainer_compute_s": trained.compute_s,
-                "first_dispatch_s": trained.first_dispatch_s,
-                "updates": len(trained.updates),
-                "queue_length": queue_length,
-                "draws": sorted(str(group.draw) for group in result.groups),
-            }
-        )
+        self.steps.append(figures_of(result, trained, times, queue_length))
 
     def activity(self, activity: str) -> None:
         """Not kept."""
@@ -128,7 +139,9 @@ def running(workload: Workload) -> Iterator[Parts]:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with (
         ray_head() as settings,
-        Session(settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events) as session,
+        Session(
+            settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, NoOperator()
+        ) as session,
     ):
         endless_model(settings.storage / "model")
         yield session.build()

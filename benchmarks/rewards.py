@@ -33,6 +33,7 @@ from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import WorkerReady
@@ -109,7 +110,13 @@ class KeepRewards(Keep):
     """Keeps what scoring did as well."""
 
     def step(
-        self, state: RunState, result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int
+        self,
+        state: RunState,
+        result: RoundResult,
+        trained: StepTraining,
+        times: StepTimes,
+        queue_length: int,
+        repurposed: RepurposingTimes | None = None,
     ) -> None:
         super().step(state, result, trained, times, queue_length)
         responses = [one for group in result.groups for one in group.responses]

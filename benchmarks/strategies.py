@@ -19,12 +19,11 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.local_pods import in_coordinator, run_in_coordinator
-from benchmarks.machine_profile import ProfiledMachine
+from benchmarks.machine_profile import profiler
 from benchmarks.period import Run, alternate, running
-from benchmarks.prediction import KV_BYTES_PER_TOKEN, WorkloadLengths, predict
+from benchmarks.prediction import WorkloadLengths, predict
 from benchmarks.report import report, spreads
 from benchmarks.workload import Workload
-from longshore_runtime.quantity import parse_bytes
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 BASELINES: Final = {
@@ -50,17 +49,14 @@ def measure(num_alternations: int, num_rounds: int) -> None:
     """In the coordinator pod: run the alternations and report."""
     with running(WORKLOAD) as parts:
         alternate(WORKLOAD, parts, num_rounds)  # Warms up.
-        algorithm, engine = WORKLOAD.spec.algorithm, WORKLOAD.spec.rollout.engine
-        assert engine.kv_cache is not None, "the workload says how large it is"
-        kv_capacity_tokens = parse_bytes(engine.kv_cache) // KV_BYTES_PER_TOKEN
-        machine = ProfiledMachine(parts, WORKLOAD.lengths, algorithm.responses_per_prompt, kv_capacity_tokens)
+        machine = profiler(parts, WORKLOAD)
         runs: dict[str, list[Run]] = {name: [] for name in WORKLOAD.jobs}
         for number in range(num_alternations):
             machine.measure()
             for name, run in alternate(WORKLOAD, parts, num_rounds).items():
                 runs[name].append({"alternation": number, **run})
         lengths = WorkloadLengths(WORKLOAD.lengths, [len(row.prompt_tokens) for row in parts.prompts.train])
-    profile = machine.profile
+    profile = machine.profile()
     predictions = {name: predict(spec, lengths, profile, num_rounds) for name, spec in WORKLOAD.jobs.items()}
     report(
         "strategies",

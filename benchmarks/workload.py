@@ -18,7 +18,8 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.training import LoopOptions, Parts, TrainingLoop
+from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.training import Parts, TrainingLoop
 from longshore_runtime.types import Completion, Request
 
 _NEVER: Final = 10**6
@@ -79,7 +80,7 @@ class Workload:
     def jobs(self) -> Mapping[str, RLJobSpec]:
         """By name: the spec with some fields changed."""
         jobs = self._file["jobs"].items()
-        return {name: RLJobSpec.model_validate(_merged(self._file["spec"], changes)) for name, changes in jobs}
+        return {name: RLJobSpec.model_validate(merged(self._file["spec"], changes)) for name, changes in jobs}
 
     @cached_property
     def _file(self) -> dict[str, Any]:
@@ -92,11 +93,11 @@ class GivenLengths(TrainingLoop):
 
     def __init__(self, options: LoopOptions, parts: Parts, lengths: ResponseTokens) -> None:
         super().__init__(options, parts)
-        self._lengths = lengths
+        self._given = lengths
 
     def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:
         request = super()._training_request(response, kept)
-        return dataclasses.replace(request, max_tokens=self._lengths.of(response))
+        return dataclasses.replace(request, max_tokens=self._given.of(response))
 
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:
@@ -123,10 +124,10 @@ def endless_model(directory: Path) -> None:
         (directory / name).write_text(json.dumps(config))
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `changes`, section by section."""
     both = {**base, **changes}
     return {
-        key: _merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        key: merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
         for key, value in both.items()
     }

@@ -15,6 +15,7 @@ from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_cli import chart, cluster, fetch, jobs, options
 from longshore_cli import format as fmt
+from longshore_cli import profile as profiling
 from longshore_cli import quickstart as quickstart_steps
 from longshore_cli.chart import ChartOptions
 from longshore_cli.client import Json
@@ -136,7 +137,7 @@ def logs(
     job: options.Job,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
     component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
-    index: Annotated[int, typer.Option(help="Which worker or reward pod.")] = 0,
+    index: Annotated[int, typer.Option(help="Which worker, trainer or reward pod.")] = 0,
     tail: Annotated[int | None, typer.Option(help="Only so many last lines.")] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="The container before the last restart.")] = False,
     namespace: options.Namespace = None,
@@ -250,6 +251,22 @@ def quickstart(
         manifest or quickstart_steps.default_manifest(),
     )
     quickstart_steps.run(plan, _console())
+
+
+@app.command()
+def profile(
+    file: Annotated[Path, typer.Argument(help="YAML file with one RLJob, and what it needs.")],
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path(profiling.FILE),
+    keep: Annotated[bool, typer.Option("--keep", help="Do not remove the job that has measured.")] = False,
+    force: options.Force = False,
+    image: options.Image = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Measure what a job's model costs on the cluster's GPUs, for `simulate --profile`."""
+    kube = Target(kubeconfig, context, namespace).connect()
+    profiling.run(kube, profiling.Plan(file, out, keep=keep, force=force, image=image), _console())
 
 
 app.command()(simulate)

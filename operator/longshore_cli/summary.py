@@ -9,6 +9,7 @@ from longshore.api.status import KindCount, RuntimeStatus
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import History
+from longshore_cli.watch.model import assigned
 
 Row = tuple[str, str]
 
@@ -25,6 +26,7 @@ def rows(history: History) -> list[Row]:
         ("full rounds", _rounds(runtime.full)),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),
+        ("last assignment", assigned(history.view)),
         ("warm start", _warm_start(runtime)),
         ("time", _times(history)),
         ("final model", runtime.final_model or ""),

@@ -46,6 +46,7 @@ class _Job:
     applied: dict[tuple[str, str], str] = field(default_factory=dict)
     applied_since: datetime | None = None
     apply_error: str | None = None
+    told_rejection: int = 0
     seen_version: str = ""
     pending_since_s: float | None = None
     """Monotonic time since which a pass is due and has not ended."""
@@ -146,13 +147,22 @@ class Controller:
         if status_fields(plan.status) != status_fields(status):
             written = await write_status(self._kube, key, job.uid, plan.status)
             job.seen_version = written["metadata"]["resourceVersion"]
+            self._metrics.count_assignment(status.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._apply(key, job, plan, now)
+        self._note_rejection(job, status)
         if error_shown is not None:
             return True, 0.0
         if plan.status.phase in FINISHED_PHASES and plan.requeue_at is None:
             return True, None
         return True, _seconds_until(plan.requeue_at, now, self._resync(key))
+
+    def _note_rejection(self, job: _Job, status: RLJobStatus) -> None:
+        """An event has told of it; it is not told again."""
+        rejected = status.runtime.rejected_epoch if status.runtime is not None else 0
+        if rejected == status.assignment.epoch and rejected > job.told_rejection:
+            job.told_rejection = rejected
+            self._metrics.assignment_rejections.inc()
 
     def _resync(self, key: Key) -> timedelta:
         pods = self.informer.pods(key)
@@ -164,7 +174,8 @@ class Controller:
         uid = stored["metadata"]["uid"]
         expired = job.applied_since is not None and now - job.applied_since >= self._resync(key)
         if uid != job.uid or expired:
-            job.uid, job.applied, job.applied_since = uid, {}, now
+            told = job.told_rejection if uid == job.uid else 0
+            job.uid, job.applied, job.applied_since, job.told_rejection = uid, {}, now, told
         job.seen_version = stored["metadata"]["resourceVersion"]
 
     async def _decide(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> tuple[Plan, RLJobStatus]:
@@ -182,6 +193,7 @@ class Controller:
             ray_token=secrets.token_hex(_SECRET_BYTES),
             claim=await self._claim(key, parsed, pods),
             apply_error=job.apply_error,
+            told_rejection=job.told_rejection,
         )
         return reconcile(parsed, observed, now, self._config), status
 

@@ -72,33 +72,46 @@ def _converge_attempt(
 def _is_unwanted(job: RLJob, pod: PodView, wanted: Wanted, *, may_replace: bool) -> bool:
     if pod.component is Component.COORDINATOR:
         return False
-    replicas = job.spec.workers.replicas if pod.component is Component.WORKER else wanted.num_rewards
-    if pod.index >= replicas:
+    if pod.index >= _num_peers(job, wanted)[pod.component]:
         return True
     if not pod.terminal:
         return False
     return may_replace or ending(pod) is Ending.INTERRUPTED
 
 
+def _num_peers(job: RLJob, wanted: Wanted) -> dict[Component, int]:
+    trainers = job.spec.trainer_workers
+    return {
+        Component.WORKER: job.spec.workers.replicas,
+        Component.TRAINER: trainers.replicas if trainers is not None else 0,
+        Component.REWARD: wanted.num_rewards,
+    }
+
+
 def _missing_peers(
     job: RLJob, config: OperatorConfig, coordinator: PodView, wanted: Wanted, present: frozenset[str]
 ) -> tuple[CreatePod, ...]:
-    """Worker and reward pods that the attempt lacks: they are made once there is an address to join."""
+    """Pods other than the coordinator that the attempt lacks: they are made once there is an address to join."""
     address, attempt = coordinator.ip, coordinator.attempt
     if address is None:
         return ()
-    name = Identity.of(job).name
+    name, count = Identity.of(job).name, _num_peers(job, wanted)
     workers = (
         build.worker_pod(job, config, attempt, index, address, wanted.tp_size)
-        for index in range(job.spec.workers.replicas)
+        for index in range(count[Component.WORKER])
         if names.worker_pod(name, index) not in present
+    )
+    trainers = (
+        build.trainer_pod(job, config, attempt, index, address)
+        for index in range(count[Component.TRAINER])
+        if names.trainer_pod(name, index) not in present
     )
     rewards = (
         build.reward_pod(job, config, attempt, index, address)
-        for index in range(wanted.num_rewards)
+        for index in range(count[Component.REWARD])
         if names.reward_pod(name, index) not in present
     )
-    return tuple(CreatePod(manifest) for manifest in (*workers, *rewards))
+    return tuple(CreatePod(manifest) for manifest in (*workers, *trainers, *rewards))
 
 
 def _delete(pods: Iterable[PodView]) -> tuple[DeletePod, ...]:

@@ -15,7 +15,7 @@ from longshore_operator.clock import timestamp
 from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
 from longshore_operator.kube import ApiError, Kube
-from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event
+from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event, LabelPod
 
 _PARALLEL_REQUESTS = 16
 
@@ -79,6 +79,11 @@ class Executor:
         creations = [action for action in actions if isinstance(action, CreatePod)]
         failures = await _all(self._child(child) for child in children)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
+        failures += await _all(
+            self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
+            for pod in actions
+            if isinstance(pod, LabelPod)
+        )
         if not failures:
             failures += await _all(self._create_pod(pod) for pod in creations)
         for action in actions:

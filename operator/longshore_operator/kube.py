@@ -109,6 +109,17 @@ class Kube:
         query = {"fieldManager": self._field_manager, "force": "true"}
         return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
+    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> None:
+        """Set labels of the object with this uid; one that is gone is no error."""
+        change = {"metadata": {"uid": uid, "labels": labels}}
+        path, query = RESOURCES[kind].path(namespace, name), {"fieldManager": self._field_manager}
+        try:
+            await self._call("PATCH", path, query, change, "application/merge-patch+json")
+        except ApiError as error:
+            # 409: the name belongs to a newer object by now.
+            if error.code not in (404, 409):
+                raise
+
     async def create(self, manifest: Object) -> Object | None:
         """The created object, or None if one of that name exists already."""
         metadata = manifest["metadata"]

@@ -4,8 +4,8 @@ A pure state machine. What must be remembered lies in the RLJob's status, in one
 
 * `attempt` names the current set of pods. It grows when the coordinator has ended or was lost.
 * `restartTime` is set while something waits to be started: the coordinator of the current attempt until it has been
-  seen, or, while the coordinator runs, failed worker or reward pods until all of them are gone. Pods that fail
-  meanwhile belong to the same failure, so a failure is counted once, also if the operator restarts half-way.
+  seen, or, while the coordinator runs, other failed pods until all of them are gone. Pods that fail meanwhile belong
+  to the same failure, so a failure is counted once, also if the operator restarts half-way.
 """
 
 from dataclasses import dataclass, replace
@@ -221,7 +221,7 @@ def _advance_attempt(
 
 
 def _advance_peers(spec: RLJobSpec, current: Progress, peers: tuple[PodView, ...], now: datetime) -> Progress:
-    """Failed workers and reward pods: counted when a failure begins, replaced when its back-off is over."""
+    """Other failed pods: counted when a failure begins, replaced when its back-off is over."""
     if current.restart_time is not None:
         if any(pod.terminal for pod in peers):
             return replace(current, phase=Phase.RESTARTING)

@@ -4,7 +4,7 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from longshore.api.status import Phase
+from longshore.api.status import Assignment, Phase
 
 
 class Metrics:
@@ -25,9 +25,29 @@ class Metrics:
             "Jobs that wait for a reconciliation or are in one",
             registry=self.registry,
         )
+        self.assignments = Counter(
+            "longshore_operator_assignments",
+            "Assignments that repurpose pods for a round (overlay), or set the size of the engines (baseline)",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.assignment_rejections = Counter(
+            "longshore_operator_assignment_rejections",
+            "Assignments that a coordinator could not carry out",
+            registry=self.registry,
+        )
         self.leader = Gauge("longshore_operator_leader", "1 while this process leads", registry=self.registry)
         self._jobs = Gauge("longshore_operator_jobs", "RLJobs by phase", ["phase"], registry=self.registry)
         self._phases: dict[tuple[str, str], Phase] = {}
+
+    def count_assignment(self, before: Assignment, after: Assignment) -> None:
+        """What is asked of a job's GPU pods was written."""
+        if after.epoch == before.epoch:
+            return
+        if after.overlay is not None and after.overlay != before.overlay:
+            self.assignments.labels(kind="overlay").inc()
+        if before.epoch == 0 or after.baseline != before.baseline:
+            self.assignments.labels(kind="baseline").inc()
 
     def set_phase(self, key: tuple[str, str], phase: Phase | None) -> None:
         """Remember the phase of a job."""

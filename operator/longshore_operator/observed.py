@@ -42,6 +42,7 @@ class PodView:
     waiting_message: str = ""
     spec_hash: str = ""
     role: str | None = None
+    tp_size: str | None = None
     owner_uid: str = ""
     """uid of the RLJob that it was made for, which may have been a namesake of today's."""
 
@@ -73,6 +74,8 @@ class Observed:
     """The job's volume claim, where it was looked at."""
     apply_error: str | None = None
     """Why the previous plan could not be applied in full."""
+    told_rejection: int = 0
+    """Newest epoch of an assignment whose rejection was told."""
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
@@ -111,6 +114,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=waiting.get("message", ""),
         spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
         role=labels.get(names.LABEL_ROLE),
+        tp_size=labels.get(names.LABEL_TP_SIZE),
         owner_uid=next(
             (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
         ),

@@ -53,6 +53,15 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelPod:
+    """Set labels of the pod with this uid; one that is gone needs none."""
+
+    name: str
+    uid: str
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the RLJob itself, children in the background."""
 
@@ -69,7 +78,7 @@ class Event:
     key: str
 
 
-Action = Apply | CreateOnce | CreatePod | DeletePod | DeleteJob | Event
+Action = Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
 
 
 @dataclass(frozen=True, slots=True)

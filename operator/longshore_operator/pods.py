@@ -1,10 +1,10 @@
-"""Builders of the coordinator, worker and reward pods: plain data, from the spec alone."""
+"""Builders of the coordinator, worker, trainer and reward pods: plain data, from the spec alone."""
 
 from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
-from longshore.api.pods import PodOptions
+from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore_operator import template
@@ -60,10 +60,18 @@ def worker_pod(
     pod = _pod(job, config, attempt, Component.WORKER, name, index, workers)
     pod["metadata"]["labels"] |= {names.LABEL_ROLE: Role.ROLLOUT.value, names.LABEL_TP_SIZE: str(tp_size)}
     _join(pod, index, coordinator_ip)
-    if workers.gpus_per_pod:
-        resources = pod["spec"]["containers"][0]["resources"]
-        for kind in ("requests", "limits"):
-            resources.setdefault(kind, {})[workers.gpu_resource_name] = str(workers.gpus_per_pod)
+    _hold_gpus(pod, workers)
+    return _finished(pod, workers)
+
+
+def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
+    """A GPU pod that only trains (placement Disaggregated)."""
+    workers = job.spec.training_pods
+    name = names.trainer_pod(Identity.of(job).name, index)
+    pod = _pod(job, config, attempt, Component.TRAINER, name, index, workers)
+    pod["metadata"]["labels"][names.LABEL_ROLE] = Role.TRAINER.value
+    _join(pod, index, coordinator_ip)
+    _hold_gpus(pod, workers)
     return _finished(pod, workers)
 
 
@@ -93,6 +101,13 @@ def _mount_reward_tokens(pod: dict[str, Any], reward: Reward) -> None:
         {"name": "reward-tokens", "mountPath": contract.REWARD_TOKENS_MOUNT, "readOnly": True}
     )
     container["env"].append({"name": contract.ENV_REWARD_TOKENS, "value": contract.REWARD_TOKENS_MOUNT})
+
+
+def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
+    if workers.gpus_per_pod:
+        resources = pod["spec"]["containers"][0]["resources"]
+        for kind in ("requests", "limits"):
+            resources.setdefault(kind, {})[workers.gpu_resource_name] = str(workers.gpus_per_pod)
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:

@@ -5,25 +5,23 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from longshore.api.names import Component, Role
+from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.status import (
     FINISHED_PHASES,
-    Assignment,
-    Baseline,
     Condition,
     ConditionStatus,
     ConditionType,
-    GpuCounts,
     Phase,
     PodCounts,
     RewardPodCounts,
     RLJobStatus,
 )
-from longshore_operator import children, conditions, template
+from longshore_operator import children, conditions, projection, template
 from longshore_operator.clock import parse, timestamp
 from longshore_operator.conditions import Fact
 from longshore_operator.converge import Wanted, converge
+from longshore_operator.elasticity import Elasticity, assign, limits
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
@@ -44,15 +42,18 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
         return Plan()
     observed = _without_namesakes(observed, Identity.of(job).uid)
     progress = _progress(job, observed, now, config)
-    assignment = _assignment(job, progress)
+    elasticity = assign(job, progress, observed.told_rejection)
     rewards = size_rewards(job, progress, now)
-    wanted = Wanted(assignment.baseline.tp_size, rewards.counts.desired)
+    wanted = Wanted(elasticity.assignment.baseline.tp_size, rewards.counts.desired)
     work = converge(job, config, progress, observed.pods, wanted, now)
-    status = _status(job, observed, progress, assignment, rewards.counts, now)
+    acknowledged = projection.acknowledged(job.status.runtime, progress)
+    status = _status(job, observed, progress, elasticity, acknowledged, rewards.counts, now)
     actions: list[Action] = []
     if not progress.finished and not progress.suspended:
         actions += _child_actions(job, observed, config)
-    actions += [*work.delete, *work.create, *progress.events, *rewards.events]
+    actions += [*work.delete, *work.create]
+    actions += projection.label_pods(observed.pods, progress.attempt, acknowledged)
+    actions += [*progress.events, *elasticity.events, *rewards.events]
     actions += _notices(job.status, status, observed, progress)
     expiry = _expiry(job, progress)
     if expiry is not None and expiry <= now:
@@ -99,23 +100,15 @@ def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
     if progress.finished or config.allow_privileged_templates:
         return progress
-    for field in ("workers", "coordinator"):
-        refused = template.refusals(getattr(job.spec, field).template)
+    templates = {"workers": job.spec.workers, "coordinator": job.spec.coordinator}
+    if job.spec.trainer_workers is not None:
+        templates["trainerWorkers"] = job.spec.trainer_workers
+    for field, options in templates.items():
+        refused = template.refusals(options.template)
         if refused:
             message = f"spec.{field}.template.{refused[0]}; remove it"
             return finish(progress, Phase.FAILED, "TemplateRefused", message, now)
     return progress
-
-
-def _assignment(job: RLJob, progress: Progress) -> Assignment:
-    """What the GPU pods are asked to do; it changes between attempts only."""
-    current, wanted = job.status.assignment, job.spec.rollout.engine.tensor_parallel_size
-    if progress.attempt == 0 or progress.finished:
-        return current
-    if current.epoch and current.baseline.tp_size == wanted:
-        return current
-    reason = "the job starts" if current.epoch == 0 else "tensorParallelSize changed"
-    return Assignment(epoch=current.epoch + 1, baseline=Baseline(tp_size=wanted), reason=reason)
 
 
 def _child_actions(job: RLJob, observed: Observed, config: OperatorConfig) -> list[Action]:
@@ -133,7 +126,8 @@ def _status(
     job: RLJob,
     observed: Observed,
     progress: Progress,
-    assignment: Assignment,
+    elasticity: Elasticity,
+    acknowledged: projection.Acknowledged | None,
     rewards: RewardPodCounts,
     now: datetime,
 ) -> RLJobStatus:
@@ -144,6 +138,8 @@ def _status(
     desired = _desired(job, progress)
     ready = {component: sum(pod.ready for pod in pods if pod.component is component) for component in Component}
     facts = conditions.facts(progress, replace(observed, pods=lasting), needed, sum(desired.values()), job.status)
+    if not progress.finished:
+        facts |= limits(job.spec, job.status.runtime)
     is_ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
     return RLJobStatus(
         phase=conditions.phase(progress, pods, is_ready, job.status),
@@ -156,9 +152,11 @@ def _status(
         conditions=conditions.with_history(facts, job.status.conditions, identity.generation, now),
         coordinator=PodCounts(desired=desired[Component.COORDINATOR], ready=ready[Component.COORDINATOR]),
         workers=PodCounts(desired=desired[Component.WORKER], ready=ready[Component.WORKER]),
+        trainers=PodCounts(desired=desired[Component.TRAINER], ready=ready[Component.TRAINER]),
         rewards=rewards.model_copy(update={"ready": ready[Component.REWARD]}),
-        gpus=_gpus(job, observed.pods),
-        assignment=assignment,
+        gpus=projection.gpu_counts(job.spec, observed.pods, progress.attempt, acknowledged),
+        assignment=elasticity.assignment,
+        planner=elasticity.planner,
         runtime=job.status.runtime,
     )
 
@@ -170,6 +168,7 @@ def _desired(job: RLJob, progress: Progress) -> dict[Component, int]:
     return {
         Component.COORDINATOR: 1,
         Component.WORKER: job.spec.workers.replicas,
+        Component.TRAINER: job.spec.trainer_workers.replicas if job.spec.trainer_workers is not None else 0,
         Component.REWARD: job.spec.reward.pods,
     }
 
@@ -179,23 +178,13 @@ def _is_extra(job: RLJob, pod: PodView) -> bool:
     return pod.component is Component.REWARD and pod.index >= job.spec.reward.pods
 
 
-def _gpus(job: RLJob, pods: tuple[PodView, ...]) -> GpuCounts:
-    """GPUs of pods that hold a node and have not ended."""
-    holding = [pod.role for pod in pods if pod.component is Component.WORKER and pod.scheduled and not pod.terminal]
-    per_pod = job.spec.workers.gpus_per_pod
-    return GpuCounts(
-        rollout=holding.count(Role.ROLLOUT.value) * per_pod,
-        trainer=holding.count(Role.TRAINER.value) * per_pod,
-    )
-
-
 def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progress: Progress) -> list[Event]:
     """Events for what the cluster did to the job, at the moment it shows in the status."""
     events = []
     for pod in observed.pods:
         is_wanted = pod.component is not Component.REWARD or pod.index < after.rewards.desired
         lost = is_wanted and pod.attempt == progress.attempt == before.attempt and (pod.deleting or pod.disruption)
-        was_counted = before.workers.ready + before.rewards.ready > after.workers.ready + after.rewards.ready
+        was_counted = _num_ready_peers(before) > _num_ready_peers(after)
         if lost and was_counted and not progress.finished and not progress.suspended:
             message = f"{describe_end(pod)}; it is replaced when it is gone"
             events.append(Event("Warning", "PodLost", message, key=f"lost-{pod.uid}"))
@@ -204,6 +193,10 @@ def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progre
         key = f"unschedulable-{progress.attempt}"
         events.append(Event("Warning", "Unschedulable", unschedulable.message, key))
     return events
+
+
+def _num_ready_peers(status: RLJobStatus) -> int:
+    return status.workers.ready + status.trainers.ready + status.rewards.ready
 
 
 def _unschedulable(status: RLJobStatus) -> Condition | None:

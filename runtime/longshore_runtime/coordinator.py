@@ -17,6 +17,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import RuntimeStatus
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.events import Event, StopRequested
@@ -46,10 +47,17 @@ def run_coordinator() -> int:
         return ExitCode.INTERRUPTED
     except Exception as error:
         log.exception("the coordinator crashed")
-        settings.tell_why(f"{type(error).__name__}: {error}")
+        settings.tell_why(_in_one_line(error))
         return _CRASHED
     settings.tell_why("training is complete")
     return ExitCode.SUCCEEDED
+
+
+def _in_one_line(error: Exception) -> str:
+    """Ray's errors tell the trace of the remote process first, and what it raised last."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    last = lines[-1].strip()
+    return last if len(lines) > 1 else f"{type(error).__name__}: {last}"
 
 
 def _train(settings: Settings) -> None:
@@ -80,16 +88,18 @@ def _until_done(
     first: RuntimeStatus,
     stop: "_StopSignal",
 ) -> None:
-    """Run sessions until one completes: a lost trainer replica starts a new one from the newest checkpoint."""
+    """Run sessions until the job is done: a lost trainer replica starts a new one from the newest checkpoint."""
     num_fruitless = 0
     while True:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        with Session(settings, spec, registry, sink, first, events) as session:
+        watch = JobWatch(settings.namespace, settings.job, events)
+        with Session(settings, spec, registry, sink, first, events, watch) as session:
             try:
                 parts = session.build()
                 with stop.sent_to(events):
-                    session.run(parts)
-                return
+                    is_done = session.run(parts)
+                if is_done:
+                    return
             except TrainerLost as loss:
                 num_fruitless = 0 if session.made_progress else num_fruitless + 1
                 if num_fruitless == _MAX_FRUITLESS_SESSIONS:

@@ -1,17 +1,22 @@
 """Where engines and trainer ranks run. Pure: the shape of the worker pods decides."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from longshore.api.names import Component
 from longshore.api.pods import Workers
+from longshore.policy.shapes import replica_slots
 
 
 @dataclass(frozen=True)
 class Place:
-    """A worker pod and GPUs in it (none: the CPU)."""
+    """A pod with GPUs, and GPUs in it (none: the CPU)."""
 
     worker: int
     gpus: tuple[int, ...]
+    component: Component = Component.WORKER
+    """WORKER, or TRAINER for a pod that only trains."""
 
 
 def engine_places(workers: Workers, tp_size: int) -> list[Place]:
@@ -25,18 +30,30 @@ def engine_places(workers: Workers, tp_size: int) -> list[Place]:
     ]
 
 
-def trainer_places(workers: Workers, num_replicas: int | None, ranks_per_replica: int = 1) -> list[Place]:
+def possible_tp_sizes(workers: Workers, config: Mapping[str, Any], configured: int) -> tuple[int, ...]:
+    """Sizes that engines can have, in rising order: those that fill the pods and split the model as vLLM does.
+
+    `config`: of the Hugging Face checkpoint. Powers of two, and the size that is configured.
+    """
+    if workers.gpus_per_pod == 0:
+        return (configured,)
+    sizes = {1 << power for power in range(workers.gpus_per_pod.bit_length())} | {configured}
+    return tuple(sorted(size for size in sizes if workers.gpus_per_pod % size == 0 and _splits(config, size)))
+
+
+def trainer_places(
+    workers: Workers,
+    num_replicas: int | None,
+    ranks_per_replica: int = 1,
+    component: Component = Component.WORKER,
+) -> list[Place]:
     """One place per trainer rank, replica by replica, each with a GPU of its own; a replica never crosses a pod.
 
-    As many replicas as the GPUs hold (one per pod without GPUs), or the first `num_replicas` of them over the pods in
-    turn.
+    How many, and where: `replica_slots`.
     """
-    replicas_per_pod = workers.gpus_per_pod // ranks_per_replica if workers.gpus_per_pod else 1
-    slots = [(slot, worker) for slot in range(replicas_per_pod) for worker in range(workers.replicas)]
-    taken = sorted((worker, slot) for slot, worker in slots[: num_replicas or len(slots)])
     return [
-        Place(worker, _seen(workers, [slot * ranks_per_replica + rank]))
-        for worker, slot in taken
+        Place(worker, _seen(workers, [slot * ranks_per_replica + rank]), component)
+        for worker, slot in replica_slots(workers, num_replicas, ranks_per_replica)
         for rank in range(ranks_per_replica)
     ]
 
@@ -44,3 +61,14 @@ def trainer_places(workers: Workers, num_replicas: int | None, ranks_per_replica
 def _seen(workers: Workers, gpus: Iterable[int]) -> tuple[int, ...]:
     """Pretended GPUs are placed like others and never seen: what runs there computes on the CPU."""
     return tuple(gpus) if workers.has_accelerator else ()
+
+
+_DIVIDED = ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+"""What vLLM cuts into equal parts. It pads the vocabulary, and repeats key-value heads where they are too few."""
+
+
+def _splits(config: Mapping[str, Any], tp_size: int) -> bool:
+    text: Mapping[str, Any] = config.get("text_config", config)
+    kv_heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or tp_size
+    is_divided = all((text.get(name) or 0) % tp_size == 0 for name in _DIVIDED)
+    return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)

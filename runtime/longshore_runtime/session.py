@@ -1,7 +1,9 @@
 """One session of a job: engines, trainers and rewards are built on its pods, the loop runs, all is taken down."""
 
 import contextlib
+import json
 import queue
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api.model import Data
 from longshore.api.names import Component
 from longshore.api.objective import OBJECTIVES
-from longshore.api.spec import RLJobSpec
+from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
@@ -25,10 +27,13 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
 from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.judge.mps import PINNED_MEMORY_VARIABLE
+from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.model_source import InitialModel, initial_model
-from longshore_runtime.places import engine_places, trainer_places
+from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
+from longshore_runtime.profiling.phase import profiled
 from longshore_runtime.quantity import parse_bytes
 from longshore_runtime.rewards.judge import check_judge
 from longshore_runtime.rewards.routing import routed
@@ -45,7 +50,7 @@ from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder, resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.training import LoopOptions, Parts, TrainingLoop
+from longshore_runtime.training import Parts, TrainingLoop
 from longshore_runtime.types import TrainerOptions
 
 log = structlog.get_logger()
@@ -66,10 +71,14 @@ class Session:
         sink: StatusSink,
         first: RuntimeStatus,
         events: "queue.SimpleQueue[Event]",
+        assignments: Assignments,
     ) -> None:
         self._spec = spec
+        self._attempt = settings.attempt
         self._events = events
+        self._assignments = assignments
         self._exit = contextlib.ExitStack()
+        self._exit.callback(assignments.close)
         self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
         metrics = Metrics(output, registry)
@@ -78,6 +87,8 @@ class Session:
         status = resumed_status(first, self._checkpoints.newest())
         self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, status)
         self._loop: TrainingLoop | None = None
+        self._model = ""
+        """Directory of the initial model, relative to the storage."""
 
     def __enter__(self) -> "Session":
         return self
@@ -87,12 +98,20 @@ class Session:
     ) -> None:
         self._exit.close()
 
-    def run(self, parts: Parts) -> None:
-        """Train to the end."""
+    def run(self, parts: Parts) -> bool:
+        """Train to the end, or measure first if the job asks for it; whether the job is done.
+
+        Measuring changes the weights: a job that goes on does so in another session.
+        """
         spec = self._spec
-        options = LoopOptions.of(spec)
+        if spec.profiling is not Profiling.OFF:
+            is_only = spec.profiling is Profiling.ONLY
+            if profiled(spec, parts, self._storage.resolve(self._model), self._judges()[0]) or is_only:
+                return is_only
+        options = LoopOptions.of(spec, self._attempt)
         self._loop = TrainingLoop(options, parts)
         self._loop.run()
+        return True
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
@@ -119,6 +138,8 @@ class Session:
             checkpoints=self._checkpoints,
             storage=self._storage,
             recorder=self._recorder,
+            assignments=self._assignments,
+            elastic=self._elastic(),
             events=self._events,
             clock=SystemClock(),
         )
@@ -141,6 +162,7 @@ class Session:
         model = initial_model(self._spec.model, self._spec.algorithm.seed, self._storage, placement(0))
         if model.warm_start is not None:
             self._recorder.warm_start(model.warm_start)
+        self._model = model.path
         return model
 
     def _prompts(self, tokenizer: Any) -> PromptSets:
@@ -153,10 +175,15 @@ class Session:
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
 
+    def _elastic(self) -> ThreadPoolExecutor:
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")
+        self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
+        return executor
+
     def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
-        """On GPUs one after the other: an engine measures the free memory, and must not find a trainer there."""
+        """On shared GPUs one after the other: an engine measures the free memory, and must not find a trainer there."""
         engines = self._engines(model)
-        if self._spec.workers.has_accelerator:
+        if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
             engines.wait_for_all()
             engines.sleep()
             trainers = self._trainers(model)
@@ -174,9 +201,11 @@ class Session:
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
         )
-        places = engine_places(self._spec.workers, options.tensor_parallel_size)
-        engines = EnginePool(places, spec, model.path, self._storage.output, self._events)
+        engines = EnginePool(self._spec.workers, spec, model.path, self._storage.output, self._events)
         self._exit.callback(engines.stop)
+        self._recorder.engines(engines.tp_size)
+        config = json.loads((self._storage.resolve(model.path) / "config.json").read_bytes())
+        self._recorder.possible_sizes(possible_tp_sizes(self._spec.workers, config, options.tensor_parallel_size))
         return engines
 
     def _trainers(self, model: InitialModel) -> TrainerGroup:
@@ -196,11 +225,15 @@ class Session:
             temperature=algorithm.temperature,
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
             seed=algorithm.seed,
+            offload_gradients=trainer.offload_gradients,
         )
         sizes = ParallelSizes(
             trainer.tensor_parallel_size, trainer.pipeline_parallel_size, trainer.context_parallel_size
         )
-        places = trainer_places(self._spec.workers, trainer.data_parallel_size, sizes.ranks_per_replica)
+        component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
+        places = trainer_places(
+            self._spec.training_pods, trainer.data_parallel_size, sizes.ranks_per_replica, component
+        )
         trainers = TrainerGroup(places, TrainerSpec(trainer.backend, options, sizes), model.path, self._storage.output)
         self._exit.callback(trainers.stop)
         return trainers

@@ -13,69 +13,49 @@ evaluate, checkpoint, export the model
 """
 
 import queue
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import structlog
 
-from longshore.api.algorithm import Algorithm
-from longshore.api.model import Evaluation
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
-from longshore.api.spec import RLJobSpec
+from longshore.api.status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.handover import Handover
+from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.requests import request_seed
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.round_runner import Progress, RoundRunner
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
 from longshore_runtime.run_state import HeldOutScore, RunState
+from longshore_runtime.running_step import Evaluating, RunningStep
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.samples import batch_samples
-from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
-from longshore_runtime.types import Completion, PromptRecord, Request
+from longshore_runtime.trainer.streaming import StreamedUpdate
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
+from longshore_runtime.types import Completion, PromptRecord, Request, Sample
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """The slice of the spec that the loop needs."""
-
-    algorithm: Algorithm
-    evaluation: Evaluation
-    on_finish: OnFinish
-    checkpoint_every_steps: int
-    is_pipelined: bool = False
-    """Groups are handed to the trainers while the round still runs."""
-    max_tokens_per_dispatch: int = 131_072
-    trains_during_rollout: bool = True
-    """Whether the trainers have their accelerators (or processors) while engines run; if not, they wait for the end."""
-
-    @classmethod
-    def of(cls, spec: RLJobSpec) -> "LoopOptions":
-        """The slice of this spec."""
-        return cls(
-            algorithm=spec.algorithm,
-            evaluation=spec.evaluation,
-            on_finish=spec.rollout.on_finish,
-            checkpoint_every_steps=spec.checkpoint.every_steps,
-            is_pipelined=spec.rollout.is_pipelined,
-            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
-            trains_during_rollout=not spec.workers.has_accelerator,
-        )
 
 
 @dataclass(frozen=True)
@@ -90,6 +70,9 @@ class Parts:
     checkpoints: CheckpointStore
     storage: JobStorage
     recorder: Recorder
+    assignments: Assignments
+    elastic: Executor
+    """Does what takes time while a round runs."""
     events: "queue.SimpleQueue[Event]"
     clock: Clock
 
@@ -101,11 +84,15 @@ class TrainingLoop:
         self._options = options
         self._parts = parts
         self._state = RunState()
-        self._updates: StepUpdates | None = None
-        """Of the step that runs."""
+        self._step: RunningStep | None = None
+        """The step that runs."""
         self.num_steps = 0
         """Steps that this loop has trained."""
         self._train_prompts = dict(enumerate(parts.prompts.train))
+        self._recovery = Recovery(parts.trainers, self._load_newest)
+        self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
+        self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
+        """Of responses that ended by themselves, by kind of round."""
 
     def run(self) -> None:
         """Train to the end; raises Interrupted or TrainerLost, after which a new loop continues from a checkpoint."""
@@ -121,17 +108,20 @@ class TrainingLoop:
 
     def step(self, *, draining: bool) -> None:
         """One round and one optimizer step; `draining`: on deferred draws only."""
-        started_s = self._parts.clock.now_s()
-        self._updates = updates = self._step_updates()
-        result = self._rollout(updates, draining)
-        rolled_out_s = self._parts.clock.now_s()
-        trained = self._train(updates)
-        trained_s = self._parts.clock.now_s()
+        parts, clock = self._parts, self._parts.clock
+        self._baseline.apply(parts.policy.next_kind(draining=draining), self._state.step + 1)
+        started_s = clock.now_s()
+        self._step = step = self._begin_step()
+        result = self._rollout(step, draining)
+        rolled_out_s = clock.now_s()
+        trained = self._train(step)
+        trained_s = clock.now_s()
         self._publish(trained.policy_version)
-        published_s = self._parts.clock.now_s()
-        policy = self._parts.policy.export_state()
-        self._state = self._state.after_step(result, trained.samples, policy, trained.policy_version)
-        self._updates = None
+        published_s = clock.now_s()
+        self._state = self._state.after_step(
+            result, trained.samples, parts.policy.export_state(), trained.policy_version
+        )
+        self._step = None
         self.num_steps += 1
         times = StepTimes(
             step_s=published_s - started_s,
@@ -140,7 +130,11 @@ class TrainingLoop:
             train_s=trained_s - rolled_out_s,
             publish_s=published_s - trained_s,
         )
-        self._parts.recorder.step(self._state, result, trained, times, self._parts.policy.num_deferred)
+        repurposed = None
+        if step.repurposing is not None:
+            repurposed = step.repurposing.times
+            self._baseline.answered(step.repurposing.answered_epoch)
+        parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
         every = self._options.evaluation.every_steps
         if every and self._state.step % every == 0 and self._state.step < self._options.algorithm.steps:
             self._evaluate()
@@ -162,17 +156,38 @@ class TrainingLoop:
             self._parts.policy.load_state(self._state.policy)
         except ValueError as error:
             raise UserError(str(error)) from error
-        self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
+        self._load_newest()
+        for kind, exported in state.get("lengths", {}).items():
+            self._lengths[RoundKind(kind)].load_state(exported)
         self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
         self._publish(self._state.policy_version)
 
-    def checkpoint(self, *, timeout_s: float | None = None) -> None:
-        """Save the last finished step; raises TrainerLost when its trainer state is gone or `timeout_s` is over."""
+    def checkpoint(self) -> None:
+        """Save the last finished step; raises TrainerLost when its trainer state is gone for good."""
+        try:
+            self._save()
+        except TrainerLost as loss:
+            self._recovery.lost(str(loss), self._parts.trainers.generation)
+            self._to_training()
+            self._recovery.guarded(self._save)
+            self._publish(self._state.policy_version)
+
+    def save(self, *, timeout_s: float) -> None:
+        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
+        if self._step is not None and self._step.work.has_begun:
+            raise TrainerLost("the trainers have begun the next step")
+        if self._recovery.is_lost:
+            raise TrainerLost("a trainer replica is gone")
+        if self._state.policy:
+            self._save(timeout_s=timeout_s)
+
+    def _save(self, *, timeout_s: float | None = None) -> None:
         state = {
             "run": self._state.export(),
             "recorder": self._parts.recorder.export(),
             "rewards": self._parts.rewards.export_state(),
+            "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }
         checkpoint = self._parts.checkpoints.publish(
             self._state.step,
@@ -180,55 +195,108 @@ class TrainingLoop:
             self._state.kept,
             lambda directory: self._parts.trainers.save(self._parts.storage.relative(directory), timeout_s=timeout_s),
         )
+        self._recovery.checkpointed()
         self._parts.recorder.checkpoint(checkpoint)
 
-    def save(self, *, timeout_s: float) -> None:
-        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
-        if self._updates is not None and self._updates.has_begun:
-            raise TrainerLost("the trainers have begun the next step")
-        if self._state.policy:
-            self.checkpoint(timeout_s=timeout_s)
+    def _load_newest(self) -> None:
+        checkpoint = self._parts.checkpoints.newest()
+        if checkpoint is not None:
+            self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
 
-    def _rollout(self, updates: StepUpdates, draining: bool) -> RoundResult:
-        recorder, state = self._parts.recorder, self._state
-
-        def on_progress(progress: Progress) -> None:
-            recorder.round_progress(state, progress)
-
-        runner = self._runner(self._parts.policy, self._training_request, on_progress, updates.trainable)
-        result = runner.run(state.kept, draining=draining)
+    def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
+        runner = self._runner(self._parts.policy, self._training_request, step, self._state.kept)
+        if step.repurposing is not None:
+            step.repurposing.begin(runner)
+        result = runner.run(draining=draining)
+        self._lengths[result.end.kind].extend(result.finished_tokens)
         self._parts.rewards.rest()
         return result
 
-    def _step_updates(self) -> StepUpdates:
+    def _begin_step(self) -> RunningStep:
+        options, parts, state = self._options, self._parts, self._state
+        number = state.step + 1
+        work = self._step_work(verify=options.verify_every is not None and number % options.verify_every == 0)
+        repurposing = None
+        if options.repurposing is not None:
+            repurposing = Repurposing(
+                options.repurposing,
+                number,
+                parts.engines,
+                parts.trainers,
+                self._lengths,
+                parts.recorder,
+                parts.events,
+                parts.elastic,
+                parts.clock,
+                work.replicas_awake,
+                answered_epoch=self._baseline.epoch,
+            )
+        return RunningStep(
+            work, repurposing, self._recovery, lambda progress: parts.recorder.round_progress(state, progress)
+        )
+
+    def _step_work(self, *, verify: bool) -> StepWork:
         options, algorithm, version = self._options, self._options.algorithm, self._state.policy_version
+        trainers, clock = self._parts.trainers, self._parts.clock
+
+        def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
+            return batch_samples(groups, self._train_prompts, algorithm, version)
+
+        if options.is_streamed:
+            awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
+            return StreamedUpdate(trainers, samples_of, self._parts.events, clock, awake=awake, verify=verify)
         budget = max_tokens_per_batch(
             OBJECTIVES[algorithm.name],
             is_pipelined=options.is_pipelined,
             max_tokens_per_dispatch=options.max_tokens_per_dispatch,
         )
         return StepUpdates(
-            self._parts.trainers,
+            trainers,
             Handover(algorithm.groups_per_update, budget),
-            lambda groups: batch_samples(groups, self._train_prompts, algorithm, version),
+            samples_of,
             self._train_prompts,
-            self._parts.clock,
+            clock,
             begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
+            verify=verify,
         )
 
-    def _train(self, updates: StepUpdates) -> StepTraining:
+    def _train(self, step: RunningStep) -> StepTraining:
         self._parts.recorder.activity("Train")
-        self._parts.engines.sleep()
-        self._parts.trainers.wake()
-        trained = updates.finish()
+        if step.repurposing is not None:
+            step.repurposing.finish()
+        self._to_training()
+
+        def work() -> StepTraining:
+            self._parts.trainers.wake()
+            return step.work.finish()
+
+        trained = self._recovery.guarded(work, step.work.again)
+        self._recovery.trained(trained)
         assert trained.policy_version == self._state.policy_version + len(trained.updates), "an update was lost"
+        self._require_equal_gradients(trained)
         return trained
 
+    def _require_equal_gradients(self, trained: StepTraining) -> None:
+        difference, tolerance = trained.gradient_difference, self._options.verify_tolerance
+        if difference is not None and difference > tolerance:
+            raise UserError(
+                f"trainer.verifyEvery: in step {self._state.step + 1} the accumulated gradients differ by "
+                f"{difference:.2e} from those of one pass over the whole batch, which is more than verifyTolerance "
+                f"({tolerance:g}); raise it if that is rounding, or report it"
+            )
+
+    def _to_training(self) -> None:
+        """Engines leave the GPUs that they share with trainers."""
+        if self._options.is_colocated:
+            self._parts.engines.sleep()
+
     def _publish(self, policy_version: int) -> None:
+        """New weights for all engines, which all sample again."""
         self._parts.recorder.activity("Publish")
-        weights = self._parts.trainers.weights(policy_version)
-        self._parts.trainers.sleep()
-        self._parts.engines.wake()
+        weights = self._recovery.guarded(lambda: self._parts.trainers.weights(policy_version))
+        if self._options.is_colocated:
+            self._parts.trainers.sleep()
+            self._parts.engines.wake()
         self._parts.engines.publish(weights)
 
     def _evaluate(self) -> None:
@@ -240,8 +308,7 @@ class TrainingLoop:
         started_s = self._parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        runner = self._runner(policy, self._evaluation_request, lambda progress: None, lambda group: None)
-        result = runner.run({}, draining=False)
+        result = self._runner(policy, self._evaluation_request, Evaluating(self._recovery)).run(draining=False)
         self._parts.rewards.rest()
         score = HeldOutScore.of(result.groups, prompts)
         self._state = self._state.after_evaluation(score)
@@ -251,8 +318,8 @@ class TrainingLoop:
         self,
         policy: RoundPolicy,
         request_of: Callable[[ResponseId, Completion | None], Request],
-        on_progress: Callable[[Progress], None],
-        on_trainable: Callable[[ScoredGroup], None],
+        observer: RoundObserver,
+        kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
     ) -> RoundRunner:
         parts = self._parts
         held_out = policy is not parts.policy
@@ -264,8 +331,8 @@ class TrainingLoop:
             parts.events,
             request_of,
             parts.clock,
-            on_progress,
-            on_trainable,
+            observer,
+            kept,
         )
 
     def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:

@@ -1,6 +1,6 @@
 """Values that cross the seams of the runtime: requests and completions, samples, and the two backend protocols."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +48,8 @@ class Request:
     temperature: float
     seed: int
     partial: tuple[TokenRun, ...] = ()
+    ignores_end: bool = False
+    """The response goes on past end tokens, to `max_tokens`: for measurements at a given length."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class LiveResponse:
+    """Length of a response that an engine runs, or holds back."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    """Tokens of its partial response included."""
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """State of one engine; counters grow from its start."""
 
@@ -79,12 +90,16 @@ class EngineStats:
     num_waiting: int = 0
     kv_usage: float = 0.0
     """Share of KV-cache blocks in use, 0 to 1."""
+    kv_capacity_tokens: int = 0
+    """Tokens that the KV cache holds."""
     num_preemptions: int = 0
     num_steps: int = 0
     num_tokens: int = 0
     """Tokens sampled."""
     busy_s: float = 0.0
     """Time spent in steps."""
+    read_s: float = 0.0
+    """When this was read, by the engine's own clock: tells how far two readings are apart."""
     policy_version: int = -1
 
 
@@ -106,8 +121,15 @@ class Engine(Protocol):
     def has_work(self) -> bool:
         """Whether a step would do anything."""
 
-    def load_weights(self, weights: Weights, policy_version: int) -> str:
-        """Put new weights in place and drop every cached prefix; returns `checksum(weights)` of what was loaded."""
+    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
+        """Put new weights in place, bucket by bucket, and drop every cached prefix.
+
+        Returns `combined_checksum` of what was loaded. Raises ValueError for weights of another model; until a load
+        succeeds, the policy version is -1 and no request is taken.
+        """
+
+    def live(self) -> list[LiveResponse]:
+        """Lengths of all unfinished responses, running or waiting."""
 
     def stats(self) -> EngineStats:
         """State and counters."""
@@ -116,7 +138,7 @@ class Engine(Protocol):
         """Free the accelerator's memory for the trainer, where the hardware can."""
 
     def wake(self) -> None:
-        """Undo `sleep`; the prefix cache is empty afterwards."""
+        """Take back the memory of the weights; where `sleep` freed it, requests are taken after the next load."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +213,8 @@ class TrainResult:
     """What the sums of losses were divided by."""
     compute_s: float = 0.0
     """Time in which the busiest replica worked."""
+    gradient_difference: float | None = None
+    """Where the update was verified: the largest `Trainer.compare` of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -211,12 +235,15 @@ class TrainerOptions:
     temperature: float
     max_tokens_per_micro_batch: int
     seed: int
+    offload_gradients: bool = False
+    """Accumulated gradients wait on the host, and leave it for the update."""
 
 
 class Trainer(Protocol):
     """One data-parallel replica, or one rank of a replica that several hold together: all of them get the same calls.
 
-    Replicas hold equal weights; gradients are unreduced fp32 sums until `update`.
+    Replicas hold equal weights; gradients are unreduced fp32 sums until `update`. A rank that sleeps wakes when it is
+    given work, and nothing but `update`, `compare`, `save` and `load` needs the other replicas.
     """
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -225,14 +252,25 @@ class Trainer(Protocol):
         A sample without loss-mask tokens adds zeros. Every rank returns the sums of its replica.
         """
 
+    def compare(self, samples: Sequence[Sample], denominator: float) -> float:
+        """All replicas together: how far what they accumulated is from one plain pass over the samples of all calls.
+
+        The largest norm of the difference of a parameter's gradients, relative to that of the plain pass, or where that
+        is zero divided by `denominator`, on this rank; infinite where a gradient is not finite. What was accumulated
+        stays as it is, bit by bit.
+        """
+
     def update(self, denominator: float) -> UpdateReport:
         """All replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
 
         A replica that accumulated nothing takes part with zeros.
         """
 
-    def weights(self) -> Weights:
-        """Current weights by Hugging Face name, on the host; of several ranks the replica's first has them all."""
+    def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """Current weights by Hugging Face name, one after the other, copied to the host.
+
+        All ranks of a replica iterate to the end together; the first alone gets anything.
+        """
 
     def save(self, directory: Path) -> None:
         """Write weights (Hugging Face format), optimizer and random state.
@@ -247,10 +285,10 @@ class Trainer(Protocol):
         """Drop accumulated gradients."""
 
     def sleep(self) -> None:
-        """Leave the accelerator's memory to the engine; state waits on the host. Nothing to do on the CPU."""
+        """Leave the accelerator's memory to the engine: weights, optimizer and gradients so far wait on the host."""
 
     def wake(self) -> None:
-        """Undo `sleep`."""
+        """Take the accelerator's memory back, for weights and gradients; the optimizer's state comes for the update."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
 from longshore_runtime.settings import Settings
 from longshore_runtime.types import Completion, Request
-from longshore_runtime.weights import checksum
+from longshore_runtime.weights import checksum, combined_checksum
 
 pytestmark = pytest.mark.e2e
 
@@ -149,7 +149,7 @@ def engine(index: int, events: "queue.SimpleQueue[Event]") -> EngineHandle:
         backend=EngineBackend.FAKE, extra_args={"median_tokens": 1e9, "sigma": 0.0, "step_s": 0.001}
     )
     return EngineHandle(
-        index, Place(index, ()), EngineSpec(options, max_context_tokens=1 << 30), "model", "output", events
+        index, Place(index, ()), EngineSpec(options, max_context_tokens=1 << 30), "model", "output", events.put
     )
 
 
@@ -214,8 +214,8 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             for handle in handles:
                 handle.wait_started(LIMIT_S)
             weights = ray.put(WEIGHTS)
-            replies = [handle.publish(weights, 0) for handle in handles]
-            assert [reply.get(LIMIT_S) for reply in replies] == [checksum(WEIGHTS)] * 2
+            replies = [handle.publish([weights], 0) for handle in handles]
+            assert [reply.get(LIMIT_S) for reply in replies] == [combined_checksum([checksum(WEIGHTS)])] * 2
 
             for handle in handles:
                 handle.add([endless(f"on-{handle.engine}")])
@@ -231,7 +231,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             back.wait_ready()
             handles[1] = engine(1, events)
             handles[1].wait_started(LIMIT_S)
-            handles[1].publish(weights, 1).get(LIMIT_S)
+            handles[1].publish([weights], 1).get(LIMIT_S)
             handles[1].add([endless("again")])
             assert sampled(handles[1], "again", events).runs[0].policy_version == 1
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from longshore.api.rollout import Strategy
+from longshore.sim.job import period
 from longshore.sim.paper.published import Paper
 from longshore.sim.simulate import simulate as run_job
 from longshore.sim.timeline import timeline as timeline_of
@@ -16,7 +17,7 @@ from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs
-from longshore_cli.simulate.job import default_num_steps, period, sim_job
+from longshore_cli.simulate.job import default_num_steps, sim_job
 from longshore_cli.simulate.notes import notes
 from longshore_cli.simulate.report import report
 from longshore_cli.simulate.variants import Run, Variant, total_gpus, variants, with_gpus

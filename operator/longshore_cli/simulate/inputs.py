@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
 import yaml
@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from longshore.api import names
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore.sim.hardware import Gpu, ModelShape, gpu_named, model_named
-from longshore.sim.lengths import LengthModel, LognormalLengths
-from longshore.sim.profile import Profile
+from longshore.sim.hardware import Gpu, ModelShape, gpu_described, gpu_named, model_named
+from longshore.sim.job import default_lengths
+from longshore.sim.lengths import LengthModel
+from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import Trace, csv_trace, jsonl_trace
 from longshore_cli import format as fmt
 from longshore_cli import jobs
@@ -24,11 +25,8 @@ from longshore_cli.simulate.errors import BadInput, sentence
 DEFAULT_GPU: Final = "H100"
 _TINY: Final = ModelShape("Tiny", num_parameters=328e3, num_layers=2, hidden_size=128, kv_bytes_per_token=512)
 """The built-in model."""
-_MAX_TO_MEDIAN: Final = 28
-"""Longest over median response; RollPacker, section 1: 25 to 32."""
-_MAX_TO_P75: Final = 16
-"""Longest over third quartile: RollPacker, section 2.2: 755 to 1,100 tokens of 16,384."""
-_MEAN_PROMPT_TOKENS: Final = 256
+_SAME_SIZE: Final = 0.1
+"""Models whose numbers of parameters differ by a smaller share may be the same: a size is given in round figures."""
 
 Thing = TypeVar("Thing")
 
@@ -64,18 +62,23 @@ def read(options: Options) -> Inputs:
     """Read and check everything; BadInput for the first mistake."""
     job = read_job(options.file)
     spec = job.spec
-    gpu = _known(gpu_named, options.gpu_type or DEFAULT_GPU, "--gpu-type")
+    profile = read_profile(options.profile) if options.profile else Profile()
+    measured = profile.subject
+    gpu = _gpu(options.gpu_type, measured)
+    model = _model(spec, options.model, measured)
+    if measured is not None:
+        _require_measured(measured, spec, model, gpu, options)
     trace = read_trace(options.lengths, spec) if options.lengths else None
     lengths = trace.lengths if trace else default_lengths(spec)
     return Inputs(
         name=str(job.metadata["name"]),
         spec=spec,
-        model=_model(spec, options.model),
+        model=model,
         gpu=gpu,
         lengths=lengths,
-        profile=read_profile(options.profile) if options.profile else Profile(),
+        profile=profile,
         trace=trace,
-        assumes_gpu=options.gpu_type is None,
+        assumes_gpu=options.gpu_type is None and measured is None,
     )
 
 
@@ -124,25 +127,36 @@ def read_profile(path: Path) -> Profile:
         raise BadInput(f"{path}: {sentence(error)}") from error
 
 
-def default_lengths(spec: RLJobSpec) -> LognormalLengths:
-    """A long tail up to maxResponseTokens, where nothing is known of the lengths."""
-    longest = spec.algorithm.max_response_tokens
-    room = spec.model.max_context_tokens - longest
-    prompt_tokens = max(1, min(_MEAN_PROMPT_TOKENS, spec.data.max_prompt_tokens, room))
-    return LognormalLengths.from_quantiles(
-        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=prompt_tokens
-    )
+def _gpu(name: str | None, measured: Subject | None) -> Gpu:
+    if name is None and measured is not None:
+        return gpu_described(measured.gpu)
+    return _known(gpu_named, name or DEFAULT_GPU, "--gpu-type")
 
 
-def _model(spec: RLJobSpec, name: str | None) -> ModelShape:
+def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> ModelShape:
     if name is not None:
         return _known(model_named, name, "--model")
+    if measured is not None:
+        return measured.model_shape
     if spec.model.builtin is not None:
         return _TINY
     raise BadInput(
         f"The manifest names a path ({spec.model.path}) but no size of the model.",
-        "Add --model, such as --model Qwen2.5-7B or --model 13B.",
+        "Add --model, such as --model Qwen2.5-7B or --model 13B, or a profile of it with --profile.",
     )
+
+
+def _require_measured(measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: Gpu, options: Options) -> None:
+    """A profile holds for one model and one kind of GPU."""
+    fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
+    wanted = spec.model.builtin or spec.model.path or ""
+    if PurePosixPath(wanted).name != PurePosixPath(measured.model).name:
+        raise BadInput(f"{options.profile} is of the model {measured.model}, but the manifest names {wanted}.", fix)
+    if abs(model.num_parameters / measured.shape.num_parameters - 1) > _SAME_SIZE:
+        size, other = (f"{number / 1e9:.3g}B" for number in (measured.shape.num_parameters, model.num_parameters))
+        raise BadInput(f"{options.profile} is of a model of {size} parameters, but --model names one of {other}.", fix)
+    if gpu_described(measured.gpu).name != gpu.name:
+        raise BadInput(f"{options.profile} is of {measured.gpu}, but --gpu-type names {gpu.name}.", fix)
 
 
 def _known(named: Callable[[str], Thing], name: str, option: str) -> Thing:

@@ -11,7 +11,7 @@ from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.sim.hardware import ModelShape
-from longshore.sim.job import Rewards, SimJob, job_of
+from longshore.sim.job import Rewards, SimJob, job_of, period
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
 from longshore_cli.simulate.errors import BadInput
@@ -39,7 +39,7 @@ def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
         gpus_per_replica=spec.trainer.ranks_per_replica if spec.workers.gpus_per_pod else 1,
         num_extra_forwards=job.trainer.num_extra_forwards + (spec.algorithm.kl_coefficient > 0),
     )
-    return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions))
+    return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions, profile))
 
 
 def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
@@ -49,13 +49,6 @@ def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
         engine = engine.model_copy(update={"tensor_parallel_size": 1})
     rollout = spec.rollout.model_copy(update={"engine": engine})
     return spec.model_copy(update={"trainer": trainer, "rollout": rollout})
-
-
-def period(spec: RLJobSpec) -> int:
-    """Rounds from one long round of tail batching to the next: what one short round defers, P0 times over."""
-    num_prompts = spec.algorithm.prompts_per_step
-    num_deferred = math.ceil(spec.rollout.tail_batching.prompt_factor * num_prompts) - num_prompts
-    return math.ceil(num_prompts / num_deferred) + 1 if num_deferred else 1
 
 
 def default_num_steps(spec: RLJobSpec) -> int:
@@ -77,24 +70,26 @@ def _profile(profile: Profile, spec: RLJobSpec, model: ModelShape) -> Profile:
     return profile.model_copy(update={"kv_capacity_tokens": profile.kv_capacity_tokens | capacity})
 
 
-def _rewards(rewards: Rewards, functions: Sequence[RewardFunction]) -> Rewards:
+def _rewards(rewards: Rewards, functions: Sequence[RewardFunction], profile: Profile) -> Rewards:
     """Functions of single domains score prompts in turn; otherwise the costliest function stands for all."""
     times: RewardTimes
     if len(functions) > 1 and all(one.domains for one in functions):
-        times = MixedRewards(tuple(_reward_times(one) for one in functions))
+        times = MixedRewards(tuple(_reward_times(one, profile) for one in functions))
     else:
-        times = _reward_times(max(functions, key=lambda one: _COSTS.index(one.kind) if one.kind in _COSTS else -1))
+        costliest = max(functions, key=lambda one: _COSTS.index(one.kind) if one.kind in _COSTS else -1)
+        times = _reward_times(costliest, profile)
     return replace(rewards, times=times, adaptive_timeout=_adaptive_timeout(functions))
 
 
-def _reward_times(function: RewardFunction) -> RewardTimes:
+def _reward_times(function: RewardFunction, profile: Profile) -> RewardTimes:
     match function.kind:
         case RewardKind.TASK:
             return MathsRewards(_TASK_REWARD_S)
         case RewardKind.CODE:
             return CodeRewards(timeout_s=function.code.max_timeout_s)
         case RewardKind.JUDGE:
-            return JudgeRewards()
+            measured = [point for point in profile.judge if point.function == function.name]
+            return JudgeRewards.measured(measured) if measured else JudgeRewards()
         case _:
             return MathsRewards()
 

@@ -12,7 +12,7 @@ from longshore.api.status import ConditionStatus, KindCount, Phase, PodCounts, R
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import History, Line, Notice, StepDone
-from longshore_cli.watch.model import EventView, JobView, problems
+from longshore_cli.watch.model import EventView, JobView, assigned, problems
 
 PHASE_STYLES: Final = {
     Phase.PENDING: "yellow",
@@ -66,6 +66,8 @@ def _figures(history: History, now_s: float) -> Table:
         table.add_row("Rounds", _rounds_row(view))
         table.add_row("Draws", _draws_row(view))
     table.add_row("GPUs", _gpus_row(view))
+    if assigned(view):
+        table.add_row("Assigned", Text(assigned(view), style="dim", no_wrap=True, overflow="ellipsis"))
     table.add_row("Pods", _pods_row(view))
     return table
 
@@ -156,7 +158,10 @@ def _per_sample(counted: KindCount) -> str:
 
 def _gpus_row(view: JobView) -> Text:
     gpus = view.status.gpus
-    row = Text.assemble(("rollout ", "dim"), str(gpus.rollout), (" · trainer ", "dim"), str(gpus.trainer))
+    row = Text.assemble(str(gpus.rollout), (" rollout / ", "dim"), str(gpus.trainer), (" trainer", "dim"))
+    if view.runtime.tp_size:
+        row.append("   tensor-parallel size ", style="dim")
+        row.append(str(view.runtime.tp_size))
     if view.runtime.step:
         row.append("   bubble ", style="dim")
         row.append(fmt.share(view.runtime.bubble_share))
@@ -169,8 +174,11 @@ def _pods_row(view: JobView) -> Text:
     for component, counts in (
         ("coordinator", status.coordinator),
         ("workers", status.workers),
+        ("trainers", status.trainers),
         ("rewards", status.rewards),
     ):
+        if component == "trainers" and not counts.desired:
+            continue
         row.append(f"{component} ", style="dim")
         row.append(f"{counts.ready}/{counts.desired}   ", style=_pods_style(counts))
     return row

@@ -91,6 +91,15 @@ def problems(view: JobView) -> tuple[Condition, ...]:
     return tuple(condition for condition in view.status.conditions if _is_problem(condition, view.is_finished))
 
 
+def assigned(view: JobView) -> str:
+    """What GPU pods were asked to do last, and why; empty while they do what they began with."""
+    assignment = view.status.assignment
+    if assignment.epoch <= 1:
+        return ""
+    rejected = view.runtime.rejected_reason if view.runtime.rejected_epoch == assignment.epoch else ""
+    return f"{assignment.reason} (refused: {rejected})" if rejected else assignment.reason
+
+
 def verdict(view: JobView) -> str:
     """The sentence of the condition that says how the job ended."""
     wanted = ConditionType.COMPLETE if view.phase is Phase.SUCCEEDED else ConditionType.FAILED

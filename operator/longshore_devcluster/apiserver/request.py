@@ -29,6 +29,8 @@ class RequestInfo:
     resource: str = ""
     name: str = ""
     subresource: str = ""
+    selected_name: str = ""
+    """The only object that a list, watch or deletion of a collection is about: rights to that object suffice for it."""
 
     @property
     def is_resource(self) -> bool:
@@ -51,7 +53,15 @@ def parse_request(method: str, path: str, query: Query) -> RequestInfo:
     resource, name, subresource = (*parts, "", "", "")[:3]
     if len(parts) > 3 and resource not in ("pods", "services", "nodes"):
         return other
-    return RequestInfo(path, _verb(method, name, query), group, version, namespace, resource, name, subresource)
+    selected = "" if name else _selected_name(query)
+    return RequestInfo(
+        path, _verb(method, name, query), group, version, namespace, resource, name, subresource, selected
+    )
+
+
+def _selected_name(query: Query) -> str:
+    terms = (re.fullmatch(r"metadata\.name==?([^=]+)", term) for term in query.get("fieldSelector", "").split(","))
+    return next((term[1] for term in terms if term is not None), "")
 
 
 _NAMESPACE_PARTS = ("status", "finalize")

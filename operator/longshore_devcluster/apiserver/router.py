@@ -142,8 +142,8 @@ class Router:
 
     def _authorize(self, user: User, info: RequestInfo) -> None:
         if info.is_resource:
-            namespace = info.namespace
-            asked = Attributes(info.verb, info.group, info.resource, info.subresource, namespace, info.name)
+            namespace, name = info.namespace, info.name or info.selected_name
+            asked = Attributes(info.verb, info.group, info.resource, info.subresource, namespace, name)
         else:
             asked = Attributes(info.verb, path=info.path)
         if not self._rbac.allows(user, asked):

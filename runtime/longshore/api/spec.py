@@ -159,6 +159,12 @@ _SPEC_RULES = cel(
         )
         for field in _FROZEN_WHILE_RUNNING
     ),
+    (
+        "oldSelf.suspend || (has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
+        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers))",
+        "trainerWorkers may change only while the job is suspended: set suspend to true first",
+        ".trainerWorkers",
+    ),
 )
 
 

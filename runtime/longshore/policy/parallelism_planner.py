@@ -226,7 +226,7 @@ class _Kind:
         self.tp_size, self.zero_streak = state["tp_size"], state["zero_streak"]
         self.known = dict(state["known"])
         self._recent = deque(state["recent"], maxlen=REFERENCE_ROUNDS)
-        self._expected = state["expected"]
+        self._expected = state.get("expected")
         self._num_rounds = state["num_rounds"]
         self._cool_down = {size: (again_at, rounds) for size, again_at, rounds in state["cool_down"]}
 

@@ -49,6 +49,10 @@ class ReorderRollout(RoundPolicy):
     def num_deferred(self) -> int:
         return len(self._pool)
 
+    def next_kind(self, *, draining: bool = False) -> RoundKind:
+        """Long when a draw is due."""
+        return RoundKind.LONG if draining or self._due(self._shape.num_prompts) else RoundKind.FULL
+
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
         """Responses ended; their lengths tell about the next epoch."""
         self._lengths.observe(events)

@@ -102,6 +102,10 @@ class RoundPolicy(ABC):
         self._round = Round(plan, self._shape.num_responses, self._rules.acceptance, self._gates)
         return RoundStart(plan.kind, plan.num_groups, self._complete(self._round.admit(plan.admissions)))
 
+    def next_kind(self, *, draining: bool = False) -> RoundKind:
+        """Kind of the round that `start_round` would begin."""
+        return RoundKind.FULL
+
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
         """Responses ended."""
         return self._complete(self._running.finish(events))

@@ -58,6 +58,12 @@ class Router:
         """Where a response runs."""
         return self._placed.get(response)
 
+    def retire(self, engine: int) -> tuple[ResponseId, ...]:
+        """Place nothing more on an engine; returns the responses that run there, which count until they end."""
+        self._load.pop(engine, None)
+        self._home = {draw: where for draw, where in self._home.items() if where != engine}
+        return tuple(response for response, where in self._placed.items() if where == engine)
+
     def lost(self, engine: int) -> tuple[ResponseId, ...]:
         """An engine is gone; returns the responses that ran there, to be placed anew."""
         self._load.pop(engine, None)

@@ -1,14 +1,19 @@
 """Bookkeeping of streamed gradients (RollPacker, section 4.4): which replica's sums hold which samples.
 
 Gradients are accumulated as unreduced sums while the round still runs and become one update at its end, so nothing may
-be counted twice or left out, whichever replica did the work and whichever was lost. A round that begins again
-begins with an empty ledger; nothing here outlives it.
+be counted twice or left out, whichever replica did the work and whichever was lost. Nothing here outlives a step.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from longshore.policy.round import ResponseId
+
+MAX_PENDING_PARTS: Final = 2
+"""Parts that a replica has in hand while the round runs: one that it computes, one behind it. What is not handed over
+can still go to any replica when the round ends."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,6 @@ class StreamSample:
     """Response tokens in the loss: its part of the denominator."""
     num_tokens: int
     """Prompt and response: what its forward and backward pass costs."""
-    has_gradient: bool = True
-    """False where the advantage is 0, so that nothing needs computing; the denominator counts the sample still."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +42,70 @@ class SampleSums:
         )
 
 
+@dataclass(frozen=True)
+class Part:
+    """Samples for one pass of one replica."""
+
+    replica: int
+    responses: tuple[ResponseId, ...]
+
+
 class StreamLedger:
-    """Samples of one step: accepted, then handed to exactly one replica each."""
+    """Samples of one step: accepted group by group, then handed to exactly one replica each."""
 
     def __init__(self) -> None:
         self._samples: dict[ResponseId, StreamSample] = {}
         self._replica_of: dict[ResponseId, int] = {}
+        self._waiting: deque[tuple[ResponseId, ...]] = deque()
+        """Groups that no replica has, in order of acceptance."""
+        self._pending: dict[int, deque[int]] = {}
+        """Tokens of the parts that each replica has still to compute."""
 
-    def accept(self, samples: Iterable[StreamSample]) -> None:
-        """These belong to the step, zero-variance ones included."""
-        for sample in samples:
+    def accept(self, group: Sequence[StreamSample]) -> None:
+        """A group belongs to the step, whatever its advantages are."""
+        for sample in group:
             assert sample.response not in self._samples, f"response {sample.response} accepted twice"
             self._samples[sample.response] = sample
+        self._waiting.append(tuple(sample.response for sample in group))
 
-    def hand_over(self, replica: int, responses: Iterable[ResponseId]) -> None:
-        """A replica gets these to compute; from here on its sums are taken to hold them."""
-        for response in responses:
-            assert response in self._samples, f"response {response} was never accepted"
-            assert response not in self._replica_of, f"response {response} is with replica {self._replica_of[response]}"
-            self._replica_of[response] = replica
+    def next_parts(self, awake: Iterable[int]) -> tuple[Part, ...]:
+        """Hand groups over while replicas that are awake want some: each to the one with the fewest tokens in hand."""
+        replicas = sorted(awake)
+        parts = []
+        while self._waiting and replicas:
+            replica = min(replicas, key=lambda one: (len(self._pending_of(one)), self.pending_tokens(one), one))
+            if len(self._pending_of(replica)) >= MAX_PENDING_PARTS:
+                break
+            parts.append(self._hand_over(replica, self._waiting.popleft()))
+        return tuple(parts)
 
-    def replica_lost(self, replica: int) -> tuple[StreamSample, ...]:
-        """A replica and its sums are gone; its samples, in order of acceptance, remain to be computed again."""
-        lost = tuple(sample for sample in self._samples.values() if self._replica_of.get(sample.response) == replica)
-        for sample in lost:
-            del self._replica_of[sample.response]
-        return lost
+    def last_parts(self, replicas: Iterable[int]) -> tuple[Part, ...]:
+        """The round is over: hand over all that is left, sample by sample, so that all replicas end together."""
+        left = [self._samples[response] for group in self._waiting for response in group]
+        self._waiting.clear()
+        shares = split(left, {replica: self.pending_tokens(replica) for replica in replicas})
+        return tuple(
+            self._hand_over(replica, tuple(sample.response for sample in share))
+            for replica, share in shares.items()
+            if share
+        )
+
+    def computed(self, replica: int) -> None:
+        """A replica has done the oldest part that it had in hand."""
+        self._pending_of(replica).popleft()
+
+    def lost(self) -> None:
+        """The replicas and their sums are gone: everything waits again, in order of acceptance."""
+        self._replica_of, self._pending = {}, {}
+        self._waiting = deque((response,) for response in self._samples)
 
     def replica_of(self, response: ResponseId) -> int | None:
         """Who has it."""
         return self._replica_of.get(response)
 
-    @property
-    def remaining(self) -> tuple[StreamSample, ...]:
-        """Samples whose gradient no replica has, in order of acceptance."""
-        return tuple(
-            sample
-            for sample in self._samples.values()
-            if sample.has_gradient and sample.response not in self._replica_of
-        )
+    def pending_tokens(self, replica: int) -> int:
+        """What a replica has still to compute."""
+        return sum(self._pending_of(replica))
 
     @property
     def total(self) -> SampleSums:
@@ -88,34 +116,31 @@ class StreamLedger:
         """Of the samples that a replica has."""
         return _sums(self._samples[response] for response, owner in self._replica_of.items() if owner == replica)
 
-    def split_remaining(self, replicas: Sequence[int]) -> Mapping[int, tuple[StreamSample, ...]]:
-        """Spread what remains over these replicas, given what each has done; hands nothing over yet."""
-        return split(self.remaining, {replica: self.done_by(replica).num_tokens for replica in replicas})
+    def _hand_over(self, replica: int, responses: tuple[ResponseId, ...]) -> Part:
+        for response in responses:
+            assert response not in self._replica_of, f"response {response} is with replica {self._replica_of[response]}"
+            self._replica_of[response] = replica
+        self._pending_of(replica).append(sum(self._samples[response].num_tokens for response in responses))
+        return Part(replica, responses)
+
+    def _pending_of(self, replica: int) -> deque[int]:
+        return self._pending.setdefault(replica, deque())
 
 
-def split(remaining: Sequence[StreamSample], done_tokens: Mapping[int, int]) -> Mapping[int, tuple[StreamSample, ...]]:
-    """Give every sample to one of the replicas in `done_tokens` (replica -> tokens it has done in this step).
+def split(samples: Sequence[StreamSample], tokens: Mapping[int, int]) -> Mapping[int, tuple[StreamSample, ...]]:
+    """Give every sample to one of the replicas in `tokens` (replica -> tokens that it has still to compute).
 
     Longest first, each to the replica with the fewest tokens so far (Graham's LPT rule): a replica that was given
     anything is ahead of no other by more than the smallest sample it got. Ties: the lower response, the lower replica.
     """
-    assert done_tokens, "there is no replica"
-    load = dict(sorted(done_tokens.items()))
+    assert tokens, "there is no replica"
+    load = dict(sorted(tokens.items()))
     shares: dict[int, list[StreamSample]] = {replica: [] for replica in load}
-    for sample in sorted(remaining, key=lambda sample: (-sample.num_tokens, sample.response)):
+    for sample in sorted(samples, key=lambda sample: (-sample.num_tokens, sample.response)):
         replica = min(load, key=lambda candidate: (load[candidate], candidate))
         shares[replica].append(sample)
         load[replica] += sample.num_tokens
     return {replica: tuple(share) for replica, share in shares.items()}
-
-
-def require_streamable(name: str, *, needs_whole_batch: bool) -> None:
-    """Refuse an algorithm whose loss of one sample depends on the other groups: ValueError."""
-    if needs_whole_batch:
-        raise ValueError(
-            f"algorithm.name: {name} needs the whole batch before its first gradient, so gradients cannot be streamed "
-            "while the round runs; choose another algorithm or hand over after the round"
-        )
 
 
 def _sums(samples: Iterable[StreamSample]) -> SampleSums:

@@ -41,9 +41,13 @@ class TailBatching(RoundPolicy):
     def num_deferred(self) -> int:
         return len(self._queue)
 
+    def next_kind(self, *, draining: bool = False) -> RoundKind:
+        """Long as soon as the queue holds P0 draws."""
+        return RoundKind.LONG if draining or len(self._queue) >= self._shape.num_prompts else RoundKind.SHORT
+
     def _plan(self) -> RoundPlan:
         num_prompts = self._shape.num_prompts
-        if len(self._queue) >= num_prompts:
+        if self.next_kind() is RoundKind.LONG:
             return self._long(num_prompts)
         admissions = self._fresh(self._num_speculative_prompts, self._num_speculative_responses)
         return RoundPlan(RoundKind.SHORT, num_prompts, admissions, self._num_speculative_prompts)

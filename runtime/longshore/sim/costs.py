@@ -83,8 +83,9 @@ class Costs:
         """Computing the KV cache of so many tokens (attention is left out: it is small below 32k tokens)."""
         if not num_tokens:
             return 0.0
-        if self.profile.prefill_tokens_per_s is not None:
-            return num_tokens / (tp_size * self.profile.prefill_tokens_per_s)
+        measured = self.profile.prefill_of_engine(tp_size)
+        if measured is not None:
+            return num_tokens / measured
         arithmetic = tp_size * self.gpu.flops_per_s * _PREFILL_EFFICIENCY
         return 2 * self.model.num_parameters * num_tokens / arithmetic
 

@@ -1,7 +1,8 @@
 """What the simulator knows of accelerators and models: public data sheets and public model configurations."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -61,6 +62,9 @@ GPUS: Final[Mapping[str, Gpu]] = {
 }
 """By name: the vendors' data sheets (A100-40 is the PCIe card)."""
 
+_UNKNOWN: Final = Gpu("", 8e9, 1e10, 5e10, 1e10)
+"""About a CPU core. A profile replaces nearly all that is computed from it."""
+
 MODELS: Final[Mapping[str, ModelShape]] = {
     shape.name: shape
     for shape in (
@@ -85,6 +89,16 @@ def model_of(num_parameters: float) -> ModelShape:
     num_layers = max(1, round((num_parameters / (12 * _ASPECT**2)) ** (1 / 3)))
     name = f"{num_parameters / 1e9:g}B"
     return _shape(name, num_parameters / 1e9, num_layers, _ASPECT * num_layers, _NUM_KV_HEADS)
+
+
+def gpu_described(name: str) -> Gpu:
+    """The GPU that a driver calls so, as `NVIDIA H100 80GB HBM3`; of others no more than the name is known."""
+    words = re.sub(r"[^A-Z0-9]", "", name.upper())
+    for gpu in GPUS.values():
+        kind, _, gigabytes = gpu.name.partition("-")
+        if kind in words and f"{gigabytes}GB" in words + "GB":
+            return gpu
+    return replace(_UNKNOWN, name=name)
 
 
 def gpu_named(name: str) -> Gpu:

@@ -1,7 +1,9 @@
 """The description of a job to simulate."""
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from longshore.api.rollout import Rollout
 from longshore.api.spec import RLJobSpec
@@ -9,9 +11,15 @@ from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
 from longshore.sim.hardware import Gpu, ModelShape
-from longshore.sim.lengths import Accuracy, LengthModel
+from longshore.sim.lengths import Accuracy, LengthModel, LognormalLengths
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import MathsRewards, RewardTimes
+
+_MAX_TO_MEDIAN: Final = 28
+"""Longest over median response; RollPacker, section 1: 25 to 32."""
+_MAX_TO_P75: Final = 16
+"""Longest over third quartile: RollPacker, section 2.2: 755 to 1,100 tokens of 16,384."""
+_MEAN_PROMPT_TOKENS: Final = 256
 
 
 class Training(StrEnum):
@@ -167,3 +175,20 @@ def job_of(
         dynamic_sampling=algorithm.dynamic_sampling,
         seed=algorithm.seed,
     )
+
+
+def default_lengths(spec: RLJobSpec) -> LognormalLengths:
+    """A long tail up to maxResponseTokens, where nothing is known of the lengths."""
+    longest = spec.algorithm.max_response_tokens
+    room = spec.model.max_context_tokens - longest
+    prompt_tokens = max(1, min(_MEAN_PROMPT_TOKENS, spec.data.max_prompt_tokens, room))
+    return LognormalLengths.from_quantiles(
+        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=prompt_tokens
+    )
+
+
+def period(spec: RLJobSpec) -> int:
+    """Rounds from one long round of tail batching to the next: what one short round defers, P0 times over."""
+    num_prompts = spec.algorithm.prompts_per_step
+    num_deferred = math.ceil(spec.rollout.tail_batching.prompt_factor * num_prompts) - num_prompts
+    return math.ceil(num_prompts / num_deferred) + 1 if num_deferred else 1

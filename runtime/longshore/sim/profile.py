@@ -4,11 +4,62 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, harmonic_mean
+from typing import Final
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel
+from longshore.sim.hardware import ModelShape
+
+CPU: Final = "CPU"
+"""Name of the accelerator where there is none."""
+
+
+class ProfileMismatch(ValueError):
+    """A profile of something else: one sentence that names both."""
+
+
+class Shape(ApiModel):
+    """Sizes of a model, from its configuration and its files."""
+
+    num_parameters: int = Field(ge=1)
+    num_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1)
+    """Keys and values of all layers, in the engine's type."""
+    bytes_per_parameter: int = Field(ge=1)
+    """In the engine."""
+
+
+class Subject(ApiModel):
+    """What a profile was measured with; it holds for that alone."""
+
+    model: str
+    """As the job names it: a path in its storage, or the name of a built-in model."""
+    model_fingerprint: str
+    """Hash of the model's configuration."""
+    gpu: str
+    """As its driver names it, or CPU."""
+    setup: str
+    """Hash of the job's options for engines, trainers and their pods."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the programs that were measured."""
+    shape: Shape
+
+    @property
+    def model_shape(self) -> ModelShape:
+        """As the simulator wants it."""
+        return ModelShape(name=self.model, **self.shape.model_dump(by_alias=False))
+
+    def require(self, other: "Subject") -> None:
+        """Raise ProfileMismatch unless model and accelerator are those of `other`."""
+        if (self.model_fingerprint, self.gpu) != (other.model_fingerprint, other.gpu):
+            raise ProfileMismatch(f"the profile is of {self._described} and the job has {other._described}")
+
+    @property
+    def _described(self) -> str:
+        return f"model {self.model} (configuration {self.model_fingerprint}) on {self.gpu}"
 
 
 class DecodePoint(ApiModel):
@@ -21,20 +72,54 @@ class DecodePoint(ApiModel):
     context_tokens: int = Field(ge=0)
     """Prompt and response tokens of all of them, that is, entries in the KV cache."""
     step_s: float = Field(gt=0, alias="stepSeconds")
-    """Time of the step."""
+    """Time of the step: the median."""
+    measurements: int | None = Field(default=None, ge=1)
+    """How many it is the median of."""
+
+
+class PrefillPoint(ApiModel):
+    """How fast an engine computes prompts of one length, many at once: as fast as it recomputes what migrates to it."""
+
+    tp_size: int = Field(ge=1)
+    """GPUs of the engine."""
+    prompt_tokens: int = Field(ge=1)
+    """Of each prompt."""
+    tokens_per_s: float = Field(gt=0, alias="tokensPerSecond")
+    """Of the engine: the median."""
+    measurements: int | None = Field(default=None, ge=1)
+    """How many it is the median of."""
+
+
+class JudgePoint(ApiModel):
+    """A colocated judge reads a question of one length, the response in it, and writes its verdict."""
+
+    function: str
+    """Name of the reward function."""
+    question_tokens: int = Field(ge=1)
+    """What it reads, in its own tokens."""
+    seconds: float = Field(gt=0)
+    """The median."""
+    peak_bytes: int | None = Field(default=None, ge=0)
+    """Most GPU memory that the judge held at once; unset without GPUs."""
+    measurements: int | None = Field(default=None, ge=1)
+    """How many it is the median of."""
 
 
 class Profile(ApiModel):
     """Measurements of one model on one kind of GPU; what is unset is modelled."""
 
+    subject: Subject | None = None
+    """What was measured; unset: whatever the user says."""
     decode: list[DecodePoint] = Field(default_factory=list)
     """Decode steps, best with two context sizes for each batch size."""
+    prefill: list[PrefillPoint] = Field(default_factory=list)
+    """Prompts, by tensor-parallel size and length."""
     step_overhead_s: float | None = Field(default=None, ge=0, alias="stepOverheadSeconds")
     """Where decode steps are not measured: what a step takes besides reading and computing."""
     request_overhead_s: float | None = Field(default=None, ge=0, alias="requestOverheadSeconds")
     """Where decode steps are not measured: what each request of a batch adds to that."""
     prefill_tokens_per_s: float | None = Field(default=None, gt=0, alias="prefillTokensPerSecond")
-    """Prompt tokens that one GPU of an engine computes per second."""
+    """Prompt tokens that one GPU of an engine computes per second, where there is no `prefill`."""
     kv_capacity_tokens: dict[int, int] = Field(default_factory=dict)
     """Tokens that the KV cache of an engine holds, by tensor-parallel size."""
     train_tokens_per_s: float | None = Field(default=None, gt=0, alias="trainTokensPerSecond")
@@ -49,6 +134,27 @@ class Profile(ApiModel):
     """From an idle trainer to an engine that samples, on the same GPUs."""
     regroup_s: float | None = Field(default=None, ge=0, alias="regroupSeconds")
     """Rebuilding engines with another tensor-parallel size."""
+    judge: list[JudgePoint] = Field(default_factory=list)
+    """Colocated judges, by length."""
+    measurements: dict[str, int] = Field(default_factory=dict)
+    """How many measurements each of the other figures is the median of, by the name of its field (and the size)."""
+
+    @property
+    def tp_sizes(self) -> tuple[int, ...]:
+        """Tensor-parallel sizes whose decode steps were measured."""
+        return tuple(sorted(self._fits))
+
+    def prefill_of_engine(self, tp_size: int) -> float | None:
+        """Tokens per second of an engine: over prompts of all the lengths that were measured, alike in tokens.
+
+        A size that was not measured has the rate of the others per GPU.
+        """
+        rates = [point.tokens_per_s for point in self.prefill if point.tp_size == tp_size]
+        if rates:
+            return harmonic_mean(rates)
+        if self.prefill:
+            return tp_size * harmonic_mean([point.tokens_per_s / point.tp_size for point in self.prefill])
+        return None if self.prefill_tokens_per_s is None else tp_size * self.prefill_tokens_per_s
 
     @cached_property
     def _fits(self) -> Mapping[int, "_DecodeFit"]:

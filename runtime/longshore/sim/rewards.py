@@ -4,10 +4,12 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, linear_regression
 from typing import Final, Protocol
 
 from longshore.policy.adaptive_timeout import AdaptiveTimeout, CaseRun, TimeoutKnobs
 from longshore.policy.round import ResponseId
+from longshore.sim.profile import JudgePoint
 
 _ONLY_CASE: Final = 0
 """Simulated programs run through one test case, which stands for all of a prompt."""
@@ -70,6 +72,16 @@ class JudgeRewards:
     """Decoding the verdict."""
     per_token_s: float = 2e-5
     """Reading."""
+
+    @classmethod
+    def measured(cls, points: Sequence[JudgePoint]) -> "JudgeRewards":
+        """The line through measurements at several lengths, or what a single one took."""
+        assert points, "somebody measured"
+        tokens, seconds = [point.question_tokens for point in points], [point.seconds for point in points]
+        if len(set(tokens)) == 1:
+            return cls(fmean(seconds), 0.0)
+        per_token_s, per_sample_s = linear_regression(tokens, seconds)
+        return cls(max(0.0, per_sample_s), max(0.0, per_token_s))
 
     def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
         return self.per_sample_s + self.per_token_s * scoring.num_tokens

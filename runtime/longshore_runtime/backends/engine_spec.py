@@ -1,8 +1,9 @@
 """What determines an engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longshore.api.rollout import Engine as EngineOptions
+from longshore_runtime.quantity import parse_bytes
 
 
 class EngineStartError(Exception):
@@ -19,3 +20,10 @@ class EngineSpec:
     seed: int = 0
     accelerator: bool = False
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
+
+    def regrouped(self, tp_size: int) -> "EngineSpec":
+        """The spec of engines of another tensor-parallel size; every GPU holds as much KV cache as before."""
+        options: dict[str, object] = {"tensor_parallel_size": tp_size}
+        if self.options.kv_cache is not None:
+            options["kv_cache"] = parse_bytes(self.options.kv_cache) * tp_size // self.options.tensor_parallel_size
+        return replace(self, options=self.options.model_copy(update=options))

@@ -25,7 +25,10 @@ def create_engine(spec: EngineSpec, model: Path) -> Engine:
 
 def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:
     try:
-        options = {"max_num_seqs": spec.options.max_num_seqs, **spec.options.extra_args}
-        return FakeEngineOptions.for_model(model, **options)
+        values = {"max_num_seqs": spec.options.max_num_seqs, **spec.options.extra_args}
+        options = FakeEngineOptions.for_model(model, **values)
     except ValueError as error:
         raise EngineStartError(str(error)) from error
+    if (tp_size := spec.options.tensor_parallel_size) > options.max_tp_size:
+        raise EngineStartError(f"rollout.engine.tensorParallelSize: the model does not split into {tp_size} parts")
+    return options

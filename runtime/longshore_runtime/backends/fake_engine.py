@@ -5,14 +5,18 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, Weights
-from longshore_runtime.weights import checksum
+from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
+from longshore_runtime.weights import Receipt
+
+UNLIMITED_KV_TOKENS: Final = 1 << 40
+"""Told as the capacity of a KV cache without a limit."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,10 @@ class FakeEngineOptions:
     kv_block_tokens: int = 16
     step_s: float = 0.0
     """Real time that a step takes."""
+    sleep_s: float = 0.0
+    """Real time that falling asleep takes: for tests of engines that hold on to their memory."""
+    max_tp_size: int = 16
+    """Largest tensor-parallel size that starts: for tests of sizes that the model does not split into."""
 
     @classmethod
     def for_model(cls, model: Path, **options: float) -> "FakeEngineOptions":
@@ -110,12 +118,22 @@ class FakeEngine:
         """Whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
-    def load_weights(self, weights: Weights, policy_version: int) -> str:
+    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
         """Remember which weights these are."""
         assert not self.has_work(), "weights change only while nothing runs"
-        self._weights_checksum = checksum(weights)
+        assert not self._asleep, "a sleeping engine takes no weights"
+        self._policy_version = -1
+        receipt = Receipt()
+        for bucket in buckets:
+            receipt.take(bucket)
+            del bucket  # before the next one comes
+        self._weights_checksum = receipt.complete()
         self._policy_version = policy_version
         return self._weights_checksum
+
+    def live(self) -> list[LiveResponse]:
+        """Lengths of what runs and waits."""
+        return [response.live for response in self._running + self._waiting]
 
     def stats(self) -> EngineStats:
         """State and counters."""
@@ -124,16 +142,20 @@ class FakeEngine:
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             kv_usage=self._used_blocks / num_blocks if num_blocks else 0.0,
+            kv_capacity_tokens=num_blocks * self._options.kv_block_tokens or UNLIMITED_KV_TOKENS,
             num_preemptions=self._num_preemptions,
             num_steps=self._num_steps,
             num_tokens=self._num_tokens,
             busy_s=self._busy_s,
+            read_s=self._clock.now_s(),
             policy_version=self._policy_version,
         )
 
     def sleep(self) -> None:
         """Refuse work until `wake`."""
         assert not self.has_work(), "an engine sleeps only while nothing runs"
+        if self._options.sleep_s:
+            self._pause(self._options.sleep_s)
         self._asleep = True
 
     def wake(self) -> None:
@@ -193,6 +215,8 @@ class _FakeResponse(GrowingResponse):
         return reason
 
     def _hashed_length(self) -> int:
+        if self.request.ignores_end:
+            return self.request.max_tokens + 1
         fraction = (int.from_bytes(self._key[:6], "big") + 0.5) / 2**48
         deviation = statistics.NormalDist().inv_cdf(fraction)
         return max(1, round(self._options.median_tokens * math.exp(self._options.sigma * deviation)))

@@ -7,16 +7,17 @@ batches.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from longshore.policy.aggregation import token_weight
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 
 WEIGHT_NAME = "fake.weight"
 
@@ -24,6 +25,8 @@ _SIZE = 8
 _MODULUS = 1 << 20
 """Values stay below it, so that fp32 holds them exactly."""
 _STATE_FILE = "trainer.json"
+
+_Vector = npt.NDArray[np.int64]
 
 
 class FakeTrainer:
@@ -51,9 +54,7 @@ class FakeTrainer:
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the samples' digests."""
-        for sample in samples:
-            if sample.num_loss_tokens:
-                self._gradient = (self._gradient + self._own * _digest(_identity(sample))) % _MODULUS
+        self._gradient = (self._gradient + self._digests(samples)) % _MODULUS
         loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
         return GradientSums(
             num_tokens=sum(len(sample.response_tokens) for sample in samples),
@@ -62,18 +63,25 @@ class FakeTrainer:
             policy_loss=loss,
         )
 
+    def compare(self, samples: Sequence[Sample], denominator: float) -> float:
+        """All ranks together: add both sums of digests up."""
+        actual, wanted = self._total(self._gradient), self._total(self._digests(samples))
+        size = float(np.linalg.norm(wanted)) or denominator
+        return float(np.linalg.norm(actual - wanted)) / size
+
     def update(self, denominator: float) -> UpdateReport:
         """All ranks together: add the digests up and mix them, and the denominator, into the weights."""
         assert denominator > 0, "an update needs the denominator of the whole step"
-        total = np.array(self._world.add_up(self._gradient.tolist()), dtype=np.int64) % _MODULUS
+        total = self._total(self._gradient)
         self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
         self._policy_version += 1
         self.discard()
         return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
 
-    def weights(self) -> Weights:
+    def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """One small vector, on the replica's first rank."""
-        return {WEIGHT_NAME: self._weights.astype(np.float32)} if self._speaks else {}
+        if self._speaks:
+            yield WEIGHT_NAME, self._weights.astype(np.float32)
 
     def save(self, directory: Path) -> None:
         """Write weights and policy version."""
@@ -92,6 +100,13 @@ class FakeTrainer:
         """Forget accumulated samples."""
         self._gradient = _zeros()
 
+    def _digests(self, samples: Sequence[Sample]) -> _Vector:
+        digests = (_digest(_identity(sample)) for sample in samples if sample.num_loss_tokens)
+        return sum((self._own * digest for digest in digests), _zeros()) % _MODULUS
+
+    def _total(self, values: _Vector) -> _Vector:
+        return np.array(self._world.add_up(values.tolist()), dtype=np.int64) % _MODULUS
+
     def _weight(self, sample: Sample) -> float:
         """Of all loss-mask tokens of a sample together."""
         number = sample.num_loss_tokens
@@ -104,7 +119,7 @@ class FakeTrainer:
         """Nothing to fetch."""
 
 
-def _zeros() -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _zeros() -> _Vector:
     return np.zeros(_SIZE, dtype=np.int64)
 
 
@@ -113,6 +128,6 @@ def _identity(sample: Sample) -> str:
     return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{sample.loss_mask}"
 
 
-def _digest(text: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _digest(text: str) -> _Vector:
     values = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
     return values.astype(np.int64) % _MODULUS

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from longshore_runtime.types import Completion, FinishReason, Request, TokenRun
+from longshore_runtime.types import Completion, FinishReason, LiveResponse, Request, TokenRun
 
 
 @dataclass(eq=False)
@@ -31,6 +31,12 @@ class GrowingResponse:
         """How many tokens may still be sampled."""
         num_kept = sum(len(run.tokens) for run in self.request.partial)
         return self.request.max_tokens - num_kept - len(self.tokens)
+
+    @property
+    def live(self) -> LiveResponse:
+        """Its length so far."""
+        generated_tokens = self.request.max_tokens - self.remaining_tokens
+        return LiveResponse(len(self.request.prompt_tokens), generated_tokens)
 
     def completion(self, reason: FinishReason, engine_step: int) -> Completion:
         """The response as it stands; the partial runs keep the policy versions that sampled them."""

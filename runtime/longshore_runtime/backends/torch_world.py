@@ -21,6 +21,8 @@ def join(world: World, device: torch.device) -> None:
         rank=world.rank,
         world_size=world.size,
         timeout=_TIMEOUT,
+        # Connects the replicas at once: those that sleep later are not needed to wake one, nor for its passes.
+        device_id=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None,
     )
 
 

@@ -7,11 +7,10 @@ Import this module only after the variables of `vllm_environment` are set; `engi
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
@@ -25,10 +24,11 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_bucket
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.quantity import parse_bytes
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, Weights
-from longshore_runtime.weights import checksum, require_same_names
+from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
+from longshore_runtime.weights import Receipt
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -58,11 +58,13 @@ class VllmEngine:
         self._num_steps = self._num_tokens = 0
         self._busy_s = 0.0
         self._asleep = False
+        self._has_kv_cache = True
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take requests into vLLM's waiting queue."""
         assert self._policy_version >= 0, "an engine serves only weights that were published to it"
         assert not self._asleep, "a sleeping engine takes no requests"
+        assert self._has_kv_cache, "a woken engine takes requests after its weights"
         for request in requests:
             response = GrowingResponse(request, self._policy_version)
             prompt = [*request.prompt_tokens, *response.kept_tokens]
@@ -91,17 +93,31 @@ class VllmEngine:
         """Whether any request is unfinished."""
         return bool(self._responses)
 
-    def load_weights(self, weights: Weights, policy_version: int) -> str:
+    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
         """Copy new values into the running model; cached prefixes of the old ones are dropped."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
-        require_same_names(set(weights) - _TIED, self._parameter_names - _TIED)
-        # Arrays from the object store are read-only, which torch does not know: it gets a copy.
-        tensors = [(name, torch.tensor(values)) for name, values in weights.items()]
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        self._policy_version = -1
+        receipt = Receipt(self._parameter_names, optional=_TIED)
+        self._engine.collective_rpc(begin_update)
+        try:
+            for bucket in buckets:
+                receipt.take(bucket)
+                self._engine.collective_rpc(load_bucket, args=(bucket,))
+                del bucket  # before the next one comes
+            checksum = receipt.complete()
+        finally:
+            self._engine.collective_rpc(finish_update)
         self._drop_prefixes()
+        if not self._has_kv_cache:
+            self._engine.wake_up(["kv_cache"])
+            self._has_kv_cache = True
         self._policy_version = policy_version
-        return checksum(weights)
+        return checksum
+
+    def live(self) -> list[LiveResponse]:
+        """Lengths of what runs and waits."""
+        return [response.live for response in self._responses.values()]
 
     def stats(self) -> EngineStats:
         """State and counters."""
@@ -110,31 +126,41 @@ class VllmEngine:
             num_running=num_running,
             num_waiting=len(self._responses) - num_running,
             kv_usage=self._counters.kv_usage if self._responses else 0.0,
+            kv_capacity_tokens=self._kv_capacity_tokens,
             num_preemptions=self._counters.num_preemptions,
             num_steps=self._num_steps,
             num_tokens=self._num_tokens,
             busy_s=self._busy_s,
+            read_s=self._clock.now_s(),
             policy_version=self._policy_version,
         )
 
     def sleep(self) -> None:
         """Free GPU memory as far as the sleep level asks; level 2 also drops the weights."""
         assert not self.has_work(), "an engine sleeps only while nothing runs"
-        if self._sleep_level:
+        if self._sleep_level and not self._asleep:
             self._engine.sleep(self._sleep_level)
+            self._has_kv_cache = False
+        if self._sleep_level == 2:
+            self._policy_version = -1
         self._asleep = True
 
     def wake(self) -> None:
-        """Take the memory back: weights first, since the KV cache takes what they leave."""
+        """Take the memory of the weights back; that of the KV cache follows when they are loaded.
+
+        Loading needs memory beside the weights, and the KV cache takes what they leave.
+        """
         if not self._asleep:
             return
         if self._sleep_level:
             self._engine.wake_up(["weights"])
-            self._engine.wake_up(["kv_cache"])
-        if self._sleep_level == 2:
-            self._policy_version = -1
         self._asleep = False
         self._drop_prefixes()
+
+    @property
+    def _kv_capacity_tokens(self) -> int:
+        cache = self._engine.vllm_config.cache_config
+        return cache.kv_cache_size_tokens or (cache.num_gpu_blocks or 0) * cache.block_size
 
     def _take(self, output: RequestOutput) -> Completion | None:
         response = self._responses.get(output.request_id)
@@ -191,6 +217,7 @@ def _sampling(response: GrowingResponse) -> SamplingParams:
         # A resumed response must not repeat the random numbers that sampled its first part.
         seed=request.seed + len(response.kept_tokens),
         max_tokens=response.remaining_tokens,
+        ignore_eos=request.ignores_end,
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,

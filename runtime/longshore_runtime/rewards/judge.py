@@ -17,10 +17,11 @@ def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> J
     """The judge of a reward function, where this process runs; raises RewardSetupError."""
     judge = function.judge
     assert judge is not None, "validation asks for it"
+    is_remote = judge.placement is JudgePlacement.REMOTE
     return JudgeReward(
         JudgeOptions(
             name=function.name,
-            model=_remote(function, token) if judge.placement is JudgePlacement.REMOTE else _streamed(function, output),
+            model=_remote(function, token) if is_remote else streamed_options(function, output),
             template=judge.prompt_template,
             score_pattern=judge.score_pattern,
             score_min=judge.min_score,
@@ -49,7 +50,8 @@ def _remote(function: RewardFunction, token: Path | None) -> RemoteJudgeOptions:
     return RemoteJudgeOptions(judge.url, judge.model_name, token, timeout_s=function.limit_s, num_tries=1)
 
 
-def _streamed(function: RewardFunction, output: str) -> StreamedJudgeOptions:
+def streamed_options(function: RewardFunction, output: str) -> StreamedJudgeOptions:
+    """The model of a colocated judge, where this process runs."""
     judge = function.judge
     assert judge is not None and judge.model_path is not None, "validation asks for it"
     return StreamedJudgeOptions(

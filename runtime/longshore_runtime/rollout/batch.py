@@ -63,9 +63,13 @@ class RoundResult:
     selection: SelectionBias
     """How what was accepted differs from what was sampled."""
     rewards: RewardStats
+    finished_tokens: tuple[int, ...]
+    """Lengths of the responses that ended by themselves, accepted or not."""
     num_launched: int
     num_aborted: int
     """Launched responses that were cut off."""
+    num_moved: int
+    """Responses that went on on another engine, by recomputation."""
     rollout_s: float
     busy_share: float
     """Share of engine time spent in steps during the rollout."""

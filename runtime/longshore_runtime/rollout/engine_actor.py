@@ -1,18 +1,18 @@
 """An engine as a Ray actor: one thread steps it and alone touches it; calls and results pass through queues."""
 
 import asyncio
-import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.types import Completion, Engine, EngineStats, Request, Weights
+from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request, Weights
 
 Command = Callable[[Engine], Any]
 
@@ -20,14 +20,25 @@ Batch = tuple[list[Completion], EngineStats]
 """Responses that ended, and the state of the engine at that time."""
 
 
+_FETCH_LIMIT_S: Final = 300.0
+"""A bucket that does not arrive by then never will."""
+
+
 class EngineDied(Exception):
     """The engine raised an error and takes no more work: one sentence."""
+
+
+class WeightsGone(Exception):
+    """Published weights cannot be fetched, mostly because their trainer is gone: the engine waits for others."""
 
 
 @dataclass(frozen=True)
 class _Call:
     command: Command
     result: "Future[Any]"
+
+
+_STOP: Final = _Call(lambda engine: None, Future())
 
 
 class EngineThread(threading.Thread):
@@ -41,23 +52,23 @@ class EngineThread(threading.Thread):
         """As of the last step or command."""
         self._create = create
         self._on_completions = on_completions
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._calls: deque[_Call] = deque()
+        self._called = threading.Condition()
         self._error: EngineDied | None = None
 
     def call(self, command: Command) -> "Future[Any]":
         """Have the thread run a command; commands run in the order of the calls."""
-        result: Future[Any] = Future()
-        with self._lock:
-            if self._error is not None:
-                result.set_exception(self._error)
-            else:
-                self._calls.put(_Call(command, result))
-        return result
+        return self._queue(command, self._calls.append)
+
+    def ask(self, question: Command) -> "Future[Any]":
+        """Have the thread run a command that changes nothing, before those that wait."""
+        return self._queue(question, self._calls.appendleft)
 
     def stop(self) -> None:
         """End the thread after the commands so far."""
-        self._calls.put(None)
+        with self._called:
+            self._calls.append(_STOP)
+            self._called.notify()
 
     def run(self) -> None:
         """Body of the thread."""
@@ -83,18 +94,40 @@ class EngineThread(threading.Thread):
 
     def _obey(self, engine: Engine) -> bool:
         """Run the commands that wait, or wait for one if the engine is idle; False: stop."""
-        while not self._calls.empty() or not engine.has_work():
-            call = self._calls.get()
-            if call is None:
+        while (call := self._next_call(wait=not engine.has_work())) is not None:
+            if call is _STOP:
                 return False
-            try:
-                outcome = call.command(engine)
-            except Exception as error:
-                call.result.set_exception(_died(error))
-                raise
+            self._run_command(call, engine)
+        return True
+
+    def _run_command(self, call: _Call, engine: Engine) -> None:
+        try:
+            outcome = call.command(engine)
+        except WeightsGone as error:
+            self.stats = engine.stats()
+            call.result.set_exception(error)
+        except Exception as error:
+            call.result.set_exception(_died(error))
+            raise
+        else:
             self.stats = engine.stats()
             call.result.set_result(outcome)
-        return True
+
+    def _next_call(self, *, wait: bool) -> _Call | None:
+        with self._called:
+            if wait:
+                self._called.wait_for(lambda: self._calls)
+            return self._calls.popleft() if self._calls else None
+
+    def _queue(self, command: Command, put: Callable[[_Call], None]) -> "Future[Any]":
+        call = _Call(command, Future())
+        with self._called:
+            if self._error is not None:
+                call.result.set_exception(self._error)
+            else:
+                put(call)
+                self._called.notify()
+        return call.result
 
     def _step(self, engine: Engine) -> None:
         completions = engine.step()
@@ -103,13 +136,27 @@ class EngineThread(threading.Thread):
 
     def _fail(self, error: BaseException) -> None:
         died = _died(error)
-        with self._lock:
+        with self._called:
             self._error = died
-        while not self._calls.empty():
-            call = self._calls.get()
-            if call is not None:
-                call.result.set_exception(died)
+            waiting = [call for call in self._calls if call is not _STOP]
+            self._calls.clear()
+        for call in waiting:
+            call.result.set_exception(died)
         self.ended.set_exception(died)
+
+
+def _fetched(buckets: Sequence[Any]) -> Iterator[Weights]:
+    """Buckets, given as references to Ray objects or as values, each fetched when the one before it is done with."""
+    for bucket in buckets:
+        yield _fetch(bucket) if isinstance(bucket, ray.ObjectRef) else bucket
+
+
+def _fetch(bucket: Any) -> Weights:
+    try:
+        weights: Weights = ray.get(bucket, timeout=_FETCH_LIMIT_S)
+    except ray.exceptions.RayError as error:
+        raise WeightsGone(f"the published weights are gone ({type(error).__name__})") from error
+    return weights
 
 
 def _died(error: BaseException) -> EngineDied:
@@ -147,9 +194,9 @@ class EngineActor:
         """Stop requests; they come out of `events` with reason ABORT."""
         await self._in_turn(number, lambda engine: self._running.emit(engine.abort(request_ids)))
 
-    async def publish(self, number: int, weights: Weights, policy_version: int) -> str:
-        """Put weights in place; answers with the checksum of what was loaded."""
-        return await self._in_turn(number, lambda engine: engine.load_weights(weights, policy_version))
+    async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
+        """Put weights in place; answers with the checksum of what was loaded, raises WeightsGone."""
+        return await self._in_turn(number, lambda engine: engine.load_weights(_fetched(buckets), policy_version))
 
     async def sleep(self, number: int) -> None:
         """Free the accelerator."""
@@ -162,6 +209,10 @@ class EngineActor:
     async def stats(self) -> EngineStats:
         """State of the engine as of its last step; answers while the engine steps."""
         return self._running.stats
+
+    async def live(self) -> list[LiveResponse]:
+        """Lengths of all unfinished responses; answers after the step or the command that runs."""
+        return await asyncio.wrap_future(self._running.ask(lambda engine: engine.live()))
 
     @ray.method(num_returns="streaming")
     async def events(self) -> AsyncIterator[Batch]:

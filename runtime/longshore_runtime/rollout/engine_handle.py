@@ -1,9 +1,8 @@
 """The driver's end of an engine: calls go to its actor; what happens there arrives in the driver's event queue."""
 
 import itertools
-import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import ray
@@ -12,9 +11,9 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, WeightsGone
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
-from longshore_runtime.types import EngineStats, Request
+from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ class Reply(Generic[T]):
         self._reference = reference
 
     def get(self, timeout_s: float | None = None) -> T:
-        """The answer; raises EngineDied when the engine is gone, and EngineStartError when it could not start."""
+        """The answer; raises EngineDied when the engine is gone or late, and what its actor raises."""
         try:
             answer: T = ray.get(self._reference, timeout=timeout_s)
         except ray.exceptions.RayError as error:
@@ -40,16 +39,19 @@ class EngineHandle:
     """One engine in one place; its loss is told once, as EngineLost, and the handle is then of no further use."""
 
     def __init__(
-        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
+        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, tell: Callable[[Event], None]
     ) -> None:
-        """Begin to start an engine; `model` and `output` are relative to the storage."""
+        """Begin to start an engine; `model` and `output` are relative to the storage.
+
+        `tell` is called from other threads, when responses end and when the engine is lost.
+        """
         self.engine = engine
-        self.place = place
-        self._events = events
+        self._tell = tell
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._alive = self._ended = False
         self._actor = _Actor.options(**placement(place.worker, gpus=place.gpus)).remote()
+        self._placed = self._actor.__ray_ready__.remote()
         self._started = Reply[None](self._actor.start.remote(spec, model, output))
 
     @property
@@ -57,9 +59,24 @@ class EngineHandle:
         """Whether it has started and is neither lost nor stopped."""
         return self._alive
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether its pod is there."""
+        placed, _ = ray.wait([self._placed], timeout=0)
+        return bool(placed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is lost or stopped, or could not start."""
+        return self._ended
+
     def wait_started(self, timeout_s: float | None = None) -> None:
         """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied."""
-        self._started.get(timeout_s)
+        try:
+            self._started.get(timeout_s)
+        except (EngineStartError, EngineDied):
+            self.stop()
+            raise
         with self._lock:
             if self._ended:
                 raise EngineDied("the engine was stopped while it started")
@@ -75,9 +92,16 @@ class EngineHandle:
         """Stop requests; does not wait. Those that still run come back with reason ABORT."""
         self._actor.abort.remote(next(self._numbers), request_ids)
 
-    def publish(self, weights: Any, policy_version: int) -> Reply[str]:
-        """Load weights, given as a reference or a value; the answer is the checksum of what was loaded."""
-        return Reply(self._actor.publish.remote(next(self._numbers), weights, policy_version))
+    def publish(self, buckets: Sequence[Any], policy_version: int) -> Reply[str]:
+        """Load weights, given by references to their buckets; the answer is the checksum of what was loaded.
+
+        It raises WeightsGone when they cannot be fetched: the engine then has none, and takes others.
+        """
+        return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
+
+    def live(self) -> Reply[list[LiveResponse]]:
+        """Lengths of all unfinished responses, after the step or the command that runs."""
+        return Reply(self._actor.live.remote())
 
     def stats(self) -> Reply[EngineStats]:
         """State and counters, as of the last step."""
@@ -106,11 +130,11 @@ class EngineHandle:
         try:
             for reference in stream:
                 completions, stats = ray.get(reference)
-                self._events.put(ResponsesEnded(self.engine, completions, stats))
+                self._tell(ResponsesEnded(self.engine, completions, stats))
         except ray.exceptions.RayError as error:
             reason = str(_engine_error(error))
         if self._end():
-            self._events.put(EngineLost(self.engine, reason))
+            self._tell(EngineLost(self.engine, reason))
 
     def _end(self) -> bool:
         """Whether it was alive until now."""
@@ -121,7 +145,7 @@ class EngineHandle:
 
 def _engine_error(error: Exception) -> Exception:
     cause = getattr(error, "cause", None)
-    if isinstance(cause, EngineDied | EngineStartError):
+    if isinstance(cause, EngineDied | EngineStartError | WeightsGone):
         return cause
     if isinstance(error, ray.exceptions.GetTimeoutError):
         return EngineDied("the engine does not answer in time")

@@ -1,34 +1,45 @@
 """All engines of a job behind one handle: they get weights together, and one that was lost comes back by itself."""
 
+import itertools
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
+from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.errors import UserError
-from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import EngineDied
+from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.places import Place, engine_places
+from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
-from longshore_runtime.types import EngineStats, Request
+from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep
+from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
 
 _PUBLISH_LIMIT_S: Final = 900.0
 """An engine that has not loaded weights by then is taken for lost."""
+_START_LIMIT_S: Final = 900.0
+"""Likewise one that has its pod and has not started."""
+_SLEEP_LIMIT_S: Final = 120.0
+"""Falling asleep and waking copy the weights between host and GPU, which takes seconds."""
+_ANSWER_LIMIT_S: Final = 60.0
+"""Counters are told at once, whatever the engine does."""
 
 
 @dataclass(frozen=True)
 class PublishedWeights:
     """Weights on their way from a trainer to the engines."""
 
-    reference: Any
-    """Ray object: it travels between the pods of trainer and engine, not through this process."""
+    buckets: tuple[Any, ...]
+    """Ray objects: they travel between the pods of trainer and engine, not through this process."""
     checksum: str
+    """`weights.combined_checksum` of the buckets."""
     policy_version: int
 
 
@@ -37,145 +48,326 @@ class EnginePool:
 
     Weights are sent under the lock and awaited outside of it; an engine runs commands in the order in which they were
     sent, so that a request never overtakes the weights that it must be sampled from.
+
+    One thread drives the pool; `retire` and `live` may be called from others.
     """
 
     def __init__(
-        self, places: Sequence[Place], spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
+        self, workers: Workers, spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
     ) -> None:
-        """Begin to start one engine per place."""
-        self._spec, self._model, self._output = spec, model, output
-        self._places = places
+        """Begin to start engines of the configured size in all worker pods."""
+        self._workers, self._spec, self._model, self._output = workers, spec, model, output
         self._events = events
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
         self._stopped = False
-        self._handles = {engine: self._start(engine) for engine in range(len(places))}
+        self._is_quiet = False
+        """While nobody serves, a loss is nobody's concern until `wake`."""
         self._serving: set[int] = set()
-        self._starting: list[threading.Thread] = []
+        self._retired: set[int] = set()
+        self._owed: set[int] = set()
+        """Engines that ended without anybody being told; the next `wake` starts them anew."""
+        self._joining: list[tuple[EngineHandle, threading.Thread]] = []
+        self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
+        self._parked: Fleet | None = None
+        """Engines of another size, asleep."""
+
+    @property
+    def tp_size(self) -> int:
+        """Tensor-parallel size of the engines."""
+        return self._fleet.tp_size
+
+    def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
+        """Engines in these worker pods that take requests."""
+        return tuple(engine for engine in self.alive() if self.pod_of(engine) in pods)
+
+    def pod_of(self, engine: int) -> int:
+        """Worker pod that an engine lies in."""
+        return self._fleet.place(engine).worker
+
+    def num_gpus_of(self, engine: int) -> int:
+        """GPUs of an engine, pretended or not; 1 in pods without."""
+        assert engine in self._fleet
+        return self._fleet.tp_size if self._workers.gpus_per_pod else 1
 
     def wait_for_all(self) -> None:
         """Wait until every engine has started; raises UserError when one cannot."""
-        for engine, handle in self._handles.items():
+        for handle in self._fleet:
             try:
                 handle.wait_started()
             except EngineStartError as error:
                 raise UserError(str(error)) from error
             except EngineDied as death:
-                self._events.put(EngineLost(engine, str(death)))
+                self._tell(EngineLost(handle.engine, str(death)))
 
     def alive(self) -> Sequence[int]:
         """Engines that take requests."""
         with self._lock:
-            return sorted(engine for engine in self._serving if self._handles[engine].alive)
+            return sorted(engine for engine in self._serving if self._fleet[engine].alive)
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
-        self._handles[engine].add(requests)
+        assert engine not in self._retired, "a retired engine takes no requests"
+        self._fleet[engine].add(requests)
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
         """Stop requests; does not wait."""
-        self._handles[engine].abort(request_ids)
+        self._fleet[engine].abort(request_ids)
 
     def stats(self) -> Mapping[int, EngineStats]:
         """State of the engines that answer."""
-        replies = {engine: self._handles[engine].stats() for engine in self.alive()}
-        stats: dict[int, EngineStats] = {}
-        for engine, reply in replies.items():
-            try:
-                stats[engine] = reply.get()
-            except EngineDied as death:
-                log.warning("engine gone", engine=engine, reason=str(death))
-        return stats
+        return answers({engine: self._fleet[engine].stats() for engine in self.alive()}, _ANSWER_LIMIT_S)
+
+    def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
+        """Lengths of the unfinished responses of the engines that answer in time."""
+        with self._lock:
+            replies = {engine: self._fleet[engine].live() for engine in self.alive()}
+        return answers(replies, timeout_s)
 
     def publish(self, weights: PublishedWeights) -> None:
-        """Every started engine loads the weights and proves it by their checksum; one that fails is lost."""
+        """Every started engine loads the weights and proves it by their checksum; one that fails is lost.
+
+        Raises TrainerLost when the weights are gone before any engine has them.
+        """
         with self._lock:
+            assert not self._is_quiet, "sleeping engines take no weights"
             self._current = weights
             self._serving = set()
             sent = [
-                (engine, handle, handle.publish(weights.reference, weights.policy_version))
-                for engine, handle in self._handles.items()
-                if handle.alive
+                (handle, handle.publish(weights.buckets, weights.policy_version))
+                for handle in self._fleet
+                if handle.alive and handle.engine not in self._retired
             ]
-        for engine, handle, reply in sent:
-            self._await_acknowledgement(engine, handle, weights, reply)
+        gone = [handle for handle, reply in sent if not self._await_acknowledgement(handle, weights, reply)]
+        if not self._serving and any(handle.alive for handle in gone):
+            raise TrainerLost("the published weights are gone, and so is their trainer")
 
     def sleep(self) -> None:
-        """Leave the accelerators to the trainers; engines that are starting start first."""
-        starting, self._starting = self._starting, []
-        for thread in starting:
-            thread.join()
-        self._together("sleep")
+        """Leave the accelerators to the trainers; engines that are starting start first.
+
+        The next things must be to `wake` the engines and to publish weights.
+        """
+        self._rest()
+        self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
+        with self._lock:
+            self._current = None  # The object store needs the room: the next weights are made before engines load them.
+
+    def retire(self, engines: Collection[int], timeout_s: float) -> None:
+        """Put engines on which nothing runs to sleep until the next `wake`; returns when they are.
+
+        One that has not fallen asleep in time is killed, which frees its memory as well; so is one that is starting in
+        the same pod, since pods leave the rollout as a whole.
+        """
+        with self._lock:
+            pods = {self.pod_of(engine) for engine in engines}
+            beside = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods} - self._serving
+            retiring = beside.union(engines)
+            self._retired |= retiring
+            self._serving -= retiring
+            handles = [handle for handle in self._fleet if handle.engine in retiring]
+        self._put_to_sleep(handles, timeout_s)
 
     def wake(self) -> None:
-        """Take the accelerators back; the next thing must be to publish weights."""
-        self._together("wake")
+        """Take the accelerators back, also for retired engines; the next thing must be to publish weights."""
+        with self._lock:
+            self._is_quiet = False
+            self._retired = set()
+            self._current = None
+            owed, self._owed = self._owed, set()
+            replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
+            for engine in sorted(owed):
+                self._restart(engine)
+        for handle, reason in failures(replies, _SLEEP_LIMIT_S):
+            self._lose(handle, reason)
 
     def replace(self, engine: int) -> None:
-        """Start a lost engine anew; EngineJoined tells when it serves. Its pod may have to come back first."""
+        """Start a lost engine anew; EngineJoined tells when it serves. Its pod may have to come back first.
+
+        One that has retired waits for the next `wake`.
+        """
         with self._lock:
-            self._serving.discard(engine)
-            if self._stopped:
+            if self._stopped or engine not in self._fleet or not self._fleet[engine].ended:
                 return
-            self._handles[engine].stop()
-            handle = self._handles[engine] = self._start(engine)
-        thread = threading.Thread(target=self._join, args=(engine, handle), name=f"rejoin-{engine}", daemon=True)
-        self._starting = [*(other for other in self._starting if other.is_alive()), thread]
-        thread.start()
+            self._serving.discard(engine)
+            if self._rests(self._fleet[engine]):
+                self._owed.add(engine)
+            else:
+                self._restart(engine)
+
+    def regroup(self, tp_size: int, timeout_s: float = _START_LIMIT_S) -> None:
+        """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
+
+        The engines that served until now sleep beside them, so that the way back is quick. Raises EngineStartError when
+        engines of this size cannot start within `timeout_s`: then those of the old size serve again.
+        """
+        if tp_size == self.tp_size:
+            return
+        _require_possible(tp_size, self._workers)
+        assert not any(one.num_running + one.num_waiting for one in self.stats().values()), "a round still runs"
+        old = self._fleet
+        self._rest()
+        self._park(old)
+        fleet = self._fleet_of(tp_size)
+        self._parked = old
+        try:
+            self._serve_with(fleet, timeout_s)
+        except EngineStartError as error:
+            log.warning("the engines do not regroup", tp_size=tp_size, reason=str(error))
+            self._parked = None
+            fleet.stop()
+            self._serve_with(old, _START_LIMIT_S)
+            raise
+        finally:
+            self._tell_owed()
 
     def stop(self) -> None:
         """End all engines."""
-        self._stopped = True
-        for handle in list(self._handles.values()):
-            handle.stop()
-        for handle in list(self._handles.values()):
-            handle.wait_ended()
+        with self._lock:
+            self._stopped = True
+        for fleet in filter(None, (self._fleet, self._parked)):
+            fleet.stop()
 
-    def _start(self, engine: int) -> EngineHandle:
-        return EngineHandle(engine, self._places[engine], self._spec, self._model, self._output, self._events)
+    def _rest(self) -> None:
+        """Nobody serves, and nobody is starting."""
+        with self._lock:
+            self._is_quiet = True
+        self._finish_starting()
 
-    def _join(self, engine: int, handle: EngineHandle) -> None:
+    def _park(self, fleet: Fleet) -> None:
+        """Let its GPUs go to other engines: asleep if that frees their memory, otherwise for good."""
+        if self._spec.accelerator and not self._spec.options.sleep_level:
+            fleet.stop()
+        else:
+            self._put_to_sleep(list(fleet), _SLEEP_LIMIT_S)
+
+    def _fleet_of(self, tp_size: int) -> Fleet:
+        """The parked fleet if it has this size, or a new one; only one can be parked."""
+        parked, self._parked = self._parked, None
+        if parked is not None and parked.tp_size == tp_size:
+            return parked
+        if parked is not None:
+            parked.stop()
+        return self._new_fleet(tp_size)
+
+    def _serve_with(self, fleet: Fleet, timeout_s: float) -> None:
+        """Wake these engines, start those that are missing, and give them the weights; raises EngineStartError."""
+        with self._lock:
+            self._is_quiet = True
+            self._fleet, self._serving, self._retired, self._owed = fleet, set(), set(), set()
+            fleet.refill()
+        lost = fleet.activate(timeout_s)
+        with self._lock:
+            self._owed.update(lost)
+            self._is_quiet = False
+        if self._current is not None:
+            self.publish(self._current)
+            if not self._serving:
+                raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs loads the weights")
+
+    def _tell_owed(self) -> None:
+        """The round that follows starts engines anew that were lost between two."""
+        with self._lock:
+            self._is_quiet = False
+            owed, self._owed = self._owed, set()
+            for engine in sorted(owed):
+                self._tell(EngineLost(engine, "it was lost while the engines regrouped"))
+
+    def _new_fleet(self, tp_size: int) -> Fleet:
+        spec = self._spec.regrouped(tp_size)
+
+        def start(place: Place, engine: int | None) -> EngineHandle:
+            number = next(self._numbers) if engine is None else engine
+            return EngineHandle(number, place, spec, self._model, self._output, self._tell)
+
+        return Fleet(tp_size, engine_places(self._workers, tp_size), start)
+
+    def _restart(self, engine: int) -> None:
+        handle = self._fleet.restart(engine)
+        thread = threading.Thread(target=self._join, args=(handle,), name=f"rejoin-{engine}", daemon=True)
+        self._joining = [*((other, joins) for other, joins in self._joining if joins.is_alive()), (handle, thread)]
+        thread.start()
+
+    def _join(self, handle: EngineHandle) -> None:
         """Wait for a new engine and give it the current weights; runs in a thread of its own."""
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
-            if self._is_current(engine, handle):
-                self._events.put(EngineLost(engine, str(error)))
+            if self._is_current(handle):
+                self._tell(EngineLost(handle.engine, str(error)))
             return
         with self._lock:
             weights = self._current
-            if weights is None or engine in self._serving or not self._is_current(engine, handle):
+            may_serve = self._is_current(handle) and not self._rests(handle)
+            if weights is None or handle.engine in self._serving or not may_serve:
                 return
-            reply = handle.publish(weights.reference, weights.policy_version)
-        if self._await_acknowledgement(engine, handle, weights, reply):
-            self._events.put(EngineJoined(engine))
+            reply = handle.publish(weights.buckets, weights.policy_version)
+        has_weights = self._await_acknowledgement(handle, weights, reply, joins=True)
+        if not has_weights and handle.alive and not self.alive():
+            self._lose(handle, "the published weights are gone, and no other engine has them")
 
-    def _is_current(self, engine: int, handle: EngineHandle) -> bool:
-        return not self._stopped and self._handles[engine] is handle
+    def _is_current(self, handle: EngineHandle) -> bool:
+        with self._lock:
+            return not self._stopped and any(handle is other for other in self._fleet)
+
+    def _rests(self, handle: EngineHandle) -> bool:
+        return self._is_quiet or handle.engine in self._retired
 
     def _await_acknowledgement(
-        self, engine: int, handle: EngineHandle, weights: PublishedWeights, reply: Reply[str]
+        self, handle: EngineHandle, weights: PublishedWeights, reply: Reply[str], *, joins: bool = False
     ) -> bool:
-        """Whether the engine serves now. It does not if it failed, or if newer weights are on their way to it."""
+        """Whether the engine has the weights. It serves then, unless it must not, or newer ones are on their way."""
         try:
             loaded = reply.get(_PUBLISH_LIMIT_S)
         except EngineDied as death:
-            if handle.stop() and self._is_current(engine, handle):
-                self._events.put(EngineLost(engine, str(death)))
+            self._lose(handle, str(death))
             return False
-        assert loaded == weights.checksum, f"engine {engine} loaded other weights than were published"
+        except WeightsGone as error:
+            log.warning("no weights for an engine", engine=handle.engine, reason=str(error))
+            return False
+        assert loaded == weights.checksum, f"engine {handle.engine} loaded other weights than were published"
         with self._lock:
-            if self._current is not weights or not self._is_current(engine, handle):
-                return False
-            self._serving.add(engine)
+            if self._current is weights and self._is_current(handle) and not self._rests(handle):
+                self._serving.add(handle.engine)
+                if joins:
+                    self._tell(EngineJoined(handle.engine))
         return True
 
-    def _together(self, method: str) -> None:
-        replies = {
-            engine: getattr(handle, method)() for engine, handle in sorted(self._handles.items()) if handle.alive
-        }
-        for engine, reply in replies.items():
-            try:
-                reply.get()
-            except EngineDied as death:
-                log.warning("engine gone", engine=engine, reason=str(death))
+    def _put_to_sleep(self, handles: Sequence[EngineHandle], timeout_s: float) -> None:
+        killed = put_to_sleep(handles, timeout_s)
+        with self._lock:
+            self._owed.update(handle.engine for handle in killed)
+
+    def _finish_starting(self) -> None:
+        """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
+        deadline_s = time.monotonic() + _START_LIMIT_S
+        for handle, thread in self._joining:
+            if handle.is_placed:
+                thread.join(left_s(deadline_s))
+
+    def _lose(self, handle: EngineHandle, reason: str) -> None:
+        """Stop an engine that failed, and tell of it."""
+        if handle.stop() and self._is_current(handle):
+            self._tell(EngineLost(handle.engine, reason))
+
+    def _tell(self, event: Event) -> None:
+        """Called from any thread. Of engines that do not serve in this round, nobody hears."""
+        with self._lock:
+            if isinstance(event, EngineLost):
+                if event.engine not in self._fleet:
+                    return
+                self._serving.discard(event.engine)
+                if self._rests(self._fleet[event.engine]):
+                    log.warning("an engine is gone that did not serve", engine=event.engine, reason=event.reason)
+                    self._owed.add(event.engine)
+                    return
+            self._events.put(event)
+
+
+def _require_possible(tp_size: int, workers: Workers) -> None:
+    if workers.gpus_per_pod == 0:
+        raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
+    if workers.gpus_per_pod % tp_size:
+        raise EngineStartError(
+            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill pods of {workers.gpus_per_pod}"
+        )

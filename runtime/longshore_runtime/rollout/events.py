@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from longshore.api.status import Assignment, RolloutLoad
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
 from longshore_runtime.rewards.scoring import ScoreResult
@@ -109,6 +110,42 @@ class TrainerGone:
     """A trainer replica is gone."""
 
     reason: str
+    generation: int = 0
+    """Of the trainers' world that it belonged to: a restarted world need not mind what the one before it lost."""
+
+
+@dataclass(frozen=True)
+class AssignmentChanged:
+    """The operator asks something else of the GPU pods."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True)
+class LoadMeasured:
+    """How full the engines are and will be, at a milestone of a round; None: they did not answer in time."""
+
+    round: int
+    load: RolloutLoad | None
+
+
+@dataclass(frozen=True)
+class PodsHandedOver:
+    """Engines of these pods sleep and their trainer replicas are awake, or why they are not."""
+
+    round: int
+    pods: tuple[int, ...]
+    replicas: tuple[int, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class GradientsDone:
+    """A trainer replica has computed the gradients of one part."""
+
+    replica: int
+    update: object
+    """The update that the part belongs to."""
 
 
 @dataclass(frozen=True)
@@ -124,4 +161,7 @@ class RetryDue:
 
 
 RewardEvent = ResponseScored | WorkerReady | WorkerLost | RetryDue | RewardPulse
-Event = ResponsesEnded | EngineLost | EngineJoined | GroupScored | RewardEvent | TrainerGone | StopRequested
+ElasticEvent = AssignmentChanged | LoadMeasured | PodsHandedOver | GradientsDone
+Event = (
+    ResponsesEnded | EngineLost | EngineJoined | GroupScored | RewardEvent | ElasticEvent | TrainerGone | StopRequested
+)

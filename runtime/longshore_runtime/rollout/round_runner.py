@@ -2,8 +2,9 @@
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
@@ -13,11 +14,11 @@ from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy
-from longshore.policy.routing import Router
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore_runtime.clock import Clock
-from longshore_runtime.errors import Interrupted, TrainerLost, UserError
+from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.batch import RewardStats, RoundResult, ScoredGroup, ScoredResponse
+from longshore_runtime.rollout.dispatch import Dispatch, Engines
 from longshore_runtime.rollout.events import (
     EngineJoined,
     EngineLost,
@@ -29,7 +30,6 @@ from longshore_runtime.rollout.events import (
     RewardEvent,
     RewardPulse,
     StopRequested,
-    TrainerGone,
     WorkerLost,
     WorkerReady,
 )
@@ -43,25 +43,7 @@ _MAX_REJECTED_SHARE: Final = 4
 """A round that rejects more than so many times its batch would never end."""
 _MAX_DROPPED_SHARE: Final = 32
 """Likewise for dynamic sampling, when (nearly) all groups have equal rewards."""
-
-
-class Engines(Protocol):
-    """The engines of a job; events go to the queue that they were given."""
-
-    def alive(self) -> Sequence[int]:
-        """Engines that take requests."""
-
-    def add(self, engine: int, requests: Sequence[Request]) -> None:
-        """Start requests; does not wait."""
-
-    def abort(self, engine: int, request_ids: Sequence[str]) -> None:
-        """Stop requests; they come back as completions with reason ABORT; does not wait."""
-
-    def stats(self) -> Mapping[int, EngineStats]:
-        """State of every engine that is alive."""
-
-    def replace(self, engine: int) -> None:
-        """Start a lost engine anew; EngineJoined follows; does not wait."""
+NOTHING_KEPT: Final[Mapping[ResponseId, Completion]] = MappingProxyType({})
 
 
 class Scorer(Protocol):
@@ -96,6 +78,19 @@ class Progress:
         return self.num_finished / self.num_launched if self.num_launched else 0.0
 
 
+class RoundObserver(Protocol):
+    """Whom a round tells what it does not need to know itself."""
+
+    def progressed(self, progress: Progress) -> None:
+        """The round has begun, or responses have finished."""
+
+    def trainable(self, group: ScoredGroup) -> None:
+        """A group of the batch is accepted and has its rewards; each group once."""
+
+    def happened(self, event: Event) -> None:
+        """An event that is not about sampling or scoring."""
+
+
 class RoundRunner:
     """One use per round."""
 
@@ -107,26 +102,25 @@ class RoundRunner:
         events: "queue.SimpleQueue[Event]",
         request_of: Callable[[ResponseId, Completion | None], Request],
         clock: Clock,
-        on_progress: Callable[[Progress], None],
-        on_trainable: Callable[[ScoredGroup], None] = lambda group: None,
+        observer: RoundObserver,
+        kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
     ) -> None:
-        """`on_trainable` gets every group of the batch once, as soon as it is accepted and has its rewards."""
+        """`kept`: tokens that responses of this round continue from."""
         self._policy = policy
         self._engines = engines
         self._scorer = scorer
         self._events = events
-        self._request_of = request_of
         self._clock = clock
-        self._on_progress = on_progress
-        self._on_trainable = on_trainable
-        self._router = Router(engines.alive(), policy.engine_limit)
+        self._observer = observer
+        self._dispatch = Dispatch(engines, policy.engine_limit, request_of, kept)
         self._kind = RoundKind.FULL
         self._num_groups = 0
-        self._running: dict[str, ResponseId] = {}
-        self._aborting: set[ResponseId] = set()
-        self._unplaced: list[ResponseId] = []
-        self._kept: dict[ResponseId, Completion] = {}
-        self._completions: dict[ResponseId, Completion] = {}
+        self._kept = dict(kept)
+        self._completions = {
+            response: completion
+            for response, completion in kept.items()
+            if completion.finish_reason is not FinishReason.ABORT
+        }
         self._unscored: dict[Draw, tuple[int, ...]] = {}
         """Responses of the groups whose rewards are awaited."""
         self._scored: dict[Draw, ScoredGroup] = {}
@@ -134,20 +128,20 @@ class RoundRunner:
         self._num_dropped = 0
         self._accepted: set[Draw] = set()
         self._num_launched = 0
-        self._num_finished = 0
+        self._finished_tokens: list[int] = []
         self._num_aborted = 0
         self._num_losses: Counter[int] = Counter()
+        self._stats: dict[int, EngineStats] = {}
+        """As of the last responses of each engine: all that is known of one that has retired."""
         self._rollout_ended_s: float | None = None
 
-    def run(self, kept: Mapping[ResponseId, Completion], *, draining: bool) -> RoundResult:
+    def run(self, *, draining: bool) -> RoundResult:
         """Run until every accepted group has its rewards and every request of the round has ended."""
-        self._kept = dict(kept)
-        self._completions = {key: value for key, value in kept.items() if value.finish_reason is not FinishReason.ABORT}
         started_s, before = self._clock.now_s(), self._engines.stats()
         start = self._policy.start_round(draining=draining, engines=self._engines.alive())
         self._kind, self._num_groups = start.kind, start.num_groups
         self._execute(start.decision)
-        self._on_progress(Progress(self._kind, self._num_launched, 0))
+        self._observer.progressed(self.progress)
         while not self._complete:
             self._handle(self._events.get())
         assert self._rollout_ended_s is not None
@@ -155,7 +149,27 @@ class RoundRunner:
 
     @property
     def _complete(self) -> bool:
-        return self._rollout_ended_s is not None and not self._running and not self._unscored
+        return self.has_ended and self._dispatch.is_idle and not self._unscored
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the batch is complete."""
+        return self._rollout_ended_s is not None
+
+    @property
+    def num_moved(self) -> int:
+        """Responses that went on on another engine."""
+        return self._dispatch.num_moved
+
+    @property
+    def progress(self) -> Progress:
+        """How far the round is."""
+        return Progress(self._kind, self._num_launched, len(self._finished_tokens))
+
+    def retire(self, engines: Collection[int], on_drained: Callable[[], None]) -> None:
+        """These engines sample no more in this round; what they run goes on elsewhere, by recomputation."""
+        self._dispatch.retire(engines, on_drained)
+        self._execute(self._policy.engines_changed(self._dispatch.engines))
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -170,50 +184,45 @@ class RoundRunner:
             case EngineLost():
                 self._engine_lost(event)
             case EngineJoined(engine=engine):
-                self._router.joined(engine)
-                waiting, self._unplaced = self._unplaced, []
-                self._place(waiting)
-                self._execute(self._policy.engines_changed(self._router.engines))
-            case TrainerGone(reason=reason):
-                raise TrainerLost(reason)
+                self._dispatch.joined(engine)
+                self._execute(self._policy.engines_changed(self._dispatch.engines))
             case StopRequested():
                 raise Interrupted("the pod was asked to stop")
+            case _:
+                self._observer.happened(event)
 
     def _engine_lost(self, event: EngineLost) -> None:
-        """Sample again elsewhere what ran there, except what was being aborted anyway."""
+        """What ran there is sampled again elsewhere; the engine is started anew."""
         engine = event.engine
         log.warning("engine lost", engine=engine, reason=event.reason)
         self._num_losses[engine] += 1
         if self._num_losses[engine] > _MAX_FRUITLESS_LOSSES:
             raise RuntimeError(f"engine {engine} was lost {_MAX_FRUITLESS_LOSSES} times in a row: {event.reason}")
-        orphans = self._router.lost(engine)
-        for response in self._aborting.intersection(orphans):
-            self._running.pop(str(response), None)
-        self._place([response for response in orphans if str(response) in self._running])
-        self._execute(self._policy.engines_changed(self._router.engines))
+        self._dispatch.lost(engine)
+        self._execute(self._policy.engines_changed(self._dispatch.engines))
         self._engines.replace(engine)
 
     def _responses_ended(self, event: ResponsesEnded) -> None:
         finished: list[ResponseFinished] = []
         for completion in event.completions:
-            response = self._running.pop(completion.request_id, None)
+            response = self._dispatch.ended(completion)
             if response is None:
                 continue
-            self._router.ended(response)
             self._completions[response] = completion
             if completion.finish_reason is FinishReason.ABORT:
                 self._num_aborted += 1
             else:
-                self._num_finished += 1
                 self._scorer.finished(response, completion)
                 num_tokens = sum(len(run.tokens) for run in completion.runs)
+                self._finished_tokens.append(num_tokens)
                 finished.append(ResponseFinished(response, completion.engine_step, num_tokens))
         if event.stats is not None:
+            self._stats[event.engine] = event.stats
             self._execute(self._policy.engine_load(event.engine, _load(event.stats)))
         if finished:
             self._num_losses[event.engine] = 0
             self._execute(self._policy.responses_finished(finished))
-            self._on_progress(Progress(self._kind, self._num_launched, self._num_finished))
+            self._observer.progressed(self.progress)
 
     def _group_scored(self, event: GroupScored) -> None:
         draw = event.draw
@@ -229,7 +238,7 @@ class RoundRunner:
         zero_variance = len({score.reward for score in event.scores}) == 1
         self._scored[draw] = group
         if draw in self._accepted:
-            self._on_trainable(group)
+            self._observer.trainable(group)
         self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
         if zero_variance and draw not in self._accepted:
             self._group_dropped()
@@ -253,10 +262,8 @@ class RoundRunner:
 
     def _execute(self, decision: Decision) -> None:
         self._num_launched += len(decision.launch)
-        for response in decision.launch:
-            self._running[str(response)] = response
-        self._place(decision.launch)
-        self._abort(decision.abort)
+        self._dispatch.launch(decision.launch, self._kind)
+        self._dispatch.abort(decision.abort)
         for group in decision.score:
             self._unscored[group.draw] = group.responses
             responses = [ResponseId(group.draw, index) for index in group.responses]
@@ -264,40 +271,22 @@ class RoundRunner:
         for group in decision.accepted:
             self._accepted.add(group.draw)
             if group.draw in self._scored:
-                self._on_trainable(self._scored[group.draw])
+                self._observer.trainable(self._scored[group.draw])
         if decision.ended and self._rollout_ended_s is None:
             self._rollout_ended_s = self._clock.now_s()
             self._scorer.forget([draw for draw in self._unscored if draw not in self._accepted])
             self._unscored = {draw: indices for draw, indices in self._unscored.items() if draw in self._accepted}
-
-    def _place(self, responses: Sequence[ResponseId]) -> None:
-        if not self._router.has_engines:
-            self._unplaced += responses
-            return
-        for engine, placed in self._router.place(responses, self._kind).items():
-            self._engines.add(engine, [self._request_of(response, self._kept.get(response)) for response in placed])
-
-    def _abort(self, responses: Sequence[ResponseId]) -> None:
-        by_engine: dict[int, list[str]] = {}
-        for response in responses:
-            engine = self._router.engine_of(response)
-            if engine is None:
-                self._running.pop(str(response), None)
-            else:
-                by_engine.setdefault(engine, []).append(str(response))
-                self._aborting.add(response)
-        self._unplaced = [response for response in self._unplaced if str(response) in self._running]
-        for engine, request_ids in by_engine.items():
-            self._engines.abort(engine, request_ids)
 
     def _result(self, rollout_s: float, before: Mapping[int, EngineStats]) -> RoundResult:
         end = self._policy.end_round()
         accepted = sorted(end.accepted, key=lambda group: group.draw)
         tokens = {**self._kept, **self._completions}
         after = self._engines.stats()
-        deltas = [(before.get(engine, EngineStats()), stats) for engine, stats in after.items()]
         # The counters of an engine that was replaced began anew.
-        busy_s = sum(min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in deltas)
+        spent_s = [stats.busy_s - before.get(engine, EngineStats()).busy_s for engine, stats in after.items()]
+        busy_s = sum(min(max(0.0, seconds), rollout_s) for seconds in spent_s)
+        retired = {engine: stats for engine, stats in self._stats.items() if engine not in after}
+        deltas = [(before.get(engine, EngineStats()), stats) for engine, stats in {**after, **retired}.items()]
         return RoundResult(
             end=end,
             groups=tuple(self._scored[group.draw] for group in accepted),
@@ -306,10 +295,12 @@ class RoundRunner:
             dropped=tuple(self._scored[draw] for draw in end.zero_variance),
             selection=self._selection(),
             rewards=self._scorer.stats,
+            finished_tokens=tuple(self._finished_tokens),
             num_launched=self._num_launched,
             num_aborted=self._num_aborted,
+            num_moved=self.num_moved,
             rollout_s=rollout_s,
-            busy_share=busy_s / (rollout_s * len(deltas)) if rollout_s > 0 and deltas else 0.0,
+            busy_share=busy_s / (rollout_s * len(spent_s)) if rollout_s > 0 and spent_s else 0.0,
             num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
             num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
             num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),

@@ -1,6 +1,6 @@
 """Tells the outside what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -11,13 +11,16 @@ from longshore.api.status import (
     KindCount,
     ResponseTokens,
     RewardLoad,
+    RolloutLoad,
     RoundKind,
     RoundStatus,
+    RoundSummary,
     RuntimeStatus,
     WarmStart,
 )
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore_runtime.checkpoint import Checkpoint
+from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import KindTotals, RunState
@@ -31,6 +34,9 @@ log = structlog.get_logger()
 
 _MILESTONES: Final = tuple(percent / 100 for percent in range(20, 55, 5))
 """Fractions of a round at which telemetry is sent: where the scale-down decision lies (RollPacker, 4.4)."""
+
+
+_NUM_RECENT_ROUNDS: Final = 16
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
@@ -101,6 +107,30 @@ class Recorder:
             round=RoundStatus(number=state.step + 1, kind=progress.kind, fraction_finished=round(fraction, 3)),
         )
 
+    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+        """How full the engines are and will be: the operator may repurpose pods."""
+        running = self._status.round
+        assert running is not None, "a round has begun"
+        fraction = round(progress.fraction_finished, 3)
+        self._update(round=running.model_copy(update={"fraction_finished": fraction, "load": load}))
+
+    def engines(self, tp_size: int) -> None:
+        """The engines have this tensor-parallel size."""
+        self._update(tp_size=tp_size)
+
+    def possible_sizes(self, tp_sizes: Sequence[int]) -> None:
+        """Tensor-parallel sizes that suit the model and the pods."""
+        self._update(tp_sizes=list(tp_sizes))
+
+    def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
+        """An assignment is carried out; so it is from here on."""
+        self._update(applied_epoch=epoch, trainer_pods=list(trainer_pods))
+
+    def rejected(self, epoch: int, reason: str) -> None:
+        """An assignment is refused."""
+        log.warning("assignment rejected", epoch=epoch, reason=reason)
+        self._update(rejected_epoch=epoch, rejected_reason=reason)
+
     def step(
         self,
         state: RunState,
@@ -108,9 +138,10 @@ class Recorder:
         trained: StepTraining,
         times: StepTimes,
         queue_length: int,
+        repurposed: RepurposingTimes | None = None,
     ) -> None:
-        """A step is done."""
-        values = step_metrics(result, trained, times, queue_length)
+        """A step is done, and every pod samples again."""
+        values = step_metrics(result, trained, times, queue_length) | _repurposing(repurposed)
         self._metrics.write(state.step, values)
         self._ledger.append(_ledger_row(state.step, result))
         length = lengths(trained.samples)
@@ -118,6 +149,8 @@ class Recorder:
             **_state_fields(state, {}),
             draws=_draw_counts(state, queue_length),
             round=RoundStatus(number=state.step, kind=result.end.kind, fraction_finished=1.0),
+            recent_rounds=self._recent_rounds(state.step, result),
+            trainer_pods=[],
             reward=round(values["critic/rewards/mean"], 4),
             response_tokens=ResponseTokens(mean=round(length.mean, 1), p75=length.p75, max=length.max),
             tokens_per_s=round(trained.sums.num_tokens / times.step_s, 1),
@@ -161,11 +194,26 @@ class Recorder:
         log.info("finished", model=final_model)
         self._update(activity="Done", final_model=final_model)
 
+    def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
+        newest = RoundSummary(number=number, kind=result.end.kind, preemptions=result.num_preemptions)
+        return [*(one for one in self._status.recent_rounds if one.number < number), newest][-_NUM_RECENT_ROUNDS:]
+
     def _update(self, **changes: Any) -> None:
         updated = self._status.model_copy(update=changes)
         if updated != self._status:
             self._status = updated
             self._sink.report(updated)
+
+
+def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:
+    """How a hand-over went, in a step that had one."""
+    if times is None:
+        return {}
+    return {
+        "repurpose/control_path_s": times.control_path_s,
+        "repurpose/hand_over_s": times.hand_over_s,
+        "repurpose/num_moved": times.num_moved,
+    }
 
 
 def _state_fields(state: RunState, policy: Mapping[str, Any]) -> dict[str, Any]:

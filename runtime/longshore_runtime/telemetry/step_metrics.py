@@ -93,6 +93,8 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "trainer/compute_s": trained.compute_s,
         "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s)),
         "trainer/first_dispatch_s": trained.first_dispatch_s,
+        **_optional("trainer/first_gradient_s", trained.first_gradient_s),
+        **_optional("trainer/gradient_difference", trained.gradient_difference),
         **_rewards(result),
         "reward/timed_out": sum(one.timed_out for one in responses),
         "round/is_long": float(result.end.kind is RoundKind.LONG),
@@ -104,6 +106,10 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
     }
+
+
+def _optional(name: str, value: float | None) -> dict[str, float]:
+    return {} if value is None else {name: value}
 
 
 def _rewards(result: RoundResult) -> dict[str, float]:

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from longshore_runtime.durable import sync_tree
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights
-from longshore_runtime.weights import checksum
+from longshore_runtime.weights import buckets, checksum, combined_checksum
 
 
 class _TrainerActor:
@@ -53,15 +53,23 @@ class _TrainerActor:
         started_s = time.monotonic()
         return self._running.accumulate(samples), time.monotonic() - started_s
 
+    def compare(self, samples: Sequence[Sample], denominator: float) -> float:
+        """See `Trainer.compare`."""
+        return self._running.compare(samples, denominator)
+
     def update(self, denominator: float) -> tuple[UpdateReport, float]:
         """The report of an optimizer step, and the seconds that it took."""
         started_s = time.monotonic()
         return self._running.update(denominator), time.monotonic() - started_s
 
-    def weights(self) -> tuple[Weights, str]:
-        """Current weights (nothing unless this rank speaks for its replica) and their checksum, as two objects."""
-        weights = self._running.weights()
-        return weights, checksum(weights)
+    @ray.method(num_returns="streaming")
+    def weights(self, max_bucket_bytes: int) -> Iterator[Weights | str]:
+        """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum."""
+        checksums = []
+        for bucket in buckets(self._running.weights(), max_bucket_bytes):
+            checksums.append(checksum(bucket))
+            yield bucket
+        yield combined_checksum(checksums)
 
     def save(self, directory: str) -> None:
         """The first rank writes; nobody else has anything to make durable."""

@@ -1,11 +1,11 @@
-"""All trainer replicas behind one handle. Samples go out in shares; sums come back; one update follows.
+"""All trainer replicas behind one handle. Samples go out, to one or all; sums come back; one update follows.
 
 A replica is one rank, or several consecutive ones that hold it together; each rank is an actor.
 """
 
 import contextlib
 import queue
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,9 +20,19 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_pool import PublishedWeights
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.trainer.actor import TrainerActor
-from longshore_runtime.trainer.samples import shares, step_denominator
+from longshore_runtime.trainer.replica_places import ReplicaPlaces
+from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.types import GradientSums, Sample, TrainResult
+from longshore_runtime.weights import MAX_BUCKET_BYTES
 
+_FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
+"""Pods may wait for GPUs that others hold; the operator tells so."""
+_PODS_LIMIT_S: Final = 600.0
+"""A pod that is gone has so long to come back: image and volumes are on its node already, as a rule."""
+_CALL_LIMIT_S: Final = 1800.0
+"""Reading or writing a model takes less, also from slow storage."""
+_UPDATE_LIMIT_S: Final = 6 * 3600.0
+"""An update may be much work; a lost rank shows at once, and one that waits for others in vain gives up earlier."""
 _LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
 """What gloo and nccl say when another rank is gone."""
 
@@ -33,7 +43,9 @@ class PendingUpdate:
 
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
-    """Answers to come, one per rank and `add`: (sums of its replica, seconds)."""
+    """(rank, answer to come: sums of its replica, seconds), for every part that a rank was given."""
+    differences: list[Any] = field(default_factory=list)
+    """Answers to come, one per rank, if the update is verified."""
     steps: list[Any] = field(default_factory=list)
     """Answers to come, one per rank: (report, seconds)."""
     denominator: float = 0.0
@@ -47,22 +59,51 @@ class TrainerGroup:
 
         Raises UserError for a model that cannot be trained so.
         """
+        self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
-        self._actors = [TrainerActor.options(**placement(place.worker, gpus=place.gpus)).remote() for place in places]
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.stop)  # A rank that waits for one that failed would keep its GPU.
-            rendezvous = self._get([self._actors[0].rendezvous.remote()])[0]
-            self._call("start", spec, model, output, rendezvous, len(self._actors), ranked=True)
-            undo.pop_all()
+        self._model = model
+        self._output = output
+        self._events: queue.SimpleQueue[Event] | None = None
+        self._actors: list[Any] = []
+        self.generation = 0
+        """Worlds before this one: 0 until the first `restart`."""
+        self._start(_FIRST_PODS_LIMIT_S)
+
+    @property
+    def num_replicas(self) -> int:
+        """Data-parallel replicas."""
+        return self._replicas.num_replicas
+
+    def pods_of(self, replica: int) -> tuple[int, ...]:
+        """Worker pods that a replica lies in; none where pods that only train hold it."""
+        return self._replicas.pods_of(replica)
+
+    def replicas_on(self, pods: Collection[int]) -> tuple[int, ...]:
+        """Replicas that lie in these worker pods with all their ranks."""
+        return self._replicas.within(pods)
 
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:
         """From now on the loss of a rank is an event, so that a round need not end before it is noticed."""
+        self._events = events
+        generation = self.generation
 
         def tell(future: "Future[None]") -> None:
-            events.put(TrainerGone(f"a trainer replica is gone ({type(future.exception()).__name__})"))
+            reason = f"a trainer replica is gone ({type(future.exception()).__name__})"
+            events.put(TrainerGone(reason, generation))
 
         for actor in self._actors:
             actor.lasts.remote().future().add_done_callback(tell)
+
+    def restart(self, timeout_s: float = _PODS_LIMIT_S) -> None:
+        """End all ranks and start a new world in the same places, as `__init__` did; `load` has to follow.
+
+        Raises TrainerLost when the pods are not there (again) within `timeout_s`.
+        """
+        self.stop()
+        self.generation += 1
+        self._start(timeout_s)
+        if self._events is not None:
+            self.watch(self._events)
 
     def train(self, samples: Sequence[Sample]) -> TrainResult:
         """Gradient of the objective over all samples, and one optimizer step."""
@@ -77,58 +118,84 @@ class TrainerGroup:
 
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
         """Spread samples over the replicas, which add their gradients to what they have; does not wait."""
-        sizes = self._spec.sizes
-        parts = [ray.put(part) for part in shares(samples, len(self._actors) // sizes.ranks_per_replica)]
-        update.samples += samples
-        update.passes += [
-            actor.accumulate.remote(parts[sizes.replica(rank)]) for rank, actor in enumerate(self._actors)
-        ]
+        for replica, part in enumerate(shares(samples, self.num_replicas)):
+            if part:
+                self.give(update, replica, part)
 
-    def end(self, update: PendingUpdate) -> None:
-        """One optimizer step with everything that was added; does not wait. Another may begin behind it."""
+    def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
+        """Have one replica add the gradients of these samples to what it has; does not wait.
+
+        Returns a Ray object that is there when the replica is done with them.
+        """
+        part = ray.put(samples)
+        passes = [(rank, self._actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
+        update.samples += samples
+        update.passes += passes
+        return passes[0][1]
+
+    def end(self, update: PendingUpdate, *, verify: bool = False, batch: Sequence[Sample] | None = None) -> None:
+        """One optimizer step with everything that was added; does not wait. Another may begin behind it.
+
+        `batch`: what that has to be (None: whatever was given); `finish` asserts it. `verify`: before the step, the
+        gradients are compared with those of one pass over it.
+        """
+        if batch is not None:
+            update.samples = list(batch)
         update.denominator = step_denominator(update.samples, self._spec.options)
+        if verify:
+            ordered = in_draw_order(update.samples)
+            parts = [ray.put(ordered[replica :: self.num_replicas]) for replica in range(self.num_replicas)]
+            update.differences = [
+                actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
+                for rank, actor in enumerate(self._actors)
+            ]
         update.steps = [actor.update.remote(update.denominator) for actor in self._actors]
 
-    def finish(self, update: PendingUpdate) -> TrainResult:
+    def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
         """Wait for an update that was ended."""
         assert update.steps, "the update was not ended"
-        passes = self._get(update.passes)
-        steps = self._get(update.steps)
-        # Every rank reports its replica's sums: each replica counts once.
-        sums = sum((one for one, _ in passes[:: self._spec.sizes.ranks_per_replica]), GradientSums())
+        # In one wait: whatever fails first ends it.
+        num_passes, num_steps = len(update.passes), len(update.steps)
+        answers = self._get([answer for _, answer in update.passes] + update.steps + update.differences, timeout_s)
+        passes, steps = answers[:num_passes], answers[num_passes : num_passes + num_steps]
+        differences = answers[num_passes + num_steps :]
+        seconds = [seconds for _, seconds in steps]
+        sums = GradientSums()
+        for (rank, _), (of_pass, pass_s) in zip(update.passes, passes, strict=True):
+            seconds[rank] += pass_s
+            if self._spec.sizes.is_first_of_replica(rank):  # Every rank reports its replica's sums.
+                sums += of_pass
         num_tokens = sum(len(sample.response_tokens) for sample in update.samples)
-        assert sums.num_tokens == num_tokens, "the replicas processed other tokens than they were given"
-        size = len(self._actors)
-        compute_s = max(sum(seconds for _, seconds in passes[rank::size]) + steps[rank][1] for rank in range(size))
-        return TrainResult(sums, steps[0][0], update.denominator, compute_s)
+        assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
+        return TrainResult(sums, steps[0][0], update.denominator, max(seconds), max(differences, default=None))
 
-    def weights(self, policy_version: int) -> PublishedWeights:
+    def weights(self, policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES) -> PublishedWeights:
         """The current weights, on their way to engines: the ranks of one replica collect them on its first."""
-        replica = self._actors[: self._spec.sizes.ranks_per_replica]
-        answers = [actor.weights.options(num_returns=2).remote() for actor in replica]
-        checksums = self._get([checksum for _, checksum in answers])
-        return PublishedWeights(answers[0][0], checksums[0], policy_version)
+        streams = [self._actors[rank].weights.remote(max_bucket_bytes) for rank in self._replicas.ranks(0)]
+        self._get([stream.completed() for stream in streams])
+        *buckets, checksum = streams[0]
+        return PublishedWeights(tuple(buckets), self._get([checksum])[0], policy_version)
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
         savers = self._actors if self._spec.saves_together else self._actors[:1]
-        self._get([actor.save.remote(directory) for actor in savers], timeout_s)
+        self._get([actor.save.remote(directory) for actor in savers], timeout_s or _CALL_LIMIT_S)
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""
-        self._call("load", directory)
+        self._get([actor.load.remote(directory) for actor in self._actors])
 
     def discard(self) -> None:
         """Drop accumulated gradients."""
-        self._call("discard")
+        self._get([actor.discard.remote() for actor in self._actors])
 
-    def sleep(self) -> None:
-        """Give the GPUs to the engines."""
-        self._call("sleep")
+    def sleep(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:
+        """Give the GPUs of these replicas (None: of all) to the engines; accumulated gradients are kept."""
+        self._get([actor.sleep.remote() for actor in self._actors_of(replicas)], timeout_s)
 
-    def wake(self) -> None:
-        """Take the GPUs back."""
-        self._call("wake")
+    def wake(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:
+        """Take them back; the replicas that sleep on are not needed for it, nor for `give` to those that woke."""
+        self._get([actor.wake.remote() for actor in self._actors_of(replicas)], timeout_s)
 
     def stop(self) -> None:
         """End all replicas."""
@@ -136,21 +203,41 @@ class TrainerGroup:
             ray.kill(actor)
         wait_ended(self._actors)
 
-    def _call(self, method: str, *arguments: Any, ranked: bool = False) -> list[Any]:
-        return self._get(
-            [
-                getattr(actor, method).remote(*arguments, **({"rank": rank} if ranked else {}))
-                for rank, actor in enumerate(self._actors)
-            ]
-        )
+    def _start(self, pods_limit_s: float) -> None:
+        self._actors = [
+            TrainerActor.options(**placement(place.worker, gpus=place.gpus, component=place.component)).remote()
+            for place in self._replicas.places
+        ]
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)  # A rank that waits for one that failed would keep its GPU.
+            # Ray starts an actor as soon as its pod is there.
+            answers = [actor.rendezvous.remote() for actor in self._actors]
+            rendezvous = self._get(answers, pods_limit_s, late="a pod of the trainers is not there")[0]
+            size = len(self._actors)
+            self._get(
+                [
+                    actor.start.remote(self._spec, self._model, self._output, rendezvous, size, rank=rank)
+                    for rank, actor in enumerate(self._actors)
+                ]
+            )
+            undo.pop_all()
 
-    def _get(self, references: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+    def _actors_of(self, replicas: Collection[int] | None) -> list[Any]:
+        chosen = range(self.num_replicas) if replicas is None else replicas
+        return [self._actors[rank] for replica in chosen for rank in self._replicas.ranks(replica)]
+
+    def _get(
+        self,
+        references: Sequence[Any],
+        timeout_s: float = _CALL_LIMIT_S,
+        late: str = "a trainer replica does not answer",
+    ) -> list[Any]:
         try:
             results: list[Any] = ray.get(list(references), timeout=timeout_s)
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
         except ray.exceptions.GetTimeoutError as error:
-            raise TrainerLost("a trainer replica does not answer") from error
+            raise TrainerLost(f"{late} after {timeout_s:.0f} s") from error
         except ray.exceptions.RayError as error:
             raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
         return results

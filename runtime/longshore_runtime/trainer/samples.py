@@ -60,6 +60,11 @@ def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
     return parts
 
 
+def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
+    """The same samples in the order of the data, whoever had them first."""
+    return sorted(samples, key=lambda sample: (sample.draw, sample.index))
+
+
 def _num_tokens(sample: Sample) -> int:
     return len(sample.prompt_tokens) + len(sample.response_tokens)
 

@@ -3,14 +3,16 @@
 The optimizer steps are the same either way: U groups each, in the order in which the groups became trainable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, Handover, TrainableGroup
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.types import GradientSums, PromptRecord, Sample, TrainResult
 
@@ -20,9 +22,23 @@ class StepTraining:
     """What the trainers did in one step."""
 
     updates: tuple[TrainResult, ...]
-    samples: tuple[Sample, ...]
+    batches: tuple[tuple[Sample, ...], ...]
+    """Samples of each update."""
     first_dispatch_s: float
     """From the begin of the round until the trainers were given their first groups."""
+    first_gradient_s: float | None = None
+    """Until their first gradients were computed, where that was while the round ran."""
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """Of all updates."""
+        return tuple(sample for batch in self.batches for sample in batch)
+
+    @property
+    def gradient_difference(self) -> float | None:
+        """Largest relative difference from one pass over the whole batch, where that was computed."""
+        found = [update.gradient_difference for update in self.updates if update.gradient_difference is not None]
+        return max(found, default=None)
 
     @property
     def sums(self) -> GradientSums:
@@ -40,8 +56,31 @@ class StepTraining:
         return self.updates[-1].update.policy_version
 
 
+class StepWork(Protocol):
+    """What the trainers do in one step. One use: give it every group of the batch, then finish."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the trainers were given anything: their state is then no longer that of the step before."""
+
+    def trainable(self, group: ScoredGroup) -> None:
+        """A group of the batch is ready."""
+
+    def replicas_awake(self, replicas: Iterable[int]) -> None:
+        """These can compute although the round still runs."""
+
+    def gradients_done(self, event: GradientsDone) -> None:
+        """A replica has computed what it was given."""
+
+    def finish(self) -> StepTraining:
+        """The round is over and all trainers are awake: do what is left, and wait for all updates."""
+
+    def again(self) -> None:
+        """The trainers are back as they were before the step: whatever they were given is to be done once more."""
+
+
 class StepUpdates:
-    """One use per step: give it every group, then finish."""
+    """Updates of U groups each, while the round runs or after it."""
 
     def __init__(
         self,
@@ -52,6 +91,7 @@ class StepUpdates:
         clock: Clock,
         *,
         begins_during_rollout: bool,
+        verify: bool = False,
     ) -> None:
         self._trainers = trainers
         self._handover = handover
@@ -59,36 +99,45 @@ class StepUpdates:
         self._prompts = prompts
         self._clock = clock
         self._begins_during_rollout = begins_during_rollout
+        self._verify = verify
         self._started_s = clock.now_s()
         self._first_dispatch_s: float | None = None
         self._groups: dict[Draw, ScoredGroup] = {}
         self._waiting: list[Batch] = []
+        self._given: list[Batch] = []
         self._update: PendingUpdate | None = None
         self._updates: list[PendingUpdate] = []
 
     @property
     def has_begun(self) -> bool:
-        """Whether the trainers were given anything: their state is then no longer that of the step before."""
         return self._first_dispatch_s is not None
 
     def trainable(self, group: ScoredGroup) -> None:
-        """A group of the batch is ready."""
         self._groups[group.draw] = group
         self._waiting += self._handover.trainable(TrainableGroup(group.draw, self._num_tokens(group)))
         if self._begins_during_rollout:
             self._dispatch()
 
+    def replicas_awake(self, replicas: Iterable[int]) -> None:
+        raise AssertionError("no pod is repurposed for updates that all replicas do together")
+
+    def gradients_done(self, event: GradientsDone) -> None:
+        """Only streamed parts are told one by one."""
+
+    def again(self) -> None:
+        self._waiting, self._given = [*self._given, *self._waiting], []
+        self._update, self._updates = None, []
+
     def finish(self) -> StepTraining:
-        """The round is over and the trainers are awake: hand over what is left, and wait for all updates."""
         self._waiting += self._handover.round_ended()
         self._dispatch()
         results = tuple(self._trainers.finish(update) for update in self._updates)
         assert self._first_dispatch_s is not None, "a round has groups"
-        samples = tuple(sample for update in self._updates for sample in update.samples)
-        return StepTraining(results, samples, self._first_dispatch_s)
+        return StepTraining(results, tuple(tuple(update.samples) for update in self._updates), self._first_dispatch_s)
 
     def _dispatch(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._given += waiting
         for batch in waiting:
             if self._first_dispatch_s is None:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
@@ -97,7 +146,7 @@ class StepUpdates:
             self._update = self._update or self._trainers.begin()
             self._trainers.add(self._update, self._samples_of(groups))
             if batch.ends_update:
-                self._trainers.end(self._update)
+                self._trainers.end(self._update, verify=self._verify)
                 self._updates.append(self._update)
                 self._update = None
 

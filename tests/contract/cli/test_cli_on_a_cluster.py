@@ -200,7 +200,9 @@ def _watch_while(
 ) -> subprocess.CompletedProcess[str]:
     """Watch in a process of its own; once it looks, write the reports, then delete the job or press Ctrl-C."""
     command = [sys.executable, "-m", "longshore_cli", "watch", "demo", "--kubeconfig", str(kubeconfig)]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watching = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_as_in_the_foreground
+    )
     giving_up = threading.Timer(TIMEOUT_S, watching.kill)
     giving_up.start()
     try:
@@ -216,6 +218,11 @@ def _watch_while(
     finally:
         giving_up.cancel()
         watching.kill()
+
+
+def _as_in_the_foreground() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so does whatever that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait_until_it_looks(kube: Kube, watching: "subprocess.Popen[str]") -> str:

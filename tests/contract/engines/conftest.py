@@ -12,7 +12,7 @@ from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
-from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, MAX_NUM_SEQS, NUM_KV_BLOCKS, Harness
+from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, MAX_NUM_SEQS, NUM_KV_BLOCKS, Harness
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,9 @@ def fake(model: Path) -> Harness:
         extra_args={"num_kv_blocks": NUM_KV_BLOCKS, "median_tokens": 60.0},
     )
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
-    return Harness(engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=16)
+    return Harness(
+        engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=16, bucket_bytes=BUCKET_BYTES
+    )
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +47,9 @@ def vllm(model: Path) -> Harness:
     )
     torch.set_num_threads(1)  # torch is imported here already, and read the environment then
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
-    return Harness(engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=32)
+    return Harness(
+        engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=32, bucket_bytes=BUCKET_BYTES
+    )
 
 
 @pytest.fixture(params=["fake", "vllm"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ from longshore.api import contract
 from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.backends.fake_engine import FakeEngine
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied
+from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, EngineThread, WeightsGone
 from longshore_runtime.types import Completion, FinishReason
-from longshore_runtime.weights import checksum
-from tests.contract.engines.harness import request
+from longshore_runtime.weights import checksum, combined_checksum
+from tests.contract.engines.harness import PROMPT, request
 
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
+LIMIT_S = 60.0
 NEVER_ENDS = {"median_tokens": 1e9, "sigma": 0.0}
 
 
@@ -51,7 +53,7 @@ async def next_batches(actor: EngineActor, num_completions: int) -> list[Complet
 
 async def test_responses_arrive_as_they_end(storage: Path) -> None:
     actor = await started()
-    assert await actor.publish(0, WEIGHTS, 4) == checksum(WEIGHTS)
+    assert await actor.publish(0, [WEIGHTS], 4) == combined_checksum([checksum(WEIGHTS)])
     many = [request(seed=seed) for seed in range(20)]
     await actor.add(1, many)
     completions = await next_batches(actor, 20)
@@ -63,7 +65,7 @@ async def test_responses_arrive_as_they_end(storage: Path) -> None:
 
 async def test_aborted_responses_come_out_of_the_event_stream(storage: Path) -> None:
     actor = await started(**NEVER_ENDS)
-    await actor.publish(0, WEIGHTS, 0)
+    await actor.publish(0, [WEIGHTS], 0)
     wanted = request(max_tokens=1 << 30)
     await actor.add(1, [wanted])
     await actor.abort(2, [wanted.request_id])
@@ -78,7 +80,7 @@ async def test_commands_that_overtake_each_other_run_in_their_order(storage: Pat
     abort = asyncio.create_task(actor.abort(2, [wanted.request_id]))
     add = asyncio.create_task(actor.add(1, [wanted]))
     await asyncio.sleep(0)
-    await actor.publish(0, WEIGHTS, 0)
+    await actor.publish(0, [WEIGHTS], 0)
     await asyncio.gather(add, abort)
     (aborted,) = await next_batches(actor, 1)
     assert aborted.request_id == wanted.request_id
@@ -86,7 +88,7 @@ async def test_commands_that_overtake_each_other_run_in_their_order(storage: Pat
 
 async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
     actor = await started(**NEVER_ENDS)
-    await actor.publish(0, WEIGHTS, 0)
+    await actor.publish(0, [WEIGHTS], 0)
     wanted = request(max_tokens=1 << 30)
     await actor.add(1, [wanted])
     first = (await actor.stats()).num_steps
@@ -95,11 +97,64 @@ async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
     await actor.abort(2, [wanted.request_id])
 
 
+async def test_lengths_of_unfinished_responses_are_told_while_the_engine_steps(storage: Path) -> None:
+    actor = await started(**NEVER_ENDS)
+    await actor.publish(0, [WEIGHTS], 0)
+    endless = [request(max_tokens=1 << 30), request(max_tokens=1 << 30)]
+    await actor.add(1, endless)
+    first = await actor.live()
+    while (again := await actor.live()) == first:
+        pass
+    assert [one.prompt_tokens for one in again] == [len(PROMPT)] * 2
+    assert all(one.generated_tokens > before.generated_tokens for one, before in zip(again, first, strict=True))
+    await actor.abort(2, [one.request_id for one in endless])
+
+
+def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_that_wait() -> None:
+    stepping, may_step = threading.Event(), threading.Event()
+
+    def step(step_s: float) -> None:
+        stepping.set()
+        assert may_step.wait(LIMIT_S)
+
+    engine = FakeEngine(FakeEngineOptions(step_s=1), pause=step)
+    thread = EngineThread(lambda: engine, lambda batch: None)
+    thread.start()
+    thread.call(lambda engine: engine.load_weights([WEIGHTS], 0))
+    thread.call(lambda engine: engine.add([request()]))
+    assert stepping.wait(LIMIT_S)
+    order: list[str] = []
+    commands = [thread.call(lambda engine, name=name: order.append(name)) for name in ("first", "second")]
+    question = thread.ask(lambda engine: order.append("question"))
+    assert order == []
+    may_step.set()
+    for answer in (question, *commands):
+        answer.result(LIMIT_S)
+    assert order == ["question", "first", "second"]
+    thread.stop()
+    thread.join(LIMIT_S)
+
+
+async def test_weights_that_are_gone_do_not_end_the_engine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = await started()
+
+    def gone(self: FakeEngine, buckets: object, policy_version: int) -> str:
+        raise WeightsGone("the published weights are gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "load_weights", gone)
+        with pytest.raises(WeightsGone):
+            await actor.publish(0, [WEIGHTS], 1)
+    await actor.publish(1, [WEIGHTS], 1)
+    await actor.add(2, [request()])
+    assert len(await next_batches(actor, 1)) == 1
+
+
 async def test_an_error_of_the_engine_ends_the_event_stream_and_every_call(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actor = await started()
-    await actor.publish(0, WEIGHTS, 0)
+    await actor.publish(0, [WEIGHTS], 0)
 
     def broken(self: FakeEngine) -> list[Completion]:
         raise RuntimeError("out of memory\nand a long trace")
@@ -109,12 +164,12 @@ async def test_an_error_of_the_engine_ends_the_event_stream_and_every_call(
     with pytest.raises(EngineDied, match=r"^the engine failed: RuntimeError: out of memory$"):
         await next_batches(actor, 1)
     with pytest.raises(EngineDied):
-        await actor.publish(2, WEIGHTS, 1)
+        await actor.publish(2, [WEIGHTS], 1)
 
 
 async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
     actor = await started()
-    await actor.publish(0, WEIGHTS, 0)
+    await actor.publish(0, [WEIGHTS], 0)
     whole = request(max_tokens=1)
     await actor.add(1, [whole])
     (completion,) = await next_batches(actor, 1)

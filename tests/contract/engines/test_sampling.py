@@ -1,9 +1,11 @@
 """What every engine samples, and when a response ends."""
 
+import dataclasses
+
 import pytest
 
 from longshore_runtime.types import FinishReason
-from tests.contract.engines.harness import MAX_NUM_SEQS, Harness, request, requests
+from tests.contract.engines.harness import MAX_NUM_SEQS, NUM_KV_BLOCKS, PROMPT, Harness, request, requests
 
 
 def test_a_response_ends_with_the_end_token_or_at_its_limit(harness: Harness) -> None:
@@ -17,6 +19,13 @@ def test_a_response_ends_with_the_end_token_or_at_its_limit(harness: Harness) ->
         else:
             assert last != harness.eos_id
             assert len(completion.tokens) == 120
+
+
+def test_a_response_that_ignores_its_end_has_exactly_its_limit(harness: Harness) -> None:
+    endless = [dataclasses.replace(one, ignores_end=True) for one in requests(32, max_tokens=120)]
+    ended = harness.finish(endless)
+    assert {completion.finish_reason for completion in ended} == {FinishReason.LENGTH}
+    assert {len(completion.tokens) for completion in ended} == {120}
 
 
 def test_every_token_has_a_log_probability_and_the_policy_version_that_sampled_it(harness: Harness) -> None:
@@ -102,3 +111,19 @@ def test_a_partial_response_without_room_for_more_is_refused(harness: Harness) -
     whole = harness.finish([request(max_tokens=5)])[0]
     with pytest.raises(ValueError, match="nothing to sample"):
         harness.engine.add([request(max_tokens=5, partial=whole.runs)])
+
+
+def test_the_lengths_of_what_runs_and_waits_are_told_with_partial_tokens(harness: Harness) -> None:
+    kept = harness.abort_after(request(), 4).runs
+    harness.engine.add(requests(MAX_NUM_SEQS - 1, max_tokens=2))
+    harness.engine.add([request(partial=kept, max_tokens=60) for _ in range(2)])
+    harness.engine.step()
+    lengths = sorted(response.generated_tokens for response in harness.engine.live())
+    assert lengths == [*[1] * (MAX_NUM_SEQS - 1), 4, 5], "one of the two resumed responses waits"
+    assert {response.prompt_tokens for response in harness.engine.live()} == {len(PROMPT)}
+    harness.finish_rest()
+    assert harness.engine.live() == []
+
+
+def test_the_capacity_of_the_kv_cache_is_told(harness: Harness) -> None:
+    assert harness.engine.stats().kv_capacity_tokens == NUM_KV_BLOCKS * harness.kv_block_tokens

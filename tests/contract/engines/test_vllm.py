@@ -1,32 +1,20 @@
 """What holds of vLLM only: the numbers are those of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from transformers import AutoModelForCausalLM
 
 from longshore.api.rollout import Engine as EngineOptions
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
-from longshore_runtime.types import Completion, Weights
-from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
-
-
-def reference_log_probs(
-    model: Path, weights: Weights, prompt: Sequence[int], completion: Completion, temperature: float
-) -> list[float]:
-    """Log-probabilities of a response according to transformers."""
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    reference.load_state_dict({name: torch.tensor(values) for name, values in weights.items()}, strict=False)
-    tokens = torch.tensor([[*prompt, *completion.tokens]])
-    with torch.no_grad():
-        log_probs = (reference(tokens).logits[0, :-1] / temperature).log_softmax(-1)
-    chosen = log_probs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
-    return [float(value) for value in chosen]
+from longshore_runtime.types import Weights
+from longshore_runtime.weights import buckets
+from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
+from tests.contract.engines.reference import reference_log_probs
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -84,6 +72,29 @@ def test_weights_without_some_parameter_are_refused(vllm: Harness) -> None:
     lacking = {name: values for name, values in vllm.weights.items() if name != "model.norm.weight"}
     with pytest.raises(ValueError, match=r"lack 1 parameters of the model, first 'model\.norm\.weight'"):
         vllm.publish(1, lacking)
+    with pytest.raises(ValueError, match=r"have 1 unknown parameters, first 'other'"):
+        vllm.publish(1, {**vllm.weights, "other": lacking["model.embed_tokens.weight"]})
+    assert vllm.engine.stats().policy_version == -1
+    with pytest.raises(AssertionError, match="weights that were published"):
+        vllm.engine.add([request()])
+
+
+def test_weights_are_right_after_a_load_that_broke_off(vllm: Harness, model: Path) -> None:
+    other = vllm.other_weights()
+
+    def broken() -> Iterator[Weights]:
+        bucket, *_ = buckets(other.items(), BUCKET_BYTES)
+        yield bucket
+        raise ConnectionError("the trainer is gone")
+
+    with pytest.raises(ConnectionError):
+        vllm.engine.load_weights(broken(), 1)
+    assert vllm.engine.stats().policy_version == -1
+    for version, weights in enumerate([vllm.weights, other], start=2):
+        vllm.publish(version, weights)
+        (completion,) = vllm.finish([request()])
+        expected = reference_log_probs(model, weights, PROMPT, completion, 1.0)
+        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
 
 
 def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
@@ -91,7 +102,7 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     (one,) = vllm.finish([request(temperature=0.0)])
     options = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
-    both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens)
+    both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens, BUCKET_BYTES)
     both.publish(0)
     (two,) = both.finish([request(temperature=0.0)])
     assert two.tokens == one.tokens
@@ -137,6 +148,8 @@ def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> No
     engine.sleep()
     assert torch.cuda.mem_get_info()[0] - free_awake > 0.2 * total
     engine.wake()
+    with pytest.raises(AssertionError, match="takes requests after its weights"):
+        engine.add([request()])
     harness.publish(1)
     (after,) = harness.finish([request(temperature=0.0)])
     assert before.tokens == after.tokens

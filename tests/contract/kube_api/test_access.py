@@ -97,6 +97,24 @@ def test_rights_may_be_for_named_objects_and_subresources(api: Api, bot: Api, na
     assert bot.get(f"/api/v1/namespaces/{namespace}/pods/p").status == 403
 
 
+def test_rights_to_a_named_object_suffice_for_a_list_and_a_watch_of_it_alone(
+    api: Api, bot: Api, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("mine", "yours"):
+        api.post(path, {"metadata": {"name": name}})
+    verbs = ["get", "list", "watch"]
+    _grant(api, namespace, {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"], "verbs": verbs})
+    _until_allowed(bot, f"{path}/mine")
+    found = bot.get(f"{path}?fieldSelector=metadata.name%3Dmine")
+    assert [one["metadata"]["name"] for one in found.json["items"]] == ["mine"]
+    watch = "watch=true&timeoutSeconds=1"
+    assert bot.get(f"{path}?fieldSelector=metadata.name%3Dmine&{watch}").status == 200
+    for selector in ("", "fieldSelector=metadata.name%3Dyours", "fieldSelector=metadata.name%21%3Dmine"):
+        assert bot.get(f"{path}?{selector}").status == 403
+        assert bot.get(f"{path}?{selector}&{watch}").status == 403
+
+
 def test_nobody_grants_what_they_do_not_hold(api: Api, bot: Api, namespace: str) -> None:
     write = {
         "apiGroups": ["rbac.authorization.k8s.io"],

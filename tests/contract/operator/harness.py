@@ -110,6 +110,19 @@ class Jobs:
         conditions = self.status(name).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {})
 
+    def report(self, runtime: dict[str, Any], name: str = "demo") -> None:
+        """What a coordinator does: server-side apply of its part of the status alone."""
+        body = {
+            "apiVersion": "longshore.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "status": {"runtime": runtime},
+        }
+        self.cluster.custom.patch_namespaced_custom_object_status(
+            "longshore.dev", "v1alpha1", self.namespace, "rljobs", name, body,
+            field_manager="longshore-coordinator", force=True, _content_type="application/apply-patch+yaml",
+        )  # fmt: skip
+
     def wait_phase(self, phase: str, name: str = "demo", attempt: int | None = None) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             status = self.status(name)
@@ -136,15 +149,24 @@ class Jobs:
         found = self.cluster.core.list_namespaced_pod(self.namespace, label_selector="longshore.dev/job")
         return {pod.metadata.name: pod for pod in found.items}
 
+    def worker_labels(self, label: str, name: str = "demo") -> list[str]:
+        """A label of the workers, in their order."""
+        workers = [pod.metadata.labels for pod in self.pods().values() if f"{name}-worker-" in pod.metadata.name]
+        return [labels[label] for labels in sorted(workers, key=lambda labels: int(labels["longshore.dev/index"]))]
+
     def delete_pod(self, name: str) -> str:
         """Delete a pod; returns its uid."""
         pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
         self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=1)
         return str(pod.metadata.uid)
 
+    def events(self) -> list[Any]:
+        """Events about the jobs."""
+        found = self.cluster.core.list_namespaced_event(self.namespace).items
+        return [event for event in found if event.involved_object.kind == "RLJob"]
+
     def event_reasons(self) -> list[str]:
-        events = self.cluster.core.list_namespaced_event(self.namespace).items
-        return sorted(event.reason for event in events if event.involved_object.kind == "RLJob")
+        return sorted(event.reason for event in self.events())
 
     def _custom(self, method: str, *arguments: Any) -> Any:
         call = getattr(self.cluster.custom, method)

@@ -159,6 +159,19 @@ class TestCalls:
             await kube.delete("Pod", "team", "demo", "uid")
         assert len(script.requests) == 1
 
+    @pytest.mark.parametrize("code", [404, 409])
+    async def test_labelling_what_is_gone_or_another_by_now_is_no_error(self, code: int) -> None:
+        script = Script(failure(code))
+        async with client_of(script) as kube:
+            await kube.label("Pod", "team", "demo", "uid", {"longshore.dev/role": "trainer"})
+        (request,) = script.requests
+        assert (request.method, request.content_type) == ("PATCH", "application/merge-patch+json")
+
+    async def test_labels_that_are_refused_are_an_error(self) -> None:
+        async with client_of(Script(failure(403, "Forbidden"))) as kube:
+            with pytest.raises(ApiError, match="said 403"):
+                await kube.label("Pod", "team", "demo", "uid", {"longshore.dev/role": "trainer"})
+
     async def test_a_rotated_token_is_used_from_the_next_request_on(self, tmp_path: Path) -> None:
         script, token = Script(page([], 1), page([], 1)), tmp_path / "token"
         token.write_text("first")

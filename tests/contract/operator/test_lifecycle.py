@@ -176,24 +176,29 @@ def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended
 def test_the_coordinators_part_of_the_status_survives_the_operators_writes(jobs: Jobs) -> None:
     jobs.create(**job_spec())
     jobs.wait_phase("Running")
-    apply_runtime(jobs, {"attempt": 1, "step": 7, "steps": 9})
+    jobs.report({"attempt": 1, "step": 7, "steps": 9})
     jobs.delete_pod("demo-coordinator")
     status = jobs.wait_phase("Running", attempt=2)
     assert status["runtime"]["step"] == 7
 
 
-def apply_runtime(jobs: Jobs, runtime: dict[str, Any]) -> None:
-    """What a coordinator does: server-side apply of its part alone."""
-    body = {
-        "apiVersion": "longshore.dev/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": "demo", "namespace": jobs.namespace},
-        "status": {"runtime": runtime},
-    }
-    jobs.cluster.custom.patch_namespaced_custom_object_status(
-        "longshore.dev", "v1alpha1", jobs.namespace, "rljobs", "demo", body,
-        field_manager="longshore-coordinator", _content_type="application/apply-patch+yaml",
-    )  # fmt: skip
+def test_trainers_with_pods_of_their_own_run_beside_the_workers(jobs: Jobs) -> None:
+    trainers = job_spec(replicas=1, gpus_per_pod=2)["workers"]
+    jobs.create(**job_spec(), placement="Disaggregated", trainerWorkers=trainers)
+    status = jobs.wait_phase("Running")
+    assert status["trainers"] == {"desired": 1, "ready": 1}
+    assert status["gpus"] == {"rollout": 2, "trainer": 2}
+    pods = jobs.pods()
+    assert sorted(pods) == ["demo-coordinator", "demo-trainer-0", "demo-worker-0", "demo-worker-1"]
+    assert pods["demo-trainer-0"].metadata.labels["longshore.dev/role"] == "trainer"
+    old = jobs.delete_pod("demo-trainer-0")
+
+    def replaced() -> bool:
+        trainer = jobs.pods().get("demo-trainer-0")
+        return trainer is not None and trainer.metadata.uid != old
+
+    eventually("the trainer pod is replaced", replaced)
+    assert jobs.wait_phase("Running")["attempt"] == 1
 
 
 def test_nothing_is_left_in_the_object_by_the_framework(jobs: Jobs, operator: Operator) -> None:

@@ -32,6 +32,12 @@ def operators(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[list[Operat
         process.stop()
 
 
+def after_rounds(*preemptions: int, **more: Any) -> dict[str, Any]:
+    """Telemetry after short rounds."""
+    rounds = [{"number": at + 1, "kind": "Short", "preemptions": count} for at, count in enumerate(preemptions)]
+    return {"attempt": 1, "step": len(rounds), "recentRounds": rounds, "tpSizes": [1, 2], "tpSize": 1, **more}
+
+
 def start(operators: list[Operator], kubeconfig: Path, folder: Path, *options: str) -> Operator:
     options = options or ("--all-namespaces",)
     operators.append(Operator(kubeconfig, folder / f"operator-{len(operators)}.log", *options))
@@ -58,6 +64,27 @@ class TestRestart:
         now = {name: pod.metadata.uid for name, pod in jobs.pods().items() if name.startswith("healthy")}
         assert now == healthy
         assert jobs.status("healthy")["attempt"] == 1
+
+    def test_rounds_that_were_considered_are_remembered_and_missed_ones_are_caught_up(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        first = start(operators, operator_kubeconfig, tmp_path)
+        jobs.create(**job_spec(gpus_per_pod=2), rollout={"engine": {"parallelism": "Adaptive"}})
+        jobs.wait_phase("Running")
+        jobs.report(after_rounds(30, 30))
+        eventually("the rounds are considered", lambda: jobs.status().get("planner", {}).get("round") == 2)
+        first.stop(signal.SIGKILL)
+
+        jobs.report(after_rounds(30, 30, 90))
+        start(operators, operator_kubeconfig, tmp_path).wait_leading()
+        eventually("engines regroup", lambda: jobs.status()["assignment"]["epoch"] == 2)
+        status = jobs.status()
+        assert status["assignment"]["baseline"] == {"tpSize": 1, "tpSizes": {"Short": 2}}
+        assert status["assignment"]["reason"].endswith("90 preemptions in a Short round, usually 30")
+        assert status["planner"]["round"] == 3
+        assert jobs.event_reasons().count("Regroup") == 1
+        jobs.report(after_rounds(30, 30, 90, appliedEpoch=2, tpSize=2))
+        eventually("the labels follow", lambda: jobs.worker_labels("longshore.dev/tp-size") == ["2", "2"])
 
     def test_a_job_deleted_while_no_operator_runs_goes_away_with_its_pods(
         self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
@@ -133,7 +160,8 @@ class TestRights:
         ("verb", "resource"),
         [
             ("get", "secrets"), ("list", "secrets"), ("patch", "secrets"), ("list", "configmaps"), ("patch", "nodes"),
-            ("patch", "pods"), ("create", "pods/exec"), ("update", "rljobs"), ("create", "rljobs"), ("get", "nodes"),
+            ("update", "pods"), ("patch", "pods/status"), ("create", "pods/exec"),
+            ("update", "rljobs"), ("create", "rljobs"), ("get", "nodes"),
             ("bind", "roles"), ("escalate", "roles"), ("delete", "persistentvolumeclaims"), ("create", "namespaces"),
         ],
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """What training runs are given: in which parts, on which replicas, in which order; and a plain run to compare with."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +23,12 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One update: each replica's parts, one `accumulate` each, and the denominator."""
+    """One update: each replica's parts, in order, one `accumulate` each, and the denominator."""
 
     parts: tuple[tuple[tuple[Sample, ...], ...], ...]
     denominator: float
+    sleepers: frozenset[int] = frozenset()
+    """Replicas that sleep until they are given their first part, and again between parts."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,17 @@ SOME_CLIPPED = replace(OPTIONS, max_grad_norm=2.0)
 BATCHES = tuple(tuple(make_samples(seed=seed)) for seed in range(3))
 
 
-def plan(num_replicas: int, seed: int) -> tuple[Step, ...]:
-    """Every batch shuffled, dealt out to replicas unevenly, and cut into parts at random."""
+def plan(num_replicas: int, seed: int, late: Collection[int] = (), idle: Collection[int] = ()) -> tuple[Step, ...]:
+    """Every batch shuffled, dealt out to replicas unevenly, and cut into parts at random.
+
+    Replicas that are `late` sleep at first and get one of the last samples each, `idle` ones nothing.
+    """
     rng = random.Random(seed)
-    return tuple(Step(_deal(batch, num_replicas, rng), count_tokens(batch)) for batch in BATCHES)
+    early = [replica for replica in range(num_replicas) if replica not in {*late, *idle}]
+    return tuple(
+        Step(_deal(batch, num_replicas, early, late, rng), count_tokens(batch), frozenset({*late, *idle}))
+        for batch in BATCHES
+    )
 
 
 def count_tokens(batch: Sequence[Sample]) -> float:
@@ -54,10 +63,15 @@ def count_tokens(batch: Sequence[Sample]) -> float:
     return float(sum(len(sample.response_tokens) for sample in batch))
 
 
-def _deal(batch: Sequence[Sample], num_replicas: int, rng: random.Random) -> tuple[tuple[tuple[Sample, ...], ...], ...]:
+def _deal(
+    batch: Sequence[Sample], num_replicas: int, early: Sequence[int], late: Collection[int], rng: random.Random
+) -> tuple[tuple[tuple[Sample, ...], ...], ...]:
     hands: list[list[Sample]] = [[] for _ in range(num_replicas)]
-    for sample in rng.sample(batch, len(batch)):
-        rng.choice(hands).append(sample)
+    shuffled = rng.sample(batch, len(batch))
+    for replica in late:
+        hands[replica].append(shuffled.pop())
+    for sample in shuffled:
+        hands[rng.choice(early)].append(sample)
     return tuple(tuple(_cut(hand, rng)) for hand in hands)
 
 
@@ -115,8 +129,8 @@ def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool) 
             module.double()
             assert trainer._reference is not None
             trainer._reference.module.double()
-            trainer._gradients.place(torch.device("cpu"))
         _accumulate(trainer, steps[0], world.rank)
+        trainer._accumulation.collect()
         gradients = {name: p.grad.numpy() / steps[0].denominator for name, p in module.named_parameters()}
         trainer.discard()
         norms = _train(trainer, steps, world.rank)
@@ -133,7 +147,7 @@ def train_megatron(world: World, model: Path, steps: Sequence[Step], double: boo
     gradients = {name: t.numpy() for name, t in trainer.reduced_gradients(steps[0].denominator).items()}
     trainer.discard()
     norms = _train(trainer, steps, replica)
-    return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights().items()})
+    return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()})
 
 
 def _train(trainer: Any, steps: Sequence[Step], replica: int) -> tuple[float, ...]:
@@ -146,7 +160,11 @@ def _train(trainer: Any, steps: Sequence[Step], replica: int) -> tuple[float, ..
 
 def _accumulate(trainer: Any, step: Step, replica: int) -> None:
     for part in step.parts[replica]:
+        if replica in step.sleepers:
+            trainer.sleep()
         trainer.accumulate(part)
+    if replica in step.sleepers:
+        trainer.sleep()
 
 
 def apart(one: Named, other: Named) -> float:

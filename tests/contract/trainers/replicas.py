@@ -75,7 +75,7 @@ def step(trainer: Trainer, parts: Sequence[Sequence[Sample]], options: TrainerOp
     sums = sum((trainer.accumulate(part) for part in parts), GradientSums())
     samples = [sample for part in parts for sample in part]
     report = trainer.update(step_denominator(samples, options))
-    return Outcome(sums, report, trainer.weights())
+    return Outcome(sums, report, dict(trainer.weights()))
 
 
 def world_step(
@@ -93,7 +93,7 @@ def _replica_step(
     for _ in range(num_steps):
         sums = trainer.accumulate(shares[world.rank])
         report = trainer.update(whole)
-    return Outcome(sums, report, trainer.weights())
+    return Outcome(sums, report, dict(trainer.weights()))
 
 
 def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:

@@ -100,6 +100,24 @@ def test_two_torch_replicas(double: bool, models: dict[Family, Path], expected: 
     assert_exact(whole(replicas), expected[family], double=double)
 
 
+@pytest.mark.parametrize(
+    ("late", "idle"), [((), ()), ((1, 2), ()), ((2,), (0,)), ((), (1, 2, 3))], ids=["even", "late", "one idle", "alone"]
+)
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_four_torch_replicas(
+    double: bool,
+    late: tuple[int, ...],
+    idle: tuple[int, ...],
+    models: dict[Family, Path],
+    expected: dict[Family, Trained],
+) -> None:
+    """Of which some sleep at first, and some get nothing at all."""
+    family = Family("llama", tied=False)
+    steps = plan(4, seed=8, late=late, idle=idle)
+    assert all(not step.parts[replica] for step in steps for replica in idle)
+    assert_exact(whole(kept_ranks(4).run(train_torch, models[family], steps, double)), expected[family], double=double)
+
+
 @each(*ONE_OF_EACH)
 @pytest.mark.parametrize("sizes", TWO_WAYS.values(), ids=TWO_WAYS)
 def test_one_megatron_replica_of_two_ranks(
@@ -133,6 +151,24 @@ def test_four_megatron_ranks(
     assert len(speakers) == num_replicas
     for trained in speakers:
         assert_exact(trained, expected[family], double=True)
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+@pytest.mark.parametrize(("late", "idle"), [((1,), ()), ((), (0,))], ids=["late", "idle"])
+@pytest.mark.parametrize("sizes", [ParallelSizes(tensor=2), ParallelSizes(pipeline=2)], ids=["TP2 DP2", "PP2 DP2"])
+def test_megatron_replicas_that_sleep(
+    sizes: ParallelSizes,
+    late: tuple[int, ...],
+    idle: tuple[int, ...],
+    double: bool,
+    models: dict[Family, Path],
+    expected: dict[Family, Trained],
+) -> None:
+    family = Family("qwen3", tied=True)
+    steps = plan(2, seed=9, late=late, idle=idle)
+    ranks = kept_ranks(4).run(train_megatron, models[family], steps, double, sizes)
+    for rank in (0, 2):
+        assert_exact(ranks[rank], expected[family], double=double)
 
 
 @pytest.mark.parametrize("mistake", [wrong_denominator, dropped_sample, doubled_sample])

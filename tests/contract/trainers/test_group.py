@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_pool import PublishedWeights
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.types import Weights
+from longshore_runtime.weights import checksum, combined_checksum
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(2)]
 TWO_BY_TWO = [Place(0, ())] * 4
 SIZES = ParallelSizes(tensor=2)
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(backend: TrainerBackend, stor
     trainers = TrainerGroup(TWO_BY_TWO, TrainerSpec(backend, OPTIONS, SIZES), "model", "output")
     kind = Kind(backend.lower(), storage / "model")
     alone = kind.start()
-    before = alone.weights()
+    before = dict(alone.weights())
 
     for version, batch in enumerate(BATCHES, start=1):
         update = trainers.begin()
@@ -84,10 +87,73 @@ def test_two_replicas_of_two_ranks_are_one_trainer(backend: TrainerBackend, stor
     trainers.stop()
 
 
-def published(trainers: TrainerGroup) -> Weights:
+def published(trainers: TrainerGroup) -> dict[str, Any]:
     """What engines would be given."""
-    weights: Weights = ray.get(trainers.weights(0).reference)
-    return weights
+    return fetched(trainers.weights(0))
+
+
+def fetched(weights: PublishedWeights) -> dict[str, Any]:
+    """All of it, as an engine sees it; its checksum is the one that was published."""
+    buckets = [ray.get(reference) for reference in weights.buckets]
+    assert combined_checksum(map(checksum, buckets)) == weights.checksum
+    together = {name: values for bucket in buckets for name, values in bucket.items()}
+    assert len(together) == sum(map(len, buckets)), "no parameter comes twice"
+    return together
+
+
+def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
+    """The second sleeps on while the first wakes and computes; a replica may get everything, or nothing."""
+    trainers = TrainerGroup([Place(0, ())] * 2, TrainerSpec(TrainerBackend.TORCH, OPTIONS), "model", "output")
+    kind = Kind("torch", storage / "model")
+    alone = kind.start()
+    before = dict(alone.weights())
+    assert (trainers.num_replicas, trainers.replicas_on({0}), trainers.pods_of(1)) == (2, (0, 1), (0,))
+
+    trainers.sleep()
+    trainers.wake([0])
+    update = trainers.begin()
+    for part in (BATCHES[0][:3], BATCHES[0][3:7]):
+        sums, _ = ray.get(trainers.give(update, 0, part), timeout=LIMIT_S)
+        assert sums.num_tokens == sum(len(sample.response_tokens) for sample in part)
+    trainers.sleep([0])
+    trainers.wake()
+    trainers.give(update, 1, BATCHES[0][7:])
+    trainers.end(update, verify=True)
+    by_the_first = trainers.begin()
+    trainers.give(by_the_first, 0, BATCHES[1])
+    trainers.end(by_the_first, verify=True)
+
+    for pending, batch in ((update, BATCHES[0]), (by_the_first, BATCHES[1])):
+        trained, expected = trainers.finish(pending), step(alone, [batch])
+        assert trained.gradient_difference is not None
+        assert trained.gradient_difference < 1e-4
+        assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
+        assert vars(trained.sums) == pytest.approx(vars(expected.sums), rel=1e-3, abs=1e-6)
+    assert_same_weights(kind, before, dict(alone.weights()), published(trainers))
+    unverified = trainers.train(BATCHES[0])
+    assert unverified.gradient_difference is None
+
+    corrupted = trainers.begin()
+    trainers.give(corrupted, 1, BATCHES[0][:5])
+    trainers.end(corrupted, verify=True, batch=BATCHES[0])  # Nobody was given the others.
+    assert max(ray.get(corrupted.differences, timeout=LIMIT_S)) > 1e-2
+    with pytest.raises(AssertionError, match="other tokens than those of the batch"):
+        trainers.finish(corrupted)
+    trainers.stop()
+
+
+def test_published_weights_come_in_buckets_and_outlive_the_trainers(storage: Path) -> None:
+    """Two tensor-parallel ranks gather them; an engine that joins later still gets them."""
+    spec = TrainerSpec(TrainerBackend.MEGATRON, OPTIONS, SIZES)
+    trainers = TrainerGroup(TWO_BY_TWO[:2], spec, "model", "output")
+    weights = trainers.weights(3, max_bucket_bytes=200_000)  # Too large to be sent along with an answer.
+    trainers.stop()
+    assert weights.policy_version == 3
+    assert len(weights.buckets) > 3
+    expected = dict(Kind("torch", storage / "model").start().weights())
+    actual = fetched(weights)
+    assert actual.keys() == expected.keys()
+    assert all(np.array_equal(actual[name], expected[name]) for name in expected)
 
 
 def test_a_checkpoint_of_another_backend_is_refused(storage: Path) -> None:

@@ -44,7 +44,7 @@ def one_step(
     trainer = start(model, world, sizes, **vars(options))
     idle = world.size > sizes.ranks_per_replica and sizes.replica(world.rank) == 0
     sums = GradientSums() if idle else trainer.accumulate(BATCHES[0])
-    return sums, trainer.update(100.0), trainer.weights()
+    return sums, trainer.update(100.0), dict(trainer.weights())
 
 
 @pytest.mark.parametrize("algorithm", [AlgorithmName.GRPO, AlgorithmName.GSPO])
@@ -109,11 +109,11 @@ def test_training_goes_on_under_other_sizes_as_if_nothing_had_happened(tied: Pat
 
 def test_a_gradient_that_is_not_finite_is_refused_before_it_does_harm(tied: Path) -> None:
     trainer = start(tied)
-    before = trainer.weights()
+    before = dict(trainer.weights())
     trainer.accumulate([replace(sample, advantage=float("inf")) for sample in BATCHES[0]])
     with pytest.raises(FloatingPointError, match=r"gradient norm of step 1 is .*lower algorithm\.learningRate"):
         trainer.update(100.0)
-    after = trainer.weights()
+    after = dict(trainer.weights())
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 

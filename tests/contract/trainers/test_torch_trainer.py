@@ -60,14 +60,14 @@ class PlainTrainer:
 def relative_distance(model: Path, name: AlgorithmName, options: TrainerOptions, error: float = 1.0) -> list[float]:
     """How far three steps end from those of the plain trainer: weights, then gradient norms."""
     trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options, name)
-    before = trainer.weights()
+    before = dict(trainer.weights())
     norms = []
     for batch in map(with_masks, BATCHES):
         expected_norm = plain.step(batch)
         trainer.accumulate(batch)
         norm = trainer.update(error * step_denominator(batch, options)).grad_norm
         norms.append(abs(norm - expected_norm) / expected_norm)
-    after = trainer.weights()
+    after = dict(trainer.weights())
     expected = {name: values.detach().numpy() for name, values in plain.policy.named_parameters()}
     moved = np.concatenate([(expected[name] - before[name]).ravel() for name in before])
     apart = np.concatenate([(expected[name] - after[name]).ravel() for name in before])
@@ -105,7 +105,7 @@ def test_the_gradient_is_divided_by_the_denominator(model: Path) -> None:
 
 def test_samples_without_advantage_have_no_gradient_without_kl(model: Path) -> None:
     trainer = TorchTrainer(model, without_kl(replace(OPTIONS, weight_decay=0.0)))
-    before = trainer.weights()
+    before = dict(trainer.weights())
     outcome = step(trainer, [[replace(sample, advantage=0.0) for sample in BATCHES[0]]])
     assert outcome.report.grad_norm == 0.0
     assert all(np.array_equal(before[name], outcome.weights[name]) for name in before)

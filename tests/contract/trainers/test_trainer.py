@@ -34,7 +34,7 @@ def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(
     cuts = sorted(rng.sample(range(1, len(MASKED)), 3))
     parts = [shuffled[start:end] for start, end in zip([0, *cuts], [*cuts, len(MASKED)], strict=True)]
     whole, streamed = kind.start(options), kind.start(options)
-    before = whole.weights()
+    before = dict(whole.weights())
     one, other = step(whole, [MASKED], options), step(streamed, parts, options)
     assert other.report.grad_norm == pytest.approx(one.report.grad_norm, rel=1e-4)
     assert vars(other.sums) == pytest.approx(vars(one.sums), rel=1e-3)
@@ -48,7 +48,7 @@ def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(
 def test_replicas_with_uneven_shares_equal_a_single_one(kind: Kind, name: AlgorithmName, share: int) -> None:
     options = options_of(name)
     single = kind.start(options)
-    before = single.weights()
+    before = dict(single.weights())
     step(single, [MASKED], options)
     expected = step(single, [MASKED], options)
     replicas = world_step(kind, [MASKED[share:], MASKED[:share]], num_steps=2, options=options)
@@ -71,7 +71,7 @@ def test_a_sample_without_loss_mask_tokens_changes_nothing_but_the_count(kind: K
     masked = [replace(sample, loss_mask=(False,) * len(sample.response_tokens)) for sample in SAMPLES[6:]]
     num_tokens = sum(len(sample.response_tokens) for sample in masked)
     without, beside = kind.start(), kind.start()
-    before = without.weights()
+    before = dict(without.weights())
     one, other = step(without, [SAMPLES[:6]]), step(beside, [SAMPLES[:6], masked])
     assert other.sums == one.sums + GradientSums(num_tokens=num_tokens)
     assert_same_weights(kind, before, one.weights, other.weights)
@@ -100,7 +100,7 @@ def test_the_denominator_changes_the_update(kind: Kind) -> None:
             trainer.accumulate(SAMPLES)
             trainer.update(denominator)
             denominator = 400.0
-        return {name: values.tolist() for name, values in trainer.weights().items()}
+        return {name: values.tolist() for name, values in trainer.weights()}
 
     assert weights(400.0) != weights(4_000.0)
 
@@ -109,7 +109,7 @@ def test_an_update_begins_anew(kind: Kind) -> None:
     trainer, other = kind.start(), kind.start()
     step(trainer, [SAMPLES[:4]])
     step(other, [SAMPLES[:4]])
-    before = other.weights()
+    before = dict(other.weights())
     other.accumulate(SAMPLES[8:])
     other.discard()
     one, same = step(trainer, [SAMPLES[4:8]]), step(other, [SAMPLES[4:8]])
@@ -134,23 +134,23 @@ def test_training_that_goes_on_from_a_checkpoint_equals_the_uninterrupted_one(ki
     resumed.load(tmp_path)
     train(resumed, batches[2:])
     assert versions == [1, 2, 3, 4, 1, 2, 3, 4]
-    expected, actual = uninterrupted.weights(), resumed.weights()
+    expected, actual = dict(uninterrupted.weights()), dict(resumed.weights())
     assert all(np.array_equal(expected[name], actual[name]) for name in expected), "bit by bit"
 
 
 def test_weights_are_copies(kind: Kind) -> None:
     trainer = kind.start()
-    before = trainer.weights()
+    before = dict(trainer.weights())
     kept = {name: values.copy() for name, values in before.items()}
     step(trainer, [SAMPLES])
     assert all(np.array_equal(before[name], kept[name]) for name in before)
-    assert any(not np.array_equal(trainer.weights()[name], kept[name]) for name in kept)
+    assert any(not np.array_equal(dict(trainer.weights())[name], kept[name]) for name in kept)
     assert all(values.dtype == np.float32 for values in before.values())
 
 
 def test_sleeping_between_steps_changes_nothing(kind: Kind) -> None:
     awake, drowsy = kind.start(), kind.start()
-    before = awake.weights()
+    before = dict(awake.weights())
     for trainer in (awake, drowsy):
         step(trainer, [SAMPLES])
     drowsy.sleep()

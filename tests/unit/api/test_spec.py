@@ -186,6 +186,14 @@ def test_a_running_job_is_suspended_before_its_strategy_or_batch_changes(changes
     assert from_api_server(changes | {"suspend": True}, old={"suspend": True}) == []
 
 
+def test_a_running_job_is_suspended_before_the_pods_of_its_trainer_change() -> None:
+    before, more = disaggregated(gpus=1), disaggregated(gpus=2)
+    assert from_api_server(before, old=before) == []
+    (error,) = from_api_server(more, old=before)
+    assert "trainerWorkers may change only while the job is suspended" in error
+    assert from_api_server(more | {"suspend": True}, old=before | {"suspend": True}) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "keeps_tokens", "is_pipelined", "repurposes"),
     [

@@ -80,6 +80,33 @@ def test_the_dashboard_shows_what_is_not_well_and_what_happened() -> None:
     assert "10:20:30 PodLost: worker 1 was lost" in shown
 
 
+REPURPOSED = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
+
+
+def repurposed(**report: object) -> History:
+    """A job half of whose GPUs train while the others sample."""
+    assignment = {"epoch": 2, "reason": REPURPOSED}
+    job = rljob({**REPORT, "tpSize": 2, **report}, assignment=assignment, gpus={"rollout": 4, "trainer": 4},
+                trainers={"desired": 2, "ready": 1})  # fmt: skip
+    return begin(job_view(job), 0.0)
+
+
+@pytest.mark.parametrize("figure", ["4 rollout / 4 trainer", "tensor-parallel size 2", REPURPOSED, "trainers 1/2"])
+def test_the_dashboard_shows_what_gpus_do_and_why(figure: str) -> None:
+    assert figure in drawn(dashboard(repurposed(), (), now_s=0.0))
+
+
+def test_an_assignment_that_was_refused_says_so() -> None:
+    history = repurposed(rejectedEpoch=2, rejectedReason="round 1 is over")
+    assert dict(summary.rows(history))["last assignment"] == f"{REPURPOSED} (refused: round 1 is over)"
+
+
+def test_the_first_assignment_and_pods_that_a_job_does_not_have_are_not_shown() -> None:
+    job = rljob(REPORT, assignment={"epoch": 1, "reason": "the job starts"})
+    shown = drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
+    assert "Assigned" not in shown and "trainers" not in shown
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_dashboard_fits_the_terminal(width: int) -> None:
     lines = drawn(dashboard(run_of(at_step(2), at_step(3), REPORT), (), now_s=5.0), width).splitlines()

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore.api.status import RLJobStatus
+from longshore.api.status import RLJobStatus, RuntimeStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
     Apply,
@@ -16,6 +17,7 @@ from longshore_operator.plan import (
     DeleteJob,
     DeletePod,
     Event,
+    LabelPod,
     OperatorConfig,
     Plan,
 )
@@ -58,6 +60,7 @@ class Cluster:
     manifests: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     job_deleted: bool = False
+    told_rejection: int = 0
     config: OperatorConfig = CONFIG
     _num_created: int = 0
 
@@ -67,7 +70,8 @@ class Cluster:
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
-        return Observed(pods=seen, children=dict(self.children), ray_token="t0ken", **more)
+        remembered = {"told_rejection": self.told_rejection, "ray_token": "t0ken"}
+        return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
     def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:
         return reconcile(self.job, self.observed(pods, **more), self.now, self.config)
@@ -108,10 +112,14 @@ class Cluster:
                     self.manifests["Pod", action.name] = action.manifest
             case DeletePod():
                 self.delete(action.name, action.uid)
+            case LabelPod():
+                self.label(action.name, action.uid, action.labels)
             case DeleteJob():
                 self.job_deleted = True
             case Event():
                 self.events.append(action)
+                if action.reason == "AssignmentRejected":
+                    self.told_rejection = self.status.assignment.epoch
 
     def _new_pod(self, manifest: dict[str, Any]) -> PodView:
         from longshore_operator.observed import pod_view
@@ -155,6 +163,17 @@ class Cluster:
             self.change(name, deleting=True, ready=False)
         else:
             del self.pods[name]
+
+    def label(self, name: str, uid: str, labels: dict[str, str]) -> None:
+        pod = self.pods.get(name)
+        if pod is not None and pod.uid == uid:
+            role, tp_size = labels.get(names.LABEL_ROLE, pod.role), labels.get(names.LABEL_TP_SIZE, pod.tp_size)
+            self.change(name, role=role, tp_size=tp_size)
+
+    def tell(self, runtime: RuntimeStatus) -> None:
+        """The coordinator reports, and the operator looks until nothing is left to do."""
+        self.status = self.status.model_copy(update={"runtime": runtime})
+        self.settle()
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)

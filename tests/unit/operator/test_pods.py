@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api import contract
-from longshore_operator.pods import coordinator_pod, reward_pod, worker_pod
+from longshore_operator.pods import coordinator_pod, reward_pod, trainer_pod, worker_pod
 from tests.unit.operator.model import CONFIG, make_job
 
 Pod = dict[str, Any]
@@ -39,7 +39,12 @@ def test_each_component_runs_its_own_command() -> None:
     ]
 
 
-@pytest.mark.parametrize("pod", all_pods(), ids=lambda pod: str(pod["metadata"]["name"]))
+def disaggregated_trainer() -> Pod:
+    job = make_job(placement="Disaggregated", trainerWorkers={"replicas": 2, "gpusPerPod": 8})
+    return trainer_pod(job, CONFIG, 3, 0, "10.0.0.9")
+
+
+@pytest.mark.parametrize("pod", [*all_pods(), disaggregated_trainer()], ids=lambda pod: str(pod["metadata"]["name"]))
 class TestEveryPod:
     def test_the_environment_is_the_contract(self, pod: Pod) -> None:
         env = environment(pod)

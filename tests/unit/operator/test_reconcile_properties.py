@@ -1,4 +1,5 @@
-"""Whatever happens to the pods, and however late the operator sees it, a job keeps its promises and settles."""
+"""Whatever happens to the pods, and however late the operator sees it, a job keeps its promises and settles; and
+whatever the coordinator tells, however late or often, no assignment asks for what it must not."""
 
 from dataclasses import replace
 
@@ -8,7 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
+from longshore.api.status import (
+    FINISHED_PHASES,
+    Phase,
+    RLJobStatus,
+    RoundKind,
+    RuntimeStatus,
+)
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.reconcile import reconcile
@@ -196,3 +203,123 @@ def test_any_observed_state_gives_one_plan_and_its_application_settles(
         cluster.settle(limit=60)
         cluster.pass_time(400)
     assert cluster.plan().actions == ()
+
+
+REPLICAS, GPUS_PER_POD = 4, 4
+POD_LOADS = st.fixed_dictionaries(
+    {
+        "pod": st.integers(0, REPLICAS),
+        "gpus": st.integers(0, GPUS_PER_POD),
+        "kv_capacity_tokens": st.sampled_from([1_000, 0]),
+        "running_tokens": st.integers(0, 1_000),
+    }
+)
+LOADS = st.fixed_dictionaries(
+    {
+        "projected_kv_peak_tokens": st.sampled_from([0, 500, 4_000]),
+        "pods": st.lists(POD_LOADS, min_size=1, max_size=REPLICAS + 1, unique_by=lambda load: int(load["pod"])),
+    }
+)
+ROUNDS = st.fixed_dictionaries(
+    {
+        "number": st.integers(0, 6),
+        "kind": st.sampled_from(RoundKind),
+        "fraction_finished": st.sampled_from([0.0, 0.2, 0.3, 0.5, 1.0]),
+        "load": st.none() | LOADS,
+    }
+)
+FINISHED_ROUNDS = st.fixed_dictionaries(
+    {
+        "number": st.integers(1, 30),
+        "kind": st.sampled_from(RoundKind),
+        "preemptions": st.sampled_from([0, 0, 0, 30, 90]),
+    }
+)
+TELEMETRY = st.fixed_dictionaries(
+    {
+        "attempt": st.integers(0, 4),
+        "step": st.integers(0, 6),
+        "round": st.none() | ROUNDS,
+        "recent_rounds": st.lists(FINISHED_ROUNDS, max_size=16),
+        "rejected_epoch": st.integers(0, 6),
+        "trainer_pods": st.lists(st.integers(0, REPLICAS), max_size=3),
+        "tp_size": st.integers(0, 4),
+        "tp_sizes": st.sampled_from([[], [1, 2, 4], [1, 2], [1], [2, 4], [0, 3]]),
+    }
+).map(RuntimeStatus.model_validate)
+
+
+class AnyTelemetry(RuleBasedStateMachine):
+    """Telemetry comes late, repeated, of other attempts, or not at all, while coordinator and operator restart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rollout = {"handover": "Streamed", "engine": {"parallelism": "Adaptive"}}
+        workers = {"replicas": REPLICAS, "gpusPerPod": GPUS_PER_POD}
+        self.cluster = Cluster(spec={"rollout": rollout, "workers": workers, "reward": {"pods": 0}})
+        self.cluster.settle()
+        self.told: list[RuntimeStatus] = []
+
+    @rule(telemetry=TELEMETRY, of_this_attempt=st.booleans())
+    def the_coordinator_tells(self, telemetry: RuntimeStatus, of_this_attempt: bool) -> None:
+        if of_this_attempt:
+            telemetry = telemetry.model_copy(update={"attempt": self.cluster.status.attempt})
+        self.told.append(telemetry)
+        self._arrives(telemetry)
+
+    @precondition(lambda self: self.told)
+    @rule(data=st.data())
+    def something_old_arrives(self, data: st.DataObject) -> None:
+        self._arrives(data.draw(st.sampled_from(self.told)))
+
+    @rule()
+    def a_new_attempt_starts(self) -> None:
+        self.cluster.delete("demo-coordinator")
+        self.cluster.settle()
+
+    @rule()
+    def the_operator_restarts_and_forgets(self) -> None:
+        self.cluster.children.clear()
+        self.cluster.told_rejection = 0
+
+    @rule()
+    def the_operator_looks_again(self) -> None:
+        before = self.cluster.status.assignment, self.cluster.status.planner
+        self.cluster.step()
+        assert (self.cluster.status.assignment, self.cluster.status.planner) == before, "nothing came in between"
+
+    def _arrives(self, telemetry: RuntimeStatus) -> None:
+        before = self.cluster.status.assignment
+        self.cluster.status = self.cluster.status.model_copy(update={"runtime": telemetry})
+        self.cluster.step()
+        after = self.cluster.status.assignment
+        if after == before:
+            return
+        assert after.epoch == before.epoch + 1
+        assert after.reason
+        if after.baseline != before.baseline:
+            assert set(after.baseline.tp_sizes.values()) <= set(telemetry.tp_sizes)
+        assert all(GPUS_PER_POD % size == 0 for size in after.baseline.tp_sizes.values())
+        overlay = after.overlay
+        if overlay is None or overlay == before.overlay:
+            return
+        assert telemetry.round is not None and telemetry.round.load is not None
+        assert overlay.attempt == telemetry.attempt == self.cluster.status.attempt
+        assert overlay.round == telemetry.round.number > telemetry.step
+        gpus = {load.pod: max(1, load.gpus) for load in telemetry.round.load.pods if load.pod < REPLICAS}
+        assert overlay.trainer_pods
+        assert set(overlay.trainer_pods) < gpus.keys(), "pods that sample, and one of them stays"
+        assert 2 * sum(gpus[pod] for pod in overlay.trainer_pods) <= sum(gpus.values())
+
+    @invariant()
+    def labels_follow_what_the_coordinator_of_this_attempt_acknowledged(self) -> None:
+        runtime, attempt = self.cluster.status.runtime, self.cluster.status.attempt
+        if runtime is None or runtime.attempt != attempt:
+            return
+        for pod in self.cluster.workers():
+            if pod.attempt == attempt and not pod.deleting:
+                assert pod.role == ("trainer" if pod.index in runtime.trainer_pods else "rollout")
+
+
+TestAnyTelemetry = AnyTelemetry.TestCase
+TestAnyTelemetry.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -109,7 +109,10 @@ class FakeRollout:
         self._unscored: list[AcceptedGroup] = []
         self._accepted: set[Draw] = set()
         self._ended = False
-        self._execute(self._policy.start_round(draining=draining, engines=(0, 1)).decision)
+        expected_kind = self._policy.next_kind(draining=draining)
+        start = self._policy.start_round(draining=draining, engines=(0, 1))
+        assert start.kind is expected_kind, "the kind of a round is known before it starts"
+        self._execute(start.decision)
         while not self._ended or self._unscored:
             self.before_each_event()
             if self._unscored and (not self._left or self._rng.random() < 0.5):

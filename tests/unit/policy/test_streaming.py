@@ -1,6 +1,7 @@
 """Whose sums hold which samples."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -8,132 +9,141 @@ from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.policy.streaming import SampleSums, StreamLedger, StreamSample, require_streamable, split
+from longshore.policy.streaming import MAX_PENDING_PARTS, Part, SampleSums, StreamLedger, StreamSample, split
+
+_PROMPT_TOKENS = 3
 
 
-def samples(*num_tokens: int, zero_variance: tuple[int, ...] = ()) -> list[StreamSample]:
+def group(draw: int, *num_tokens: int) -> list[StreamSample]:
     """Samples of these tokens, of which 3 are the prompt."""
     return [
-        StreamSample(ResponseId(Draw(0, index), 0), tokens - 3, tokens, has_gradient=index not in zero_variance)
+        StreamSample(ResponseId(Draw(0, draw), index), tokens - _PROMPT_TOKENS, tokens)
         for index, tokens in enumerate(num_tokens)
     ]
 
 
-def responses(*indices: int) -> list[ResponseId]:
-    return [ResponseId(Draw(0, index), 0) for index in indices]
+def ids(samples: Sequence[StreamSample]) -> tuple[ResponseId, ...]:
+    return tuple(sample.response for sample in samples)
 
 
-def test_each_replica_has_its_samples_and_the_rest_remains() -> None:
+def ledger_of(*groups: list[StreamSample]) -> StreamLedger:
     ledger = StreamLedger()
-    ledger.accept(samples(10, 20, 30, 40))
-    ledger.hand_over(0, responses(1))
-    ledger.hand_over(1, responses(3, 0))
-    assert ledger.done_by(0) == SampleSums(num_samples=1, num_loss_tokens=17, num_tokens=20)
-    assert ledger.done_by(1) == SampleSums(num_samples=2, num_loss_tokens=44, num_tokens=50)
-    assert ledger.done_by(2) == SampleSums()
-    assert [sample.response for sample in ledger.remaining] == responses(2)
-    assert [ledger.replica_of(response) for response in responses(0, 1, 2)] == [1, 0, None]
+    for one in groups:
+        ledger.accept(one)
+    return ledger
 
 
-def test_the_denominator_counts_zero_variance_samples_which_nobody_computes() -> None:
-    ledger = StreamLedger()
-    ledger.accept(samples(10, 20, 30, zero_variance=(1,)))
-    assert ledger.total == SampleSums(num_samples=3, num_loss_tokens=51, num_tokens=60)
-    assert [sample.response for sample in ledger.remaining] == responses(0, 2)
+def test_groups_go_in_order_to_the_awake_replica_that_has_least_to_do() -> None:
+    first, second, third = group(0, 10, 10), group(1, 50), group(2, 5)
+    ledger = ledger_of(first, second, third)
+    assert ledger.next_parts([1, 2]) == (Part(1, ids(first)), Part(2, ids(second)), Part(1, ids(third)))
+    assert ledger.done_by(1) == SampleSums(num_samples=3, num_loss_tokens=16, num_tokens=25)
+    assert [ledger.replica_of(one.response) for one in (*first, *second)] == [1, 1, 2]
+
+
+def test_a_replica_has_two_parts_in_hand_and_gets_another_when_one_is_computed() -> None:
+    groups = [group(number, 10) for number in range(4)]
+    ledger = ledger_of(*groups)
+    assert [part.responses for part in ledger.next_parts([0])] == [ids(groups[0]), ids(groups[1])]
+    assert ledger.next_parts([0]) == ()
+    ledger.computed(0)
+    assert ledger.next_parts([0]) == (Part(0, ids(groups[2])),)
+
+
+def test_nothing_goes_to_a_replica_that_sleeps() -> None:
+    assert ledger_of(group(0, 10)).next_parts([]) == ()
+
+
+def test_at_the_end_the_rest_goes_first_to_those_that_have_least_in_hand() -> None:
+    early, rest = group(0, 100), group(1, 50, 40, 30, 20)
+    ledger = ledger_of(early)
+    ledger.next_parts([0])
+    ledger.accept(rest)
+    assert ledger.last_parts([0, 1]) == (Part(0, ids(rest[3:])), Part(1, ids(rest[:3])))
+    assert ledger.last_parts([0, 1]) == ()
+
+
+def test_what_a_replica_has_computed_does_not_hold_its_share_of_the_rest_back() -> None:
+    ledger = ledger_of(group(0, 100))
+    ledger.next_parts([0])
+    ledger.computed(0)
+    rest = group(1, 50, 50)
+    ledger.accept(rest)
+    assert ledger.last_parts([0, 1]) == (Part(0, ids(rest[:1])), Part(1, ids(rest[1:])))
 
 
 def test_nothing_is_accepted_twice() -> None:
-    ledger = StreamLedger()
-    ledger.accept(samples(10))
     with pytest.raises(AssertionError, match="response 0-0-0 accepted twice"):
-        ledger.accept(samples(10))
+        ledger_of(group(0, 10), group(0, 10))
 
 
-def test_nothing_is_computed_twice() -> None:
-    ledger = StreamLedger()
-    ledger.accept(samples(10))
-    ledger.hand_over(0, responses(0))
-    with pytest.raises(AssertionError, match="response 0-0-0 is with replica 0"):
-        ledger.hand_over(1, responses(0))
-
-
-def test_nothing_is_computed_that_was_not_accepted() -> None:
-    with pytest.raises(AssertionError, match="response 0-0-0 was never accepted"):
-        StreamLedger().hand_over(0, responses(0))
-
-
-def test_a_lost_replica_gives_its_samples_back() -> None:
-    ledger = StreamLedger()
-    ledger.accept(samples(10, 20, 30))
-    ledger.hand_over(0, responses(2, 0))
-    ledger.hand_over(1, responses(1))
-    assert [sample.response for sample in ledger.replica_lost(0)] == responses(0, 2)
-    assert [sample.response for sample in ledger.remaining] == responses(0, 2)
+def test_a_lost_world_gives_everything_back() -> None:
+    first, second = group(0, 10, 20), group(1, 30)
+    ledger = ledger_of(first, second)
+    ledger.next_parts([0])
+    ledger.lost()
     assert ledger.done_by(0) == SampleSums()
-    assert ledger.replica_lost(0) == ()
-    ledger.hand_over(1, responses(0, 2))
-    assert ledger.done_by(1) == ledger.total
-
-
-def test_the_rest_goes_first_to_those_that_have_done_least() -> None:
-    ledger = StreamLedger()
-    ledger.accept(samples(100, 50, 40, 30, 20))
-    ledger.hand_over(0, responses(0))
-    shares = ledger.split_remaining([0, 1])
-    assert {replica: [sample.num_tokens for sample in share] for replica, share in shares.items()} == {
-        0: [20],
-        1: [50, 40, 30],
-    }
+    parts = ledger.last_parts([0, 1])
+    assert sorted(response for part in parts for response in part.responses) == sorted(ids([*first, *second]))
 
 
 def test_ties_go_to_the_lower_response_and_the_lower_replica() -> None:
-    shares = split(samples(10, 10, 10)[::-1], {1: 0, 0: 0})
-    assert {replica: [sample.response for sample in share] for replica, share in shares.items()} == {
-        0: responses(0, 2),
-        1: responses(1),
-    }
+    samples = [group(draw, 10)[0] for draw in range(3)]
+    assert split(samples[::-1], {1: 0, 0: 0}) == {0: (samples[0], samples[2]), 1: (samples[1],)}
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(4, 500), max_size=40), st.lists(st.integers(0, 2_000), min_size=1, max_size=6))
-def test_a_split_is_complete_and_even(num_tokens: list[int], done_tokens: list[int]) -> None:
-    remaining = samples(*num_tokens)
-    done = dict(enumerate(done_tokens))
-    shares = split(remaining, done)
-    assert sorted((sample for share in shares.values() for sample in share), key=lambda s: s.response) == remaining
-    load = {replica: done[replica] + sum(sample.num_tokens for sample in share) for replica, share in shares.items()}
+def test_a_split_is_complete_and_even(num_tokens: list[int], in_hand: list[int]) -> None:
+    samples = group(0, *num_tokens)
+    before = dict(enumerate(in_hand))
+    shares = split(samples, before)
+    assert sorted((one for share in shares.values() for one in share), key=lambda one: one.response) == samples
+    load = {replica: before[replica] + sum(one.num_tokens for one in share) for replica, share in shares.items()}
     for replica, share in shares.items():
         if share:
             assert load[replica] - share[-1].num_tokens <= min(load.values())
-    shuffled = random.Random(len(num_tokens)).sample(remaining, len(remaining))
-    assert split(shuffled, done) == shares
+    assert split(random.Random(len(num_tokens)).sample(samples, len(samples)), before) == shares
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(4, 500), min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_whatever_is_lost_the_sums_of_the_replicas_add_up_to_the_total(
-    num_tokens: list[int], rng: random.Random
+@given(
+    st.lists(st.lists(st.integers(4, 500), min_size=1, max_size=4), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_wakes_or_is_lost_every_sample_ends_in_the_sums_of_one_replica(
+    groups: list[list[int]], rng: random.Random
 ) -> None:
-    ledger = StreamLedger()
-    pending = samples(*num_tokens)
-    for _ in range(40):
-        if pending and rng.random() < 0.5:
-            ledger.accept([pending.pop()])
-        if ledger.remaining and rng.random() < 0.6:
-            ledger.hand_over(rng.randrange(3), [rng.choice(ledger.remaining).response])
-        if rng.random() < 0.1:
-            ledger.replica_lost(rng.randrange(3))
-    ledger.accept(pending)
-    for replica, share in ledger.split_remaining(range(3)).items():
-        ledger.hand_over(replica, [sample.response for sample in share])
-    assert ledger.remaining == ()
+    ledger, awake, in_hand = StreamLedger(), set[int](), dict.fromkeys(range(3), 0)
+    pending = [group(draw, *tokens) for draw, tokens in enumerate(groups)]
+    given_to: dict[ResponseId, int] = {}
+
+    def take(parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            assert not given_to.keys() & set(part.responses), "computed twice"
+            given_to.update(dict.fromkeys(part.responses, part.replica))
+            in_hand[part.replica] += 1
+
+    while pending:
+        match rng.randrange(5):
+            case 0 | 1:
+                ledger.accept(pending.pop())
+            case 2:
+                awake.add(rng.randrange(3))
+            case 3 if busy := [replica for replica, parts in in_hand.items() if parts]:
+                replica = rng.choice(busy)
+                ledger.computed(replica)
+                in_hand[replica] -= 1
+            case 4 if rng.random() < 0.2:
+                ledger.lost()
+                given_to.clear()
+                in_hand = dict.fromkeys(range(3), 0)
+        parts = ledger.next_parts(awake)
+        assert {part.replica for part in parts} <= awake
+        take(parts)
+        assert max(in_hand.values()) <= MAX_PENDING_PARTS
+    take(ledger.last_parts(range(3)))
     done = [ledger.done_by(replica) for replica in range(3)]
-    assert sum(sums.num_samples for sums in done) == ledger.total.num_samples == len(num_tokens)
-    assert sum(sums.num_tokens for sums in done) == ledger.total.num_tokens == sum(num_tokens)
+    assert len(given_to) == sum(sums.num_samples for sums in done) == ledger.total.num_samples == sum(map(len, groups))
+    assert sum(sums.num_tokens for sums in done) == ledger.total.num_tokens == sum(map(sum, groups))
     assert sum(sums.num_loss_tokens for sums in done) == ledger.total.num_loss_tokens
-
-
-def test_a_loss_that_needs_the_whole_batch_is_refused() -> None:
-    require_streamable("GRPO", needs_whole_batch=False)
-    with pytest.raises(ValueError, match=r"algorithm.name: ReinforcePlusPlus needs the whole batch"):
-        require_streamable("ReinforcePlusPlus", needs_whole_batch=True)

@@ -20,7 +20,7 @@ from longshore_runtime.rollout.events import (
     RewardEvent,
     Score,
 )
-from longshore_runtime.rollout.round_runner import RoundRunner
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, Progress, RoundRunner
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
 
 EVERYTHING = Admission()
@@ -59,7 +59,8 @@ class ScriptedEngines:
             self.running[engine][request.request_id] = (request, sum(len(run.tokens) for run in request.partial))
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
-        found = [self.running[engine].pop(key) for key in request_ids if key in self.running[engine]]
+        there = self.running.get(engine, {})
+        found = [there.pop(key) for key in request_ids if key in there]
         ended = [self._completion(request, done, FinishReason.ABORT) for request, done in found]
         self.pending.append(ResponsesEnded(engine, ended))
 
@@ -145,6 +146,24 @@ class ScriptedScorer:
         return GroupScored(draw, [Score(1.0 if draw in self.equal else reward, False) for reward in rewards])
 
 
+@dataclass
+class Observer:
+    """Remembers what a round told."""
+
+    groups: list[ScoredGroup] = field(default_factory=list)
+    fractions: list[float] = field(default_factory=list)
+    others: list[Event] = field(default_factory=list)
+
+    def progressed(self, progress: Progress) -> None:
+        self.fractions.append(progress.fraction_finished)
+
+    def trainable(self, group: ScoredGroup) -> None:
+        self.groups.append(group)
+
+    def happened(self, event: Event) -> None:
+        self.others.append(event)
+
+
 class StillClock:
     def now_s(self) -> float:
         return 0.0
@@ -164,7 +183,8 @@ def runner(
     engines: ScriptedEngines,
     policy: RoundPolicy,
     scorer: ScriptedScorer | None = None,
-    on_trainable: Callable[[ScoredGroup], None] = lambda group: None,
+    observer: "Observer | None" = None,
+    kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
 ) -> RoundRunner:
     events: queue.SimpleQueue[Event] = engines  # type: ignore[assignment]
     return RoundRunner(
@@ -174,8 +194,8 @@ def runner(
         events,
         request_of,
         StillClock(),
-        lambda progress: None,
-        on_trainable,
+        observer or Observer(),
+        kept,
     )
 
 

@@ -1,7 +1,11 @@
 """Where engines and trainers run."""
 
+from typing import Any
+
+import pytest
+
 from longshore.api.pods import Workers
-from longshore_runtime.places import Place, engine_places, trainer_places
+from longshore_runtime.places import Place, engine_places, possible_tp_sizes, trainer_places
 
 
 def test_engines_fill_pods_and_never_cross_one() -> None:
@@ -31,3 +35,27 @@ def test_the_ranks_of_a_trainer_replica_are_consecutive_and_lie_in_one_pod() -> 
 
 def test_pods_without_gpus_hold_one_trainer_replica_each_with_all_its_ranks() -> None:
     assert [place.worker for place in trainer_places(Workers(replicas=2, gpus_per_pod=0), None, 2)] == [0, 0, 1, 1]
+
+
+HEADS = {"num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_pod", "config", "configured", "sizes"),
+    [
+        (8, {}, 1, (1, 2, 4, 8)),
+        (8, HEADS, 1, (1, 2, 4)),  # 12 heads do not divide by 8
+        (8, {**HEADS, "num_attention_heads": 16}, 1, (1, 2, 4, 8)),  # two key-value heads are repeated
+        (8, {**HEADS, "num_attention_heads": 24, "num_key_value_heads": 3}, 1, (1,)),
+        (8, {**HEADS, "intermediate_size": 66}, 1, (1, 2)),
+        (6, HEADS, 2, (1, 2)),
+        (6, {**HEADS, "num_key_value_heads": 12, "intermediate_size": 96}, 3, (1, 2, 3)),
+        (4, {"text_config": HEADS}, 1, (1, 2, 4)),
+        (4, {"num_attention_heads": 2}, 1, (1, 2)),
+        (0, HEADS, 1, (1,)),
+    ],
+)
+def test_engines_can_have_sizes_that_fill_the_pods_and_split_the_model(
+    gpus_per_pod: int, config: dict[str, Any], configured: int, sizes: tuple[int, ...]
+) -> None:
+    assert possible_tp_sizes(Workers(gpus_per_pod=gpus_per_pod), config, configured) == sizes

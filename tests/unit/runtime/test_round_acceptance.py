@@ -8,7 +8,6 @@ import pytest
 from longshore.api.rollout import Admission, Strategy
 from longshore.policy.round_policy import RoundPolicy
 from longshore_runtime.errors import UserError
-from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import (
     EngineJoined,
     EngineLost,
@@ -19,6 +18,7 @@ from longshore_runtime.types import EngineStats
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     EVERYTHING,
+    Observer,
     ScriptedEngines,
     ScriptedScorer,
     build,
@@ -37,10 +37,10 @@ def test_every_group_of_the_batch_becomes_trainable_exactly_once(strategy: Strat
     engines = ScriptedEngines()
     draws = first_draws(9)
     scorer = ScriptedScorer(engines, {draws[0]: 20, draws[2]: 9}, equal={draws[1]}, failing={draws[3]})
-    trainable: list[ScoredGroup] = []
+    observer = Observer()
     policy = build(strategy, dynamic_sampling=dynamic_sampling)
-    result = runner(engines, policy, scorer, trainable.append).run({}, draining=False)
-    assert sorted(trainable, key=lambda group: group.draw) == list(result.groups)
+    result = runner(engines, policy, scorer, observer).run(draining=False)
+    assert sorted(observer.groups, key=lambda group: group.draw) == list(result.groups)
     assert len(result.groups) == 4
     assert {one.response for group in result.groups for one in group.responses} <= set(scorer.seen)
 
@@ -52,7 +52,7 @@ def test_a_group_whose_rewards_fail_is_replaced_whether_or_not_it_was_accepted(d
     victim, other, replacement = first_draws(3)
     scorer = ScriptedScorer(engines, {victim: 30}, failing={victim})
     policy = build(Strategy.SYNCHRONOUS, num_prompts=2, dynamic_sampling=dynamic_sampling)
-    result = runner(engines, policy, scorer).run({}, draining=False)
+    result = runner(engines, policy, scorer).run(draining=False)
     assert set(result.rejected) == {victim}
     assert {group.draw for group in result.groups} == {other, replacement}
     assert not any(engines.running.values())
@@ -62,7 +62,7 @@ def test_groups_without_spread_are_replaced_and_told_apart_from_the_batch() -> N
     engines = ScriptedEngines()
     flat = first_draws(1)[0]
     policy = build(Strategy.SYNCHRONOUS, num_prompts=2, dynamic_sampling=True)
-    result = runner(engines, policy, ScriptedScorer(engines, equal={flat})).run({}, draining=False)
+    result = runner(engines, policy, ScriptedScorer(engines, equal={flat})).run(draining=False)
     assert [group.draw for group in result.dropped] == [flat]
     assert result.end.zero_variance == (flat,)
     assert flat not in {group.draw for group in result.groups}
@@ -76,13 +76,13 @@ def test_rewards_that_come_after_the_cut_off_are_ignored(fails: bool) -> None:
     late = first_draws(1)[0]
     scorer = ScriptedScorer(engines, {late: 500}, failing={late} if fails else set(), reward=by_place)
     policy = build(Strategy.TAIL_BATCHING, num_prompts=2, dynamic_sampling=True)
-    result = runner(engines, policy, scorer).run({}, draining=False)
+    result = runner(engines, policy, scorer).run(draining=False)
     assert scorer.forgotten == [late]
     assert engines.steps < 500
     assert result.end.deferred == (late,)
     answer = engines.script[0][1]
     engines = ScriptedEngines(script=deque([(1, answer)]))
-    following = runner(engines, policy, ScriptedScorer(engines, reward=by_place)).run({}, draining=False)
+    following = runner(engines, policy, ScriptedScorer(engines, reward=by_place)).run(draining=False)
     assert len(following.groups) == 2
     assert following.rejected == {}
 
@@ -91,7 +91,7 @@ def test_a_round_in_which_no_group_has_spread_ends_the_job_with_a_sentence() -> 
     engines = ScriptedEngines()
     policy = build(Strategy.SYNCHRONOUS, num_prompts=1, dynamic_sampling=True)
     with pytest.raises(UserError, match=r"algorithm.dynamicSampling: 33 groups of one round had equal rewards"):
-        runner(engines, policy, ScriptedScorer(engines, equal=ALL_DRAWS)).run({}, draining=False)
+        runner(engines, policy, ScriptedScorer(engines, equal=ALL_DRAWS)).run(draining=False)
 
 
 def most_running(engines: ScriptedEngines, policy: RoundPolicy) -> list[int]:
@@ -104,7 +104,7 @@ def most_running(engines: ScriptedEngines, policy: RoundPolicy) -> list[int]:
         one_step()
 
     engines._step = step  # type: ignore[method-assign]
-    runner(engines, policy).run({}, draining=False)
+    runner(engines, policy).run(draining=False)
     return seen
 
 
@@ -150,7 +150,7 @@ def test_a_gate_delays_and_loses_nothing() -> None:
     for admission in (EVERYTHING, Admission(frontier_width=1, max_active_per_engine=1)):
         engines = ScriptedEngines()
         policy = build(Strategy.SYNCHRONOUS, admission=admission)
-        batches.append(runner(engines, policy).run({}, draining=False).groups)
+        batches.append(runner(engines, policy).run(draining=False).groups)
     rewards = [[sorted(one.reward for one in group.responses) for group in groups] for groups in batches]
     assert rewards[0] == rewards[1]
     assert [group.draw for group in batches[0]] == [group.draw for group in batches[1]]
@@ -158,7 +158,7 @@ def test_a_gate_delays_and_loses_nothing() -> None:
 
 def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
     engines = ScriptedEngines()
-    result = runner(engines, build(Strategy.TAIL_BATCHING)).run({}, draining=False)
+    result = runner(engines, build(Strategy.TAIL_BATCHING)).run(draining=False)
     accepted = [len(one.completion.tokens) for group in result.groups for one in group.responses]
     assert result.selection.overall.num_groups == 4
     assert result.selection.overall.accepted_tokens == sum(accepted) / len(accepted)

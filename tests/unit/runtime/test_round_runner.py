@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.api.status import RoundKind
-from longshore_runtime.errors import Interrupted, TrainerLost, UserError
+from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import (
     EngineJoined,
     EngineLost,
@@ -17,6 +17,7 @@ from longshore_runtime.rollout.events import (
 from longshore_runtime.types import FinishReason
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
+    Observer,
     ScriptedEngines,
     ScriptedScorer,
     build,
@@ -30,7 +31,7 @@ from tests.unit.runtime.scripted import (
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_a_round_ends_with_an_exact_scored_batch_and_idle_engines(strategy: Strategy) -> None:
     engines = ScriptedEngines()
-    result = runner(engines, build(strategy)).run({}, draining=False)
+    result = runner(engines, build(strategy)).run(draining=False)
     assert [len(group.responses) for group in result.groups] == [2] * 4
     assert all(one.reward == len(one.completion.tokens) for group in result.groups for one in group.responses)
     assert not any(engines.running.values())
@@ -38,8 +39,7 @@ def test_a_round_ends_with_an_exact_scored_batch_and_idle_engines(strategy: Stra
 
 def test_the_batch_does_not_depend_on_the_number_of_engines_when_all_is_accepted() -> None:
     batches = [
-        runner(ScriptedEngines(num_engines=n), build(Strategy.SYNCHRONOUS)).run({}, draining=False).groups
-        for n in (1, 3)
+        runner(ScriptedEngines(num_engines=n), build(Strategy.SYNCHRONOUS)).run(draining=False).groups for n in (1, 3)
     ]
     tokens = [[[one.completion.tokens for one in group.responses] for group in groups] for groups in batches]
     assert tokens[0] == tokens[1]
@@ -49,14 +49,14 @@ def test_the_batch_does_not_depend_on_the_number_of_engines_when_all_is_accepted
 @pytest.mark.parametrize("step", [1, 2, 5, 9])
 def test_what_ran_on_a_lost_engine_is_sampled_again_elsewhere(strategy: Strategy, step: int) -> None:
     engines = ScriptedEngines(script=deque([(step, EngineLost(1, "pod killed"))]))
-    result = runner(engines, build(strategy)).run({}, draining=False)
+    result = runner(engines, build(strategy)).run(draining=False)
     assert [len(group.responses) for group in result.groups] == [2] * 4
 
 
 def test_without_any_engine_the_round_waits_for_one_to_return() -> None:
     script: deque[tuple[int, Event]] = deque([(2, EngineLost(0, "pod killed")), (30, EngineJoined(0))])
     engines = ScriptedEngines(num_engines=1, script=script)
-    result = runner(engines, build(Strategy.TAIL_BATCHING)).run({}, draining=False)
+    result = runner(engines, build(Strategy.TAIL_BATCHING)).run(draining=False)
     assert engines.steps > 30
     assert len(result.groups) == 4
 
@@ -65,7 +65,7 @@ def test_a_group_without_reward_is_replaced_and_counted() -> None:
     engines = ScriptedEngines()
     policy = build(Strategy.SYNCHRONOUS)
     victim = first_draws(1)[0]
-    result = runner(engines, policy, ScriptedScorer(engines, failing={victim})).run({}, draining=False)
+    result = runner(engines, policy, ScriptedScorer(engines, failing={victim})).run(draining=False)
     assert result.rejected == {victim: "reward Maths raised ZeroDivisionError"}
     assert len(result.groups) == 4
     assert victim not in {group.draw for group in result.groups}
@@ -75,16 +75,16 @@ def test_a_reward_that_raises_fails_the_job_when_asked_to() -> None:
     engines = ScriptedEngines()
     scorer = ScriptedScorer(engines, failing=set(first_draws(1)), is_fatal=True)
     with pytest.raises(UserError, match="reward Maths raised"):
-        runner(engines, build(Strategy.SYNCHRONOUS), scorer).run({}, draining=False)
+        runner(engines, build(Strategy.SYNCHRONOUS), scorer).run(draining=False)
 
 
 def test_partial_responses_continue_from_their_tokens_in_the_next_round() -> None:
     policy = build(Strategy.PARTIAL_ROLLOUT)
     engines = ScriptedEngines()
-    first = runner(engines, policy).run({}, draining=False)
+    first = runner(engines, policy).run(draining=False)
     partial = {r: one for r, one in first.kept.items() if one.finish_reason is FinishReason.ABORT and one.tokens}
     assert partial
-    second = runner(engines, policy).run(first.kept, draining=False)
+    second = runner(engines, policy, kept=first.kept).run(draining=False)
     trained = {one.response: one.completion for group in second.groups for one in group.responses}
     continued = partial.keys() & trained.keys()
     assert continued
@@ -97,7 +97,7 @@ def test_long_rounds_spread_and_are_accepted_whole() -> None:
     policy = build(Strategy.TAIL_BATCHING)
     kinds = []
     for _ in range(5):
-        result = runner(ScriptedEngines(), policy).run({}, draining=False)
+        result = runner(ScriptedEngines(), policy).run(draining=False)
         kinds.append(result.end.kind)
     assert kinds == [RoundKind.SHORT] * 4 + [RoundKind.LONG]
 
@@ -105,13 +105,16 @@ def test_long_rounds_spread_and_are_accepted_whole() -> None:
 def test_a_stop_request_ends_the_round_at_once() -> None:
     engines = ScriptedEngines(script=deque([(3, StopRequested())]))
     with pytest.raises(Interrupted):
-        runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+        runner(engines, build(Strategy.SYNCHRONOUS)).run(draining=False)
 
 
-def test_a_lost_trainer_ends_the_round_at_once() -> None:
-    engines = ScriptedEngines(script=deque([(3, TrainerGone("a trainer replica is gone"))]))
-    with pytest.raises(TrainerLost):
-        runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+def test_a_lost_trainer_is_told_and_the_round_goes_on() -> None:
+    gone = TrainerGone("a trainer replica is gone")
+    observer = Observer()
+    engines = ScriptedEngines(script=deque([(3, gone)]))
+    result = runner(engines, build(Strategy.SYNCHRONOUS), observer=observer).run(draining=False)
+    assert observer.others == [gone]
+    assert len(result.groups) == 4
 
 
 def test_an_engine_that_is_lost_again_and_again_ends_the_attempt() -> None:
@@ -120,19 +123,19 @@ def test_an_engine_that_is_lost_again_and_again_ends_the_attempt() -> None:
         script += [(step, EngineLost(0, "out of memory")), (step + 1, EngineJoined(0))]
     engines = ScriptedEngines(num_engines=1, script=script, together=True)
     with pytest.raises(RuntimeError, match="engine 0 was lost 5 times in a row: out of memory"):
-        runner(engines, build(Strategy.SYNCHRONOUS)).run({}, draining=False)
+        runner(engines, build(Strategy.SYNCHRONOUS)).run(draining=False)
 
 
 def test_a_reward_that_fails_for_every_sample_does_not_go_on_for_ever() -> None:
     engines = ScriptedEngines()
     with pytest.raises(UserError, match=r"reward: \d+ groups of one round had none; the last: reward Maths"):
-        runner(engines, build(Strategy.SYNCHRONOUS), ScriptedScorer(engines, failing=ALL_DRAWS)).run({}, draining=False)
+        runner(engines, build(Strategy.SYNCHRONOUS), ScriptedScorer(engines, failing=ALL_DRAWS)).run(draining=False)
 
 
 def test_a_round_that_carried_over_responses_complete_launches_nothing() -> None:
     policy = build(Strategy.PARTIAL_ROLLOUT)
     engines = ScriptedEngines(together=True)
-    first = runner(engines, policy).run({}, draining=False)
-    second = runner(engines, policy).run(first.kept, draining=False)
+    first = runner(engines, policy).run(draining=False)
+    second = runner(engines, policy, kept=first.kept).run(draining=False)
     assert second.num_launched == 0
     assert [len(group.responses) for group in second.groups] == [2] * 4

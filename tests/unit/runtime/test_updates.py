@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from longshore.api import contract
-from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
+from longshore.api.algorithm import Algorithm, AlgorithmName
 from longshore.api.names import Component
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import TrainerBackend
@@ -30,28 +30,12 @@ from longshore_runtime.types import (
     PromptRecord,
     Sample,
     TokenRun,
-    TrainerOptions,
     TrainResult,
     Weights,
 )
+from tests.contract.trainers.replicas import OPTIONS
 
 ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)
-OPTIONS = TrainerOptions(
-    learning_rate=1e-3,
-    warmup_steps=0,
-    weight_decay=0.0,
-    max_grad_norm=1.0,
-    clip_low=0.2,
-    clip_high=0.2,
-    objective=OBJECTIVES[AlgorithmName.GRPO],
-    importance_sampling=ImportanceSampling.CLIPPED,
-    importance_cap=2.0,
-    max_response_tokens=64,
-    kl_coefficient=0.0,
-    temperature=1.0,
-    max_tokens_per_micro_batch=64,
-    seed=0,
-)
 PROMPTS = {index: PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(8)}
 ARRIVAL = (4, 0, 5, 2, 1, 3)
 """Rows in the order in which their groups become trainable."""
@@ -102,7 +86,7 @@ class OneReplica:
         update.samples += samples
         update.passes.append(self.trainer.accumulate(samples))
 
-    def end(self, update: PendingUpdate) -> None:
+    def end(self, update: PendingUpdate, *, verify: bool = False) -> None:
         self.calls.append(("step",))
         update.denominator = step_denominator(update.samples, OPTIONS)
         update.steps.append(self.trainer.update(update.denominator))
@@ -141,7 +125,7 @@ class Step:
 
     def weights(self) -> dict[str, list[float]]:
         """Of the trainer."""
-        return {name: values.tolist() for name, values in self.trainers.trainer.weights().items()}
+        return {name: values.tolist() for name, values in self.trainers.trainer.weights()}
 
 
 @pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])
@@ -230,7 +214,7 @@ def alone(updates: Sequence[Sequence[Sample]]) -> Weights:
     for samples in updates:
         trainer.accumulate(samples)
         trainer.update(step_denominator(samples, OPTIONS))
-    return trainer.weights()
+    return dict(trainer.weights())
 
 
 def test_an_update_that_is_begun_behind_another_waits_for_its_optimizer_step(trainers: TrainerGroup) -> None:
@@ -246,6 +230,6 @@ def test_an_update_that_is_begun_behind_another_waits_for_its_optimizer_step(tra
     assert (early.update.policy_version, late.update.policy_version) == (1, 2)
     assert early.sums.num_tokens == sum(len(sample.response_tokens) for sample in first)
     assert late.sums.num_tokens == sum(len(sample.response_tokens) for sample in second)
-    published = ray.get(trainers.weights(2).reference)
+    (published,) = ray.get(list(trainers.weights(2).buckets))
     expected = alone([first, second])
     assert all(np.array_equal(published[name], expected[name]) for name in expected)

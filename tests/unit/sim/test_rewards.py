@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.sim.profile import JudgePoint
 from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardStage, Scoring
 
 
@@ -63,3 +65,16 @@ def test_what_is_not_scored_yet_teaches_nothing() -> None:
 def test_prompts_belong_to_tasks_in_turn() -> None:
     mixed = MixedRewards((MathsRewards(1.0), JudgeRewards(per_sample_s=2.0, per_token_s=0.1)))
     assert [mixed.reward_s(scoring(prompt), None) for prompt in range(3)] == [1.0, 12.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("points", "seconds"),
+    [(((64, 0.3), (256, 0.3), (1024, 0.3)), 0.3), (((100, 0.6), (1100, 1.6)), 2.5), (((64, 0.7),), 0.7)],
+)
+def test_a_measured_judge_takes_what_the_line_through_its_measurements_says(
+    points: tuple[tuple[int, float], ...], seconds: float
+) -> None:
+    judge = JudgeRewards.measured(
+        [JudgePoint(function="taste", question_tokens=tokens, seconds=taken) for tokens, taken in points]
+    )
+    assert judge.reward_s(scoring(0, num_tokens=2000), None) == pytest.approx(seconds)

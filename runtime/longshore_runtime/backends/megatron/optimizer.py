@@ -71,7 +71,7 @@ class DistributedAdamW:
         for owned in self._owned:
             if owned.parameter is parameter and (state := self._optimizer.state.get(owned.part)):
                 whole[owned.where] = state[moment]
-        return self._add_up(whole).view_as(parameter)
+        return self.add_up(whole).view_as(parameter)
 
     def whole_gradient(self, parameter: Tensor) -> Tensor:
         """The reduced gradient of this rank's shard of a parameter: a collective call of its data-parallel ranks."""
@@ -80,7 +80,12 @@ class DistributedAdamW:
             if owned.parameter is parameter:
                 assert owned.part.grad is not None, "reduce comes first"
                 whole[owned.where] = owned.part.grad
-        return self._add_up(whole).view_as(parameter)
+        return self.add_up(whole).view_as(parameter)
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Replace values by their sum over the data-parallel ranks (context-parallel ones included), in place."""
+        dist.all_reduce(values, group=self._model.dp_cp_group)
+        return values
 
     def restore(self, moments: dict[str, dict[Tensor, Tensor]], num_steps: int) -> None:
         """Put moments, by parameter, in place; each rank keeps what it owns."""
@@ -113,7 +118,3 @@ class DistributedAdamW:
             squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
         dist.all_reduce(squares, group=self._optimizer.get_grad_stats_parallel_group())
         return squares.sqrt().item()
-
-    def _add_up(self, values: Tensor) -> Tensor:
-        dist.all_reduce(values, group=self._model.dp_cp_group)
-        return values

@@ -1,22 +1,26 @@
 """Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from megatron.core import parallel_state
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
 from longshore_runtime.backends.losses import sample_losses
 from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
 from longshore_runtime.backends.megatron.cpu import on_device
+from longshore_runtime.backends.megatron.memory import GradientMemory, WeightMemory
 from longshore_runtime.backends.megatron.model import ShardedModel, data_parallel
 from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAdamW
 from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
@@ -25,17 +29,18 @@ from longshore_runtime.backends.megatron.weights import gather, shards
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 
 _OPTIMIZER_DIRECTORY = "optimizer"
 _STATE_FILE = "trainer.pt"
+_HOST = torch.device("cpu")
 
 
 class MegatronTrainer:
     """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
-    All ranks of a replica call each method together, `accumulate` with the same samples; all ranks of the world call
-    `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
+    All ranks of a replica call each method together, `accumulate` and `compare` with the same samples; all ranks of the
+    world call `compare`, `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
     """
 
     def __init__(
@@ -65,22 +70,42 @@ class MegatronTrainer:
             self._reference = self._load_model(config, dtype) if options.kl_coefficient > 0 else None
             self._data_parallel = data_parallel(self._model)
             self._optimizer = DistributedAdamW(self._data_parallel, options)
+        self._accumulation = Accumulation(
+            GradientMemory(self._data_parallel), self._device, offloads=options.offload_gradients
+        )
+        self._weights = WeightMemory(self._data_parallel, self._device)
         self._policy_version = 0
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
+        self.wake()
         left_out = [sample for sample in samples if not sample.num_loss_tokens]
         silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
         trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
         sums = GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in left_out))
         with self._computing():
             sums += self._pass_over(silent, backward=False)
-            sums += self._pass_over(trained, backward=True)
+            if trained:
+                self._accumulation.open()
+                sums += self._pass_over(trained, backward=True)
+                self._accumulation.added()
         return from_last_stage(sums)
+
+    def compare(self, samples: Sequence[Sample], denominator: float) -> float:
+        """All ranks together: the gradients, added up over replicas, against those of one pass over all samples."""
+        self.wake()
+        in_loss = [sample for sample in samples if sample.num_loss_tokens]
+        with self._computing():
+            return self._accumulation.difference(
+                lambda: self._pass_over(in_loss, backward=True), self._optimizer.add_up, denominator
+            )
 
     def update(self, denominator: float) -> UpdateReport:
         """All ranks together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
+        self.wake()
+        self._accumulation.collect()
+        self._optimizer.move_state(self._device)
         options, version = self._options, self._policy_version + 1
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
@@ -92,18 +117,22 @@ class MegatronTrainer:
         self._policy_version = version
         return UpdateReport(norm, learning_rate, version)
 
-    def weights(self) -> Weights:
-        """Current weights by Hugging Face name (tied ones once) on the replica's first rank, nothing on the others."""
-        return {name: tensor.float().numpy() for name, tensor in self.named_weights().items()}
+    def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """Current weights by Hugging Face name (tied ones once), gathered one by one on the replica's first rank."""
+        for name, tensor in self.named_weights():
+            yield name, tensor.float().numpy()
 
     def save(self, directory: Path) -> None:
         """Weights and tokenizer (Hugging Face format), moments by the same names, policy version and random state.
 
         All ranks of the world call it; its first rank writes.
         """
-        weights = self.named_weights()
-        moments = {moment: self._gathered_moment(moment) for moment in MOMENTS}
-        if self._world.rank != 0:
+        first = self._world.rank == 0
+        weights = {name: tensor for name, tensor in self.named_weights() if first}
+        moments = {
+            moment: {name: tensor for name, tensor in self._gathered_moment(moment) if first} for moment in MOMENTS
+        }
+        if not first:
             return
         write_model(self._directory, directory, weights)
         for moment, tensors in moments.items():
@@ -115,6 +144,7 @@ class MegatronTrainer:
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
+        self.wake()
         self._copy_weights(self._model, TensorFiles(directory))
         state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
         parameters = dict(self._model.named_parameters())
@@ -123,41 +153,41 @@ class MegatronTrainer:
             files = TensorFiles(directory / _OPTIMIZER_DIRECTORY / moment)
             moments[moment] = {parameters[name]: shard for name, shard in shards(self._model.architecture, files.read)}
         self._optimizer.restore(moments, state["policy_version"])
+        self._optimizer.move_state(_HOST)
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])
         self.discard()
 
     def discard(self) -> None:
         """Drop accumulated gradients."""
-        self._data_parallel.zero_grad_buffer()
+        self._accumulation.drop()
 
     def sleep(self) -> None:
-        """Move everything to the host; gradients must have been used or discarded. Nothing to do on the CPU."""
+        """Move everything to the host."""
+        self._accumulation.keep()
+        self._weights.offload()
+        self._optimizer.move_state(_HOST)
+        self._move_reference(_HOST)
         if self._device.type == "cuda":
-            for buffer in self._data_parallel.buffers:
-                buffer.offload_to_cpu()
-            self._move_rest(torch.device("cpu"))
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Undo `sleep`."""
-        if self._device.type == "cuda":
-            for buffer in self._data_parallel.buffers:
-                buffer.reload_from_cpu()
-            self._move_rest(self._device)
+        """Bring the weights back; gradients and the optimizer's state come when they are needed."""
+        self._weights.reload()
+        self._move_reference(self._device)
 
-    def named_weights(self) -> dict[str, Tensor]:
-        """What `weights` returns, in the precision of the trainer."""
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What `weights` yields, in the precision of the trainer; a sleeping rank needs memory for one at a time."""
         parameters = dict(self._model.named_parameters())
-        with on_device(self._device):
-            return gather(self._model.architecture, lambda name: parameters[name].detach())
+        return self._gathered(lambda name: self._weights.shard(parameters[name]))
 
     def reduced_gradients(self, denominator: float) -> dict[str, Tensor]:
-        """Take the place of `update` up to the step: the gradients by Hugging Face name, as `weights` returns them."""
+        """Take the place of `update` up to the step: the gradients by Hugging Face name, as `weights` yields them."""
+        self._accumulation.collect()
         with on_device(self._device):
             self._optimizer.reduce(denominator)
-            parameters = dict(self._model.named_parameters())
-            return gather(self._model.architecture, lambda name: self._optimizer.whole_gradient(parameters[name]))
+        parameters = dict(self._model.named_parameters())
+        return dict(self._gathered(lambda name: self._optimizer.whole_gradient(parameters[name])))
 
     def _is_silent(self, sample: Sample) -> bool:
         """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
@@ -206,10 +236,12 @@ class MegatronTrainer:
             parameters.pop(name).copy_(shard)
         assert not parameters, f"without a mapping: {sorted(parameters)}"
 
-    def _gathered_moment(self, moment: str) -> dict[str, Tensor]:
+    def _gathered_moment(self, moment: str) -> Iterator[tuple[str, Tensor]]:
         parameters = dict(self._model.named_parameters())
-        with on_device(self._device):
-            return gather(self._model.architecture, lambda name: self._optimizer.whole_moment(moment, parameters[name]))
+        return self._gathered(lambda name: self._optimizer.whole_moment(moment, parameters[name]))
+
+    def _gathered(self, shard: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+        return gather(self._model.architecture, shard, self._device)
 
     def _computing(self) -> AbstractContextManager[object]:
         stack = ExitStack()
@@ -217,7 +249,6 @@ class MegatronTrainer:
         stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"))
         return stack
 
-    def _move_rest(self, device: torch.device) -> None:
-        self._optimizer.move_state(device)
+    def _move_reference(self, device: torch.device) -> None:
         if self._reference is not None:
             self._reference.to(device)

@@ -21,24 +21,25 @@ def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterato
         yield entry.megatron, entry.layout.shards(whole, tensor.size())[tensor.rank()]
 
 
-def gather(architecture: Architecture, shard: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """The whole tensors that `shard` returns the parts of, on the host: a collective call of all ranks.
+def gather(
+    architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """The whole tensors that `shard` returns the parts of, one after the other, on the host.
 
-    On the first rank of each replica; the others get nothing, because a copy per rank might not fit the host.
+    All ranks of a replica iterate to the end together; the first alone gets anything, since a copy per rank might not
+    fit the host. `device` is that of the parts.
     """
     stage, num_stages = _stage()
     first = parallel_state.get_tensor_model_parallel_rank() + parallel_state.get_context_parallel_rank() == 0
-    result: dict[str, Tensor] = {}
     for owner in range(num_stages):
         for entry in stage_entries(architecture, owner, num_stages):
             if entry.duplicate:
                 continue
             tensors = _whole(entry, shard(entry.megatron)) if stage == owner else []
-            received = _to_first_stage(tensors, owner) if first else []
+            received = _to_first_stage(tensors, owner, device) if first else []
             if first and stage == 0:
-                host = [tensor.to("cpu", copy=True) for tensor in received]
-                result.update(zip(entry.hf, host, strict=True))
-    return result
+                for name, tensor in zip(entry.hf, received, strict=True):
+                    yield name, tensor.to("cpu", copy=True)
 
 
 def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
@@ -48,7 +49,7 @@ def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
     return [tensor.contiguous() for tensor in entry.layout.whole(parts)]
 
 
-def _to_first_stage(tensors: list[Tensor], owner: int) -> list[Tensor]:
+def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> list[Tensor]:
     """What the owner has, on the first stage."""
     stage, _ = _stage()
     if owner == 0 or stage not in (0, owner):
@@ -62,7 +63,6 @@ def _to_first_stage(tensors: list[Tensor], owner: int) -> list[Tensor]:
         return []
     source, described = dist.get_global_rank(group, owner), list[Any]([None])
     dist.recv_object_list(described, source, group=group)
-    device = torch.cuda.current_device()
     received = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in described[0]]
     for tensor in received:
         dist.recv(tensor, source, group=group)

@@ -1,5 +1,6 @@
 """A judge in this process, on a model that shares its GPU with the actor."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ class StreamedJudge:
 
     def __init__(self, options: StreamedJudgeOptions) -> None:
         """Load model and tokenizer; raises JudgeSetupError."""
+        self._on_gpu = options.accelerator
         device = torch.device("cuda" if options.accelerator else "cpu")
         stream = StreamOptions(reserved_bytes=options.reserved_bytes, max_batch=options.max_batch)
         try:
@@ -48,6 +50,27 @@ class StreamedJudge:
         except torch.OutOfMemoryError as error:
             raise NoReplyYet("the GPU has less memory left than judge.gpuMemory reserves") from error
         return [self._tokenizer.decode(reply, skip_special_tokens=True) for reply in replies]
+
+    def measure(self, question_tokens: int, reply_tokens: int) -> tuple[float, int | None]:
+        """Seconds that a question and a reply of such lengths take, and the most GPU memory that was held meanwhile.
+
+        Raises NoReply or NoReplyYet as `complete` does.
+        """
+        assert self._model is not None, "it was closed"
+        if question_tokens + reply_tokens > self._model.max_context_tokens:
+            raise NoReply("the question exceeds the context of the judge's model")
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        token = self._tokenizer.eos_token_id or 0
+        started_s = time.monotonic()
+        try:
+            self._model.generate([[token] * question_tokens], reply_tokens, stop=())
+        except ValueError as error:
+            raise NoReply(str(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise NoReplyYet("the GPU has less memory left than judge.gpuMemory reserves") from error
+        elapsed_s = time.monotonic() - started_s
+        return elapsed_s, torch.cuda.max_memory_allocated() if self._on_gpu else None
 
     def close(self) -> None:
         """Give the weights up."""

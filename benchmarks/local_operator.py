@@ -1,0 +1,56 @@
+"""Stands for the operator where there is no API server: what the coordinator tells goes to the operator's own decision,
+and what that asks goes into the driver's events. Nothing is decided here.
+"""
+
+import queue
+from collections.abc import Callable
+from typing import Final
+
+from longshore.api.rljob import RLJob
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import Assignment, RLJobStatus, RuntimeStatus
+from longshore_operator.elasticity import assign
+from longshore_operator.lifecycle import Progress
+from longshore_runtime.rollout.events import AssignmentChanged, Event
+
+ATTEMPT: Final = 1
+"""The coordinator of a benchmark does not start twice."""
+
+
+class LocalOperator:
+    """Implements `StatusSink` and `Assignments`, in the thread that reports."""
+
+    def __init__(
+        self,
+        spec: RLJobSpec,
+        events: "queue.SimpleQueue[Event]",
+        on_assigned: Callable[[Assignment], None] = lambda assignment: None,
+    ) -> None:
+        self._job = RLJob(spec=spec)
+        self._events = events
+        self._on_assigned = on_assigned
+        self._progress = Progress(
+            attempt=ATTEMPT, failures=0, phase=None, start_time=None, restart_time=None, completion_time=None
+        )
+        self._write(RuntimeStatus(attempt=ATTEMPT))
+
+    def report(self, status: RuntimeStatus) -> None:
+        before = self.newest()
+        self._write(status)
+        if self.newest().epoch > before.epoch:
+            self._on_assigned(self.newest())
+            self._events.put(AssignmentChanged(self.newest()))
+
+    def newest(self) -> Assignment:
+        return self._job.status.assignment
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+    def _write(self, runtime: RuntimeStatus) -> None:
+        told = self._job.model_copy(update={"status": self._job.status.model_copy(update={"runtime": runtime})})
+        decided = assign(told, self._progress)
+        status: RLJobStatus = told.status.model_copy(
+            update={"assignment": decided.assignment, "planner": decided.planner}
+        )
+        self._job = told.model_copy(update={"status": status})

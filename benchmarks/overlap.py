@@ -1,0 +1,270 @@
+"""Periods of training that tell when the trainers computed what: how much of it was done while the round still ran."""
+
+import queue
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.local_operator import ATTEMPT, LocalOperator
+from benchmarks.period import Step, figures_of
+from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import Assignment, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.policy.draws import DrawCursor
+from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.presets import round_policy
+from longshore.policy.round_policy import BatchShape
+from longshore_runtime.clock import Clock
+from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.round_runner import Progress
+from longshore_runtime.run_state import RunState
+from longshore_runtime.running_step import RunningStep
+from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.samples import shares
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.training import Parts
+from longshore_runtime.types import GradientSums, Sample
+
+KnownLengths = defaultdict[RoundKind, LengthDistribution]
+
+_LATE_S: Final = 60.0
+"""An update that was waited for has all its gradients; its news take no longer."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Gradients that one replica computed in one go; times from the begin of the step."""
+
+    replica: int
+    num_tokens: int
+    given_s: float
+    begun_s: float
+    done_s: float
+
+    def share_before(self, moment_s: float) -> float:
+        """How much of it was done by then."""
+        took_s = max(self.done_s - self.begun_s, 1e-9)
+        return min(1.0, max(0.0, (moment_s - self.begun_s) / took_s))
+
+
+class StepLog:
+    """What happened in the step that runs, and when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._news: queue.SimpleQueue[Pass] = queue.SimpleQueue()
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun_s = self._clock.now_s()
+        self._num_passes = 0
+        self._events: list[tuple[float, str]] = []
+        self.rollout_begun_s = 0.0
+
+    def now_s(self) -> float:
+        """Since the step began."""
+        return self._clock.now_s() - self._begun_s
+
+    def note(self, event: str) -> None:
+        """This happens now."""
+        self.note_at(self.now_s(), event)
+
+    def note_at(self, moment_s: float, event: str) -> None:
+        """This happened then."""
+        self._events.append((moment_s, event))
+
+    def passed(self, replica: int, samples: Sequence[Sample], answer: "Future[tuple[GradientSums, float]]") -> None:
+        """A replica is given samples; `answer` comes when it has their gradients."""
+        self._num_passes += 1
+        given_s = self.now_s()
+        num_tokens = sum(len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples)
+
+        def done(future: "Future[tuple[GradientSums, float]]") -> None:
+            done_s, took_s = self.now_s(), future.result()[1]
+            self._news.put(Pass(replica, num_tokens, given_s, done_s - took_s, done_s))
+
+        answer.add_done_callback(done)
+
+    def passes(self) -> list[Pass]:
+        """All of a step that is over, in the order in which they ended."""
+        found = [self._news.get(timeout=_LATE_S) for _ in range(self._num_passes)]
+        self._num_passes = 0
+        return sorted(found, key=lambda one: one.done_s)
+
+    def events(self) -> list[tuple[float, str]]:
+        """In their order."""
+        return sorted(self._events)
+
+
+class WatchedTrainers:
+    """The trainers of a job; whatever they are given is logged."""
+
+    def __init__(self, trainers: TrainerGroup, log: StepLog) -> None:
+        self._trainers = trainers
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainers, name)
+
+    def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
+        """As the group does."""
+        for replica, part in enumerate(shares(samples, self._trainers.num_replicas)):
+            if part:
+                self.give(update, replica, part)
+
+    def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
+        """As the group does."""
+        answer = self._trainers.give(update, replica, samples)
+        self._log.passed(replica, samples, answer.future())
+        return answer
+
+
+class LoggingRecorder(Recorder):
+    """Tells the operator what a coordinator tells, and keeps the figures of every step."""
+
+    def __init__(self, output: Path, operator: LocalOperator, log: StepLog) -> None:
+        self._own = Metrics(output, CollectorRegistry())
+        super().__init__(self._own, Journal(output / "ledger.jsonl"), operator, RuntimeStatus(attempt=ATTEMPT))
+        self._log = log
+        self.steps: list[Step] = []
+
+    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+        self._log.note(f"telemetry at {progress.fraction_finished:.0%}")
+        super().milestone(progress, load)
+
+    def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
+        if trainer_pods:
+            self._log.note(f"replicas of pods {', '.join(map(str, trainer_pods))} awake")
+        super().applied(epoch, trainer_pods)
+
+    def rejected(self, epoch: int, reason: str) -> None:
+        self._log.note(f"refused: {reason}")
+        super().rejected(epoch, reason)
+
+    def step(
+        self,
+        state: RunState,
+        result: RoundResult,
+        trained: StepTraining,
+        times: StepTimes,
+        queue_length: int,
+        repurposed: RepurposingTimes | None = None,
+    ) -> None:
+        super().step(state, result, trained, times, queue_length, repurposed)
+        ended_s = self._log.rollout_begun_s + times.gen_s
+        passes = self._log.passes()
+        self._log.note_at(passes[0].done_s, "first gradients")
+        self._log.note_at(ended_s, "rollout ends")
+        self._log.note_at(times.step_s - times.publish_s, "update done")
+        self._log.note_at(times.step_s, "weights published")
+        self.steps.append(
+            figures_of(result, trained, times, queue_length)
+            | {
+                "first_gradient_s": passes[0].done_s,
+                "overlap_share": overlap_share(passes, ended_s),
+                "dispatch_s": sorted({round(one.given_s, 4) for one in passes}),
+                "events": self._log.events(),
+                "passes": [asdict(one) for one in passes],
+            }
+            | (asdict(repurposed) if repurposed else {})
+        )
+
+    def close(self) -> None:
+        """Write no more."""
+        self._own.close()
+
+
+class LoggingLoop(GivenLengths):
+    """The training loop, with responses of given lengths and a log of every step."""
+
+    def __init__(
+        self, spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, log: StepLog, known: KnownLengths
+    ) -> None:
+        """`known`: lengths of responses of earlier periods, which this one adds to."""
+        super().__init__(loop_options(spec), parts, lengths)
+        self._log = log
+        self._lengths = known
+
+    def step(self, *, draining: bool) -> None:
+        self._log.begin()
+        super().step(draining=draining)
+
+    def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
+        self._log.rollout_begun_s = self._log.now_s()
+        self._log.note("rollout begins")
+        return super()._rollout(step, draining)
+
+
+def overlap_share(passes: Sequence[Pass], rollout_ended_s: float) -> float:
+    """Share of the gradient work, by tokens, that was done when the rollout ended."""
+    done = sum(one.num_tokens * one.share_before(rollout_ended_s) for one in passes)
+    return done / sum(one.num_tokens for one in passes)
+
+
+def logged_period(
+    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, known: KnownLengths
+) -> list[Step]:
+    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+    algorithm, log = spec.algorithm, StepLog(parts.clock)
+    policy = round_policy(
+        spec.rollout,
+        BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
+        DrawCursor(len(parts.prompts.train), algorithm.seed),
+        groups_per_update=algorithm.groups_per_update,
+        dynamic_sampling=algorithm.dynamic_sampling,
+    )
+
+    def assigned(assignment: Assignment) -> None:
+        log.note(f"assigned: {assignment.reason}")
+
+    operator = LocalOperator(spec, parts.events, assigned)
+    with tempfile.TemporaryDirectory() as output:
+        recorder = LoggingRecorder(Path(output), operator, log)
+        trainers = cast(TrainerGroup, WatchedTrainers(parts.trainers, log))
+        own = replace(parts, policy=policy, trainers=trainers, recorder=recorder, assignments=operator)
+        loop = LoggingLoop(spec, own, lengths, log, known)
+        loop.restore()
+        if parts.checkpoints.newest() is None:
+            loop.checkpoint()
+        for number in range(num_rounds):
+            loop.step(draining=policy.num_deferred >= (num_rounds - number) * algorithm.prompts_per_step)
+        recorder.close()
+    assert policy.num_deferred == 0, "a period trains every draw that it starts"
+    return recorder.steps
+
+
+Totals = Callable[[Sequence[Step]], Mapping[str, float]]
+
+
+class Alternations:
+    """Periods of all jobs of a workload, in turn; each time another one begins."""
+
+    def __init__(self, jobs: Mapping[str, RLJobSpec], parts: Parts, lengths: ResponseTokens, num_rounds: int) -> None:
+        self._jobs = jobs
+        self._parts = parts
+        self._lengths = lengths
+        self._num_rounds = num_rounds
+        self._known: dict[str, KnownLengths] = {name: defaultdict(LengthDistribution) for name in jobs}
+
+    def run(self, number: int, totals: Totals) -> dict[str, dict[str, Any]]:
+        """One period of every job."""
+        names = list(self._jobs)
+        first = number % len(names)
+        runs: dict[str, dict[str, Any]] = {}
+        for name in names[first:] + names[:first]:
+            steps = logged_period(self._jobs[name], self._parts, self._lengths, self._num_rounds, self._known[name])
+            runs[name] = {"alternation": number, "job": name, **totals(steps), "steps": steps}
+        assert len({sum(step["samples"] for step in run["steps"]) for run in runs.values()}) == 1, "unequal work"
+        return runs

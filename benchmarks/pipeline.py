@@ -1,0 +1,101 @@
+"""RolloutPipe's systems: one pod that samples and one that trains, with a core each, as with GPUs of their own.
+
+`Serial` makes the updates of a step after the round. `CGP` (complete-group pipelining) hands every U complete groups
+to the trainer while the round runs, all groups being in service at once. `CGP+FGD` (frontier-group dispatch) keeps only
+the groups of the frontier in service: those of one update, as the paper's equation says; `CGP+FGD16` four times as
+many. All make as many optimizer steps, from as many groups each.
+
+An alternation is a period of rounds of each, from the same weights and the same place in the data; each alternation
+begins with another job. `ratios` are over `Serial` in the same alternation. `simulated` holds what the simulator says
+of the paper's cluster, and what the paper printed.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from benchmarks.local_pods import in_coordinator, lacks_for_pinning, run_in_coordinator
+from benchmarks.overlap import Alternations
+from benchmarks.papers import simulated
+from benchmarks.period import Run, Step, running
+from benchmarks.report import report, spreads
+from benchmarks.workload import Workload
+from longshore.sim.paper.published import Paper
+
+WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
+BASELINE: Final = "Serial"
+FIGURES: Final = (
+    "step_s",
+    "rollout_s",
+    "train_s",
+    "rollout_to_train_end_s",
+    "trainer_compute_s",
+    "trainer_waiting_ratio",
+    "first_dispatch_s",
+    "overlap_share",
+    "decode_steps",
+)
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+def measure(num_alternations: int, num_rounds: int) -> None:
+    """In the coordinator pod: run the alternations and report."""
+    runs: dict[str, list[Run]] = {name: [] for name in WORKLOAD.jobs}
+    with running(WORKLOAD) as parts:
+        alternations = Alternations(WORKLOAD.jobs, parts, WORKLOAD.lengths, num_rounds)
+        alternations.run(0, totals)  # Warms up.
+        for number in range(num_alternations):
+            for name, run in alternations.run(number, totals).items():
+                runs[name].append(run)
+    columns = {f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}
+    report(
+        "pipeline",
+        ratios(runs),
+        {"alternations": num_alternations, "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}",
+         "cores_per_pod": 1},
+        [run for of in runs.values() for run in of],
+        figures=spreads(columns),
+        dispatch_s={name: of[0]["steps"][0]["dispatch_s"] for name, of in runs.items()},
+        simulated=simulated(Paper.ROLLOUTPIPE, "5.2/", "5.3/", "abstract/"),
+    )  # fmt: skip
+
+
+def totals(steps: Sequence[Step]) -> dict[str, float]:
+    """Means over the steps of a period; the waiting ratio is that of RolloutPipe, section 5.1."""
+    measured: dict[str, float] = {name: fmean(step[name] for step in steps) for name in FIGURES if name in steps[0]}
+    end_s, compute_s = measured["step_s"] - fmean(step["publish_s"] for step in steps), measured["trainer_compute_s"]
+    return {**measured, "rollout_to_train_end_s": end_s, "trainer_waiting_ratio": 1.0 - compute_s / end_s}
+
+
+def ratios(runs: Runs) -> dict[str, list[float]]:
+    """Of every figure that is above zero in the baseline."""
+    return {
+        f"{name}/{key}": [run[key] / base[key] for run, base in zip(of, runs[BASELINE], strict=True)]
+        for name, of in runs.items()
+        if name != BASELINE
+        for key in FIGURES
+        if all(base[key] > 0 for base in runs[BASELINE])
+    }
+
+
+def main() -> int:
+    """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4, help="per period")
+    arguments = parser.parse_args()
+    if in_coordinator():
+        measure(arguments.alternations, arguments.rounds)
+        return 0
+    if lacks := lacks_for_pinning(WORKLOAD.spec):
+        print(f"pipeline: {lacks}", file=sys.stderr)
+        return 2
+    return run_in_coordinator("benchmarks.pipeline", sys.argv[1:], WORKLOAD.spec, pinned=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,253 @@
+"""What the GPU pods are asked to do: what the coordinator tells goes to the policies, what they decide to the
+assignment, and what they remember to the status."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from longshore.api.rljob import RLJob
+from longshore.api.rollout import Parallelism, RepurposeTrigger
+from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.status import (
+    Assignment,
+    Baseline,
+    ConditionStatus,
+    ConditionType,
+    Overlay,
+    PlannerStatus,
+    RoundKind,
+    RoundSummary,
+    RuntimeStatus,
+)
+from longshore.policy.parallelism_planner import ParallelismPlanner
+from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
+from longshore.policy.shapes import ROUND_KINDS, replica_pods
+from longshore_operator.conditions import Fact
+from longshore_operator.lifecycle import Progress
+from longshore_operator.plan import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Elasticity:
+    """What the GPU pods are asked to do from now on."""
+
+    assignment: Assignment
+    planner: PlannerStatus | None
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What the planner makes of the rounds that are over."""
+
+    baseline: Baseline
+    planner: PlannerStatus | None
+    reason: str = ""
+    events: tuple[Event, ...] = ()
+
+
+def assign(job: RLJob, progress: Progress, told_rejection: int = 0) -> Elasticity:
+    """The next assignment; the same telemetry again changes nothing. Overlays come from this attempt's telemetry only.
+
+    `told_rejection`: newest epoch whose rejection was told.
+    """
+    current, planner = job.status.assignment, job.status.planner
+    if progress.attempt == 0 or progress.finished:
+        return Elasticity(current, planner)
+    runtime = job.status.runtime or RuntimeStatus()
+    events = _rejection(current, runtime, told_rejection)
+    why = _fresh_start(current, job.spec)
+    if why:
+        baseline = Baseline(tp_size=job.spec.rollout.engine.tensor_parallel_size)
+        fresh = Assignment(epoch=current.epoch + 1, baseline=baseline, reason=why)
+        return Elasticity(fresh, _forgotten(planner, job.spec, runtime), events)
+    sizes = _sizes(job.spec, current.baseline, planner, runtime)
+    overlay, reason = _overlay(job.spec, current, runtime, progress)
+    events += sizes.events
+    if overlay is None and not sizes.reason:
+        return Elasticity(current, sizes.planner, events)
+    assignment = Assignment(
+        epoch=current.epoch + 1,
+        baseline=sizes.baseline,
+        overlay=overlay or _alive(current.overlay, runtime, progress),
+        reason="; ".join(filter(None, (sizes.reason, reason))),
+    )
+    key = f"epoch-{assignment.epoch}"
+    if sizes.reason:
+        events += (Event("Normal", "Regroup", sizes.reason, key),)
+    if overlay is not None:
+        events += (Event("Normal", "Repurpose", reason, key),)
+    return Elasticity(assignment, sizes.planner, events)
+
+
+def limits(spec: RLJobSpec, runtime: RuntimeStatus | None) -> dict[ConditionType, Fact]:
+    """What was asked for and the shape of the job does not allow."""
+    unavailable = {
+        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
+        ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes if runtime else ()),
+    }
+    return {kind: fact for kind, fact in unavailable.items() if fact is not None}
+
+
+def _rejection(current: Assignment, runtime: RuntimeStatus, told: int) -> tuple[Event, ...]:
+    """The coordinator could not carry out what is asked of it."""
+    epoch = current.epoch
+    if epoch == 0 or runtime.rejected_epoch != epoch or told >= epoch:
+        return ()
+    message = f"assignment {epoch} was not carried out: {runtime.rejected_reason or 'no reason given'}"
+    return (Event("Warning", "AssignmentRejected", message, key=f"epoch-{epoch}"),)
+
+
+def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
+    """Why the baseline begins with the size of the spec; empty while it holds."""
+    engine, baseline = spec.rollout.engine, current.baseline
+    if current.epoch == 0:
+        return "the job starts"
+    if baseline.tp_size != engine.tensor_parallel_size:
+        return "tensorParallelSize changed"
+    is_stale = (
+        engine.parallelism is not Parallelism.ADAPTIVE
+        or not baseline.tp_sizes.keys() <= set(ROUND_KINDS[spec.rollout.strategy])
+        or any(spec.workers.gpus_per_pod % size for size in baseline.tp_sizes.values())
+    )
+    return "the spec changed" if baseline.tp_sizes and is_stale else ""
+
+
+def _forgotten(before: PlannerStatus | None, spec: RLJobSpec, runtime: RuntimeStatus) -> PlannerStatus | None:
+    """A planner without memory, to which the rounds so far say nothing."""
+    if spec.rollout.engine.parallelism is not Parallelism.ADAPTIVE:
+        return None
+    newest = max([before.round if before else 0, *(one.number for one in runtime.recent_rounds)])
+    return PlannerStatus(round=newest)
+
+
+def _sizes(spec: RLJobSpec, baseline: Baseline, before: PlannerStatus | None, runtime: RuntimeStatus) -> _Sizes:
+    """The baseline after the rounds that are over. Which attempt ran them does not matter; a round that is repeated
+    counts once."""
+    if spec.rollout.engine.parallelism is not Parallelism.ADAPTIVE:
+        return _Sizes(baseline, None)
+    rounds = _unseen(runtime.recent_rounds, before.round if before else 0)
+    possible = _possible(spec, runtime.tp_sizes)
+    if not rounds or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
+        return _Sizes(baseline, before)
+    planner, events = _planner(spec, possible, before)
+    kinds = ROUND_KINDS[spec.rollout.strategy]
+    reasons: dict[RoundKind, str] = {}
+    for one in rounds:
+        regroup = planner.round_ended(one.kind, one.preemptions) if one.kind in kinds else None
+        reasons |= dict.fromkeys(regroup.kinds, regroup.reason) if regroup else {}
+    sizes = {kind: planner.tp_size(kind) for kind in kinds if planner.tp_size(kind) != baseline.tp_size}
+    after = PlannerStatus(round=rounds[-1].number, state=planner.export_state())
+    if sizes == baseline.tp_sizes:
+        return _Sizes(baseline, after, events=events)
+    reason = "; ".join(dict.fromkeys(reasons.values())) or "sizes begin anew with tensorParallelSize"
+    return _Sizes(Baseline(tp_size=baseline.tp_size, tp_sizes=sizes), after, reason, events)
+
+
+def _possible(spec: RLJobSpec, tp_sizes: Iterable[int]) -> list[int]:
+    """Sizes that suit the model and today's pods."""
+    return sorted(size for size in set(tp_sizes) if size > 0 and spec.workers.gpus_per_pod % size == 0)
+
+
+def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
+    """Those that are newer than any before, each once."""
+    unseen = []
+    for one in rounds:
+        if one.number > newest:
+            unseen.append(one)
+            newest = one.number
+    return unseen
+
+
+def _planner(
+    spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None
+) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
+    """The planner as it was left. A memory that this version cannot read is begun anew, which an event tells."""
+    default = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
+    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod)
+    if before is None or not before.state:
+        return planner, ()
+    try:
+        planner.load_state(before.state)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"what is known of the rounds up to {before.round} cannot be read and begins anew: {error!r}"
+        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod)
+        return fresh, (Event("Warning", "PlannerReset", message, key=f"planner-{before.round}"),)
+    return planner, ()
+
+
+def _overlay(
+    spec: RLJobSpec, current: Assignment, runtime: RuntimeStatus, progress: Progress
+) -> tuple[Overlay | None, str]:
+    """Pods that train for the rest of the round that the coordinator of this attempt tells of, and why."""
+    this_round, known = runtime.round, current.overlay
+    if not spec.rollout.repurposes or spec.placement is not Placement.COLOCATED or progress.suspended:
+        return None, ""
+    if runtime.attempt != progress.attempt or this_round is None or this_round.load is None:
+        return None, ""
+    is_over = this_round.number <= runtime.step
+    if is_over or (known and known.attempt == progress.attempt and known.round >= this_round.number):
+        return None, ""
+    repurposing = spec.rollout.repurposing
+    decision = decide(
+        this_round.fraction_finished,
+        _loads(spec, runtime),
+        replica_pods(spec),
+        this_round.load.projected_kv_peak_tokens,
+        None if repurposing.trigger is RepurposeTrigger.FIXED else repurposing.max_kv_peak,
+    )
+    if not isinstance(decision, ScaleDown):
+        return None, ""
+    pods = list(decision.pods)
+    return Overlay(round=this_round.number, attempt=progress.attempt, trainer_pods=pods), decision.reason
+
+
+def _loads(spec: RLJobSpec, runtime: RuntimeStatus) -> list[PodLoad]:
+    """What each pod bears, each once. An engine whose cache holds nothing is taken for full."""
+    assert runtime.round is not None and runtime.round.load is not None
+    loads = {
+        pod.pod: PodLoad(pod.pod, max(1, pod.gpus), max(1, pod.kv_capacity_tokens), pod.running_tokens)
+        for pod in runtime.round.load.pods
+        if pod.pod < spec.workers.replicas
+    }
+    return [loads[pod] for pod in sorted(loads)]
+
+
+def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: Progress) -> Overlay | None:
+    """An overlay whose round may still run; a dead one is not written again."""
+    if overlay is None or overlay.attempt != progress.attempt:
+        return None
+    newest = max(runtime.step + 1, runtime.round.number if runtime.round else 0)
+    return None if runtime.attempt == overlay.attempt and newest > overlay.round else overlay
+
+
+def _repurpose_unavailable(spec: RLJobSpec) -> Fact | None:
+    if not spec.rollout.repurposes:
+        return None
+    if spec.placement is Placement.DISAGGREGATED:
+        message = "spec.placement: trainers have pods of their own, so no pod goes from rollout to training"
+        return Fact(ConditionStatus.TRUE, "Disaggregated", message)
+    workers = spec.workers
+    pods = [PodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
+    if pick_pods(pods, replica_pods(spec)):
+        return None
+    message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
+    return Fact(ConditionStatus.TRUE, "NoPodToSpare", message)
+
+
+def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:
+    """`tp_sizes`: those that the coordinator found to suit the model and the pods; none while it has not told."""
+    engine, gpus = spec.rollout.engine, spec.workers.gpus_per_pod
+    if engine.parallelism is not Parallelism.ADAPTIVE:
+        return None
+    if gpus <= 1:
+        message = f"spec.workers.gpusPerPod: an engine lies inside one pod, and pods of {gpus} GPUs allow one size only"
+        return Fact(ConditionStatus.TRUE, "TooFewGPUs", message)
+    sizes = _possible(spec, tp_sizes)
+    if not tp_sizes or (len(sizes) > 1 and engine.tensor_parallel_size in sizes):
+        return None
+    found = ", ".join(map(str, sizes)) or "none"
+    message = (
+        f"spec.rollout.engine.tensorParallelSize: engines keep {engine.tensor_parallel_size}; sizes that suit the "
+        f"model and the pods: {found}"
+    )
+    return Fact(ConditionStatus.TRUE, "NoOtherSize", message)

@@ -1,0 +1,48 @@
+"""Whether an overlay can be carried out: what the operator decided may come late, twice, or to pods that are not there.
+
+An overlay names pods that train for the rest of one round of one attempt. It is carried out whole or refused whole.
+"""
+
+from dataclasses import dataclass
+
+from longshore.api.status import Overlay
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """The round that runs, as far as an overlay is concerned."""
+
+    number: int
+    attempt: int
+    has_ended: bool
+    """Its batch is complete: nothing needs to be sampled any longer."""
+    trainer_pods: tuple[int, ...]
+    """Pods that an overlay of this round has handed over already."""
+    rollout_pods: frozenset[int]
+    """Pods with engines that sample."""
+    whole_replicas: frozenset[int]
+    """Pods all of whose trainer replicas lie inside one pod."""
+
+
+def refusal(overlay: Overlay, state: RoundState) -> str:
+    """Why it cannot be carried out, in one sentence; empty if it can."""
+    pods = set(overlay.trainer_pods)
+    if overlay.attempt != state.attempt:
+        return f"it is for attempt {overlay.attempt}, and this is attempt {state.attempt}"
+    if overlay.round != state.number:
+        return f"it is for round {overlay.round}, and this is round {state.number}"
+    if state.has_ended:
+        return f"round {state.number} has its batch already"
+    if state.trainer_pods:
+        return f"round {state.number} has handed over pods {_listed(state.trainer_pods)} already"
+    if unknown := pods - state.rollout_pods:
+        return f"no engine samples in pods {_listed(unknown)}"
+    if split := pods - state.whole_replicas:
+        return f"pods {_listed(split)} hold no whole trainer replica"
+    if pods >= state.rollout_pods:
+        return "no pod would be left to sample"
+    return ""
+
+
+def _listed(pods: "set[int] | tuple[int, ...]") -> str:
+    return ", ".join(map(str, sorted(pods)))

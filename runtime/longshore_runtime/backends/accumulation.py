@@ -1,0 +1,148 @@
+"""Gradients that are added up over many calls: where they are, and whether they are what they should be."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+_VALUES_PER_PART: Final = 1 << 24
+"""Copies to the host and norms are made in parts: whole ones would take as much memory as the gradients."""
+
+
+class GradientBuffers(Protocol):
+    """Where a backward pass adds gradients to, on the device that computes."""
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """The buffers; not while they are released."""
+
+    @property
+    def gradients(self) -> Iterable[Tensor]:
+        """Each parameter's part of them."""
+
+    def place(self) -> None:
+        """Take the memory; the buffers are zeros."""
+
+    def release(self) -> None:
+        """Give the memory back, and what is in it up."""
+
+
+class Accumulation:
+    """The gradients of one update so far: in the buffers, on the host, or partly here and there.
+
+    The buffers are released unless there is something in them. On the CPU all is the same, between two places in its
+    memory.
+    """
+
+    def __init__(self, buffers: GradientBuffers, device: torch.device, *, offloads: bool) -> None:
+        """`offloads`: gradients go to the host after every call."""
+        self._buffers = buffers
+        self._offloads = offloads
+        self._kept = _HostSums(pinned=device.type == "cuda")
+        self._placed = False
+        self._added = False
+        buffers.release()
+
+    def open(self) -> None:
+        """Have buffers to add gradients to."""
+        if not self._placed:
+            self._buffers.place()
+            self._placed = True
+
+    def added(self) -> None:
+        """Gradients were added to the buffers."""
+        self._added = True
+        if self._offloads:
+            self.keep()
+
+    def keep(self) -> None:
+        """Bring everything to the host."""
+        if self._added:
+            self._kept.add(self._buffers.tensors)
+        self._release()
+
+    def collect(self) -> None:
+        """Bring everything into the buffers."""
+        self.open()
+        self._kept.add_to(self._buffers.tensors)
+        self._kept.drop()
+        self._added = True
+
+    def drop(self) -> None:
+        """Begin anew."""
+        self._kept.drop()
+        self._release()
+
+    def difference(
+        self, plain_pass: Callable[[], object], add_up: Callable[[Tensor], object], denominator: float
+    ) -> float:
+        """See `Trainer.compare`: `plain_pass` adds to zeroed buffers; `add_up` sums a tensor over the replicas."""
+        self.keep()
+        self.open()
+        try:
+            plain_pass()
+            wanted = [gradient.to("cpu", copy=True) for gradient in self._summed(add_up)]
+            for tensor in self._buffers.tensors:
+                tensor.zero_()
+            self._kept.add_to(self._buffers.tensors)
+            pairs = zip(self._summed(add_up), wanted, strict=True)
+            return max(relative_difference(actual, expected, denominator) for actual, expected in pairs)
+        finally:
+            self._release()
+
+    def _summed(self, add_up: Callable[[Tensor], object]) -> Iterable[Tensor]:
+        for tensor in self._buffers.tensors:
+            add_up(tensor)
+        return self._buffers.gradients
+
+    def _release(self) -> None:
+        self._buffers.release()
+        self._placed = self._added = False
+
+
+class _HostSums:
+    """Sums of tensors, on the host; the memory is kept from update to update, since pinning takes long."""
+
+    def __init__(self, *, pinned: bool) -> None:
+        self._pinned = pinned
+        self._sums: list[Tensor] = []
+        self._holds = False
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        if not self._sums:
+            self._sums = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned) for tensor in tensors]
+        for kept, tensor in zip(self._sums, tensors, strict=True):
+            if not self._holds:
+                kept.copy_(tensor)
+                continue
+            for kept_part, part in zip(_parts(kept), _parts(tensor), strict=True):
+                kept_part += part.to("cpu")
+        self._holds = True
+
+    def add_to(self, tensors: Sequence[Tensor]) -> None:
+        if not self._holds:
+            return
+        for kept, tensor in zip(self._sums, tensors, strict=True):
+            for kept_part, part in zip(_parts(kept), _parts(tensor), strict=True):
+                part += kept_part.to(part.device)
+
+    def drop(self) -> None:
+        self._holds = False
+
+
+def norm(values: Tensor) -> float:
+    """Euclidean norm, added up in double precision."""
+    parts = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in _parts(values.view(-1))]
+    return torch.linalg.vector_norm(torch.stack(parts)).item()
+
+
+def relative_difference(actual: Tensor, expected: Tensor, denominator: float) -> float:
+    """Norm of the difference, relative to that of `expected` (where it is zero, to `denominator`); never nan."""
+    difference = norm(actual - expected.to(actual.device)) / (norm(expected) or denominator)
+    return difference if math.isfinite(difference) else math.inf
+
+
+def _parts(values: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(values, _VALUES_PER_PART)

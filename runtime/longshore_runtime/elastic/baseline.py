@@ -1,0 +1,71 @@
+"""Between rounds the engines take the tensor-parallel size that the newest assignment asks for."""
+
+from typing import Protocol
+
+import structlog
+
+from longshore.api.status import Assignment, RoundKind
+from longshore_runtime.backends.engine_spec import EngineStartError
+from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.rollout.engine_pool import EnginePool
+
+log = structlog.get_logger()
+
+
+class BaselineReport(Protocol):
+    """Whom the coordinator tells what became of an assignment."""
+
+    def engines(self, tp_size: int) -> None:
+        """The engines have this tensor-parallel size."""
+
+    def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
+        """It is carried out; so it is from here on."""
+
+    def rejected(self, epoch: int, reason: str) -> None:
+        """It is refused."""
+
+
+class AppliedBaseline:
+    """What the engines are, against what they should be."""
+
+    def __init__(self, assignments: Assignments, engines: EnginePool, report: BaselineReport, attempt: int) -> None:
+        self._assignments = assignments
+        self._engines = engines
+        self._report = report
+        self._attempt = attempt
+        self._impossible: set[tuple[int, int]] = set()
+        """(epoch, size) that could not be carried out."""
+        self.epoch = 0
+        """Newest assignment that was answered."""
+
+    def answered(self, epoch: int) -> None:
+        """A round has carried out or refused the overlay of this assignment."""
+        self.epoch = max(epoch, self.epoch)
+
+    def apply(self, kind: RoundKind, number: int) -> None:
+        """A round of this kind and number is about to start. Without an operator everything stays as it is."""
+        assignment = self._assignments.newest()
+        if assignment.epoch == 0:
+            return
+        error = self._regroup(assignment, assignment.baseline.tp_size_of(kind))
+        is_news, self.epoch = assignment.epoch > self.epoch, max(assignment.epoch, self.epoch)
+        overlay = assignment.overlay
+        if error:
+            self._report.rejected(assignment.epoch, error)
+        elif is_news and overlay is not None and (overlay.attempt, overlay.round < number) == (self._attempt, True):
+            self._report.rejected(assignment.epoch, f"it came when round {overlay.round} was over")
+        else:
+            self._report.applied(self.epoch, ())
+
+    def _regroup(self, assignment: Assignment, tp_size: int) -> str:
+        """Why it failed, the first time that it does; empty if the engines have that size."""
+        if tp_size == self._engines.tp_size or (assignment.epoch, tp_size) in self._impossible:
+            return ""
+        log.info("engines regroup", tp_size=tp_size, reason=assignment.reason)
+        try:
+            self._engines.regroup(tp_size)
+        except EngineStartError as error:
+            self._impossible.add((assignment.epoch, tp_size))
+            return str(error)
+        self._report.engines(tp_size)
+        return ""

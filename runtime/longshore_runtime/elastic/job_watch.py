@@ -1,0 +1,105 @@
+"""The coordinator watches its own RLJob for assignments."""
+
+import queue
+import threading
+from typing import Any, Final, Protocol
+
+import structlog
+from kubernetes import client, config, watch
+from pydantic import ValidationError
+from urllib3.exceptions import HTTPError
+
+from longshore.api import names
+from longshore.api.status import Assignment
+from longshore_runtime.rollout.events import AssignmentChanged, Event
+
+log = structlog.get_logger()
+
+_WATCH_S: Final = 300
+"""The API server ends a watch after so long, and another one follows."""
+_READ_TIMEOUT_S: Final = 330
+_FIRST_RETRY_S: Final = 0.5
+_MAX_RETRY_S: Final = 30.0
+
+
+class Assignments(Protocol):
+    """What the operator asks of the GPU pods."""
+
+    def newest(self) -> Assignment:
+        """As far as it is known; epoch 0 while nothing is."""
+
+    def close(self) -> None:
+        """Look no longer."""
+
+
+class NoOperator:
+    """Implements `Assignments` where there is no API server: everything stays as the spec says."""
+
+    def newest(self) -> Assignment:
+        return Assignment()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class JobWatch:
+    """Puts every epoch into the driver's events once. Without the API server rounds go on with what was known last."""
+
+    def __init__(self, namespace: str, job: str, events: "queue.SimpleQueue[Event]") -> None:
+        config.load_config()
+        self._api = client.CustomObjectsApi()
+        self._namespace, self._job = namespace, job
+        self._events = events
+        self._lock = threading.Lock()
+        self._newest = Assignment()
+        self._closed = threading.Event()
+        self._watch = watch.Watch()
+        threading.Thread(target=self._run, name="job-watch", daemon=True).start()
+
+    def newest(self) -> Assignment:
+        with self._lock:
+            return self._newest
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watch.stop()
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self._closed.is_set():
+            try:
+                self._follow()
+                retry_s = _FIRST_RETRY_S
+            except (client.ApiException, HTTPError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                log.warning("watch of the RLJob broke", error=reason, retry_s=retry_s)
+                self._closed.wait(retry_s)
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    def _follow(self) -> None:
+        """Every watch begins with the state as it is, so that nothing is missed between two of them."""
+        events = self._watch.stream(
+            self._api.list_namespaced_custom_object,
+            names.GROUP,
+            names.VERSION,
+            self._namespace,
+            names.PLURAL,
+            field_selector=f"metadata.name={self._job}",
+            timeout_seconds=_WATCH_S,
+            _request_timeout=_READ_TIMEOUT_S,
+        )
+        for event in events:
+            if event["type"] in ("ADDED", "MODIFIED"):
+                self._take(event["object"].get("status", {}).get("assignment", {}))
+
+    def _take(self, written: dict[str, Any]) -> None:
+        try:
+            assignment = Assignment.model_validate(written)
+        except ValidationError as error:
+            log.warning("assignment of another version of the operator", error=error.errors()[0]["msg"])
+            return
+        with self._lock:
+            if assignment.epoch <= self._newest.epoch:
+                return
+            self._newest = assignment
+        self._events.put(AssignmentChanged(assignment))

@@ -1,0 +1,237 @@
+"""Carries out what the operator decides within a round: engines give their requests away and sleep, trainer replicas
+wake in their pods (RollPacker, section 4.4 and Algorithm 1). Decides nothing itself.
+"""
+
+import queue
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from longshore.api.status import Assignment, Overlay, PodLoad, RolloutLoad, RoundKind
+from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.overlays import RoundState, refusal
+from longshore.policy.scale_down import Milestones, RolloutEngine, RunningRequest, pod_loads, projected_peak_tokens
+from longshore_runtime.clock import Clock
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
+from longshore_runtime.rollout.round_runner import Progress, RoundRunner
+from longshore_runtime.trainer.group import TrainerGroup
+
+log = structlog.get_logger()
+
+_ANSWER_LIMIT_S: Final = 10.0
+"""An engine that does not tell by then what it runs leaves the milestone out."""
+_SLEEP_LIMIT_S: Final = 120.0
+_WAKE_LIMIT_S: Final = 300.0
+
+
+class ElasticReport(Protocol):
+    """Whom the coordinator tells of assignments."""
+
+    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+        """How full the engines are and will be: the operator may repurpose pods."""
+
+    def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
+        """An assignment is carried out; so it is from here on."""
+
+    def rejected(self, epoch: int, reason: str) -> None:
+        """An assignment is refused."""
+
+
+@dataclass(frozen=True)
+class RepurposingOptions:
+    """What does not change from round to round."""
+
+    attempt: int
+    max_response_tokens: int
+    fixed_fraction: float | None
+    """The only milestone; None: every 5 % between 20 % and 50 %."""
+
+
+@dataclass(frozen=True)
+class RepurposingTimes:
+    """How long a hand-over took."""
+
+    control_path_s: float
+    """From telemetry over the assignment to its acknowledgement."""
+    hand_over_s: float
+    """Of that: from the assignment's arrival until the trainer replicas were awake."""
+    num_moved: int
+    """Requests that went on elsewhere."""
+
+
+class Repurposing:
+    """One object per round."""
+
+    def __init__(
+        self,
+        options: RepurposingOptions,
+        number: int,
+        engines: EnginePool,
+        trainers: TrainerGroup,
+        lengths: Mapping[RoundKind, LengthDistribution],
+        report: ElasticReport,
+        events: "queue.SimpleQueue[Event]",
+        work: Executor,
+        clock: Clock,
+        replicas_awake: Callable[[tuple[int, ...]], None],
+        *,
+        answered_epoch: int,
+    ) -> None:
+        """`number` of the round; `lengths` of earlier rounds by kind; `work` runs what takes time, one at a time.
+
+        Assignments up to `answered_epoch` are old news.
+        """
+        self._options = options
+        self._number = number
+        self._engines, self._trainers = engines, trainers
+        self._lengths = lengths
+        self._report = report
+        self._events = events
+        self._work = work
+        self._clock = clock
+        self._replicas_awake = replicas_awake
+        self._milestones = Milestones(options.fixed_fraction)
+        self._runner: RoundRunner | None = None
+        self._milestone: Progress | None = None
+        """The newest one."""
+        self._told_s = self._arrived_s = 0.0
+        self._epoch = answered_epoch
+        self._overlay: Overlay | None = None
+        self._leaving: tuple[int, ...] = ()
+        """Engines of its pods."""
+        self._hand_over: Future[PodsHandedOver] | None = None
+        self.times: RepurposingTimes | None = None
+        """Of the hand-over of this round, if there was one."""
+
+    @property
+    def answered_epoch(self) -> int:
+        """Newest assignment whose overlay was carried out or refused."""
+        return self._epoch
+
+    @property
+    def trainer_pods(self) -> tuple[int, ...]:
+        """Pods that train for the rest of the round."""
+        return tuple(self._overlay.trainer_pods) if self._overlay is not None else ()
+
+    def begin(self, runner: RoundRunner) -> None:
+        """The round is about to start."""
+        self._runner = runner
+
+    def progressed(self, progress: Progress) -> None:
+        """Responses have finished; at milestones the engines are asked what they hold."""
+        due = self._milestones.is_due(progress.num_finished, progress.num_launched)
+        if due and self._overlay is None and not self._running.has_ended:
+            self._milestone = progress
+            self._work.submit(self._measure, self._lengths[progress.kind])
+
+    def happened(self, event: Event) -> None:
+        """Whatever this module has put into the driver's events, and assignments."""
+        match event:
+            case LoadMeasured(round=self._number, load=load) if load is not None:
+                self._told_s = self._clock.now_s()
+                assert self._milestone is not None
+                self._report.milestone(self._milestone, load)
+            case AssignmentChanged(assignment=assignment):
+                self._assigned(assignment)
+            case PodsHandedOver(round=self._number):
+                self._handed_over(event)
+
+    def finish(self) -> None:
+        """The round is over: wait until a hand-over that is under way has ended."""
+        if self._hand_over is not None and self.times is None:
+            self._handed_over(self._hand_over.result())
+
+    @property
+    def _running(self) -> RoundRunner:
+        assert self._runner is not None, "begin comes first"
+        return self._runner
+
+    def _assigned(self, assignment: Assignment) -> None:
+        overlay = assignment.overlay
+        if overlay is None or assignment.epoch <= self._epoch:
+            return
+        self._epoch = assignment.epoch
+        if reason := refusal(overlay, self._state()):
+            self._report.rejected(assignment.epoch, reason)
+            return
+        log.info("pods leave the rollout", pods=overlay.trainer_pods, reason=assignment.reason)
+        self._arrived_s = self._clock.now_s()
+        self._overlay = overlay
+        self._leaving = self._engines.engines_on(overlay.trainer_pods)
+        self._running.retire(self._leaving, self._drained)
+
+    def _state(self) -> RoundState:
+        pods = frozenset(self._engines.pod_of(engine) for engine in self._engines.alive())
+        inside = (self._trainers.pods_of(replica) for replica in range(self._trainers.num_replicas))
+        return RoundState(
+            number=self._number,
+            attempt=self._options.attempt,
+            has_ended=self._running.has_ended,
+            trainer_pods=self.trainer_pods,
+            rollout_pods=pods,
+            whole_replicas=frozenset(spanned[0] for spanned in inside if len(spanned) == 1),
+        )
+
+    def _drained(self) -> None:
+        self._hand_over = self._work.submit(self._carry_out, self.trainer_pods)
+
+    def _carry_out(self, pods: tuple[int, ...]) -> PodsHandedOver:
+        """In a thread of its own: a GPU takes seconds to empty and to fill."""
+        replicas = self._trainers.replicas_on(pods)
+        error = None
+        try:
+            self._engines.retire(self._leaving, _SLEEP_LIMIT_S)
+            self._trainers.wake(replicas, timeout_s=_WAKE_LIMIT_S)
+        except TrainerLost as loss:
+            error = str(loss)
+        event = PodsHandedOver(self._number, pods, replicas, error)
+        self._events.put(event)
+        return event
+
+    def _handed_over(self, event: PodsHandedOver) -> None:
+        if self.times is not None:
+            return
+        now_s = self._clock.now_s()
+        self.times = RepurposingTimes(now_s - self._told_s, now_s - self._arrived_s, self._running.num_moved)
+        if event.error is not None:
+            self._report.rejected(self._epoch, event.error)
+            return
+        self._report.applied(self._epoch, event.pods)
+        if not self._running.has_ended:
+            self._replicas_awake(event.replicas)
+
+    def _measure(self, lengths: LengthDistribution) -> None:
+        """In a thread of its own: engines answer between two steps."""
+        load = self._load(lengths)
+        self._events.put(LoadMeasured(self._number, load))
+
+    def _load(self, lengths: LengthDistribution) -> RolloutLoad | None:
+        engines, stats = self._engines, self._engines.stats()
+        live = engines.live(_ANSWER_LIMIT_S)
+        if not live or live.keys() != stats.keys():
+            return None
+        sampling = [
+            RolloutEngine(engine, engines.pod_of(engine), engines.num_gpus_of(engine), stats[engine].kv_capacity_tokens)
+            for engine in live
+        ]
+        running = [
+            RunningRequest(engine, one.prompt_tokens, one.generated_tokens)
+            for engine, responses in live.items()
+            for one in responses
+        ]
+        peak_tokens = projected_peak_tokens(running, lengths, self._options.max_response_tokens)
+        pods = [
+            PodLoad(
+                pod=load.pod,
+                gpus=load.num_gpus,
+                kv_capacity_tokens=load.kv_capacity_tokens,
+                running_tokens=load.num_tokens,
+            )
+            for load in pod_loads(sampling, running)
+        ]
+        return RolloutLoad(projected_kv_peak_tokens=round(peak_tokens), pods=pods)

@@ -1,0 +1,61 @@
+"""What the training loop needs to know of a job."""
+
+from dataclasses import dataclass
+
+from longshore.api.algorithm import Algorithm
+from longshore.api.model import Evaluation
+from longshore.api.rollout import OnFinish, RepurposeTrigger
+from longshore.api.spec import Placement, RLJobSpec
+from longshore_runtime.elastic.repurposing import RepurposingOptions
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The slice of the spec that the loop needs."""
+
+    algorithm: Algorithm
+    evaluation: Evaluation
+    on_finish: OnFinish
+    checkpoint_every_steps: int
+    attempt: int = 1
+    """Of the coordinator: overlays of another one are not for this loop."""
+    is_colocated: bool = True
+    """Engines and trainers share GPUs: one side sleeps while the other works."""
+    is_pipelined: bool = False
+    """Groups are handed to the trainers while the round still runs, and updates follow at once."""
+    is_streamed: bool = False
+    """Gradients are computed while the round still runs; one update follows at its end."""
+    max_tokens_per_dispatch: int = 131_072
+    trains_during_rollout: bool = True
+    """Whether all trainers have their accelerators (or processors) while engines run."""
+    repurposing: RepurposingOptions | None = None
+    """Pods go from rollout to training within a round; None: never."""
+    verify_every: int | None = None
+    verify_tolerance: float = 0.0
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, attempt: int = 1) -> "LoopOptions":
+        """The slice of this spec."""
+        is_colocated = spec.placement is Placement.COLOCATED
+        repurposes = is_colocated and spec.rollout.repurposes
+        return cls(
+            algorithm=spec.algorithm,
+            evaluation=spec.evaluation,
+            on_finish=spec.rollout.on_finish,
+            checkpoint_every_steps=spec.checkpoint.every_steps,
+            attempt=attempt,
+            is_colocated=is_colocated,
+            is_pipelined=spec.rollout.is_pipelined,
+            is_streamed=spec.rollout.is_streamed,
+            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
+            trains_during_rollout=not is_colocated or (not spec.workers.has_accelerator and not repurposes),
+            repurposing=_repurposing(spec, attempt) if repurposes else None,
+            verify_every=spec.trainer.verify_every,
+            verify_tolerance=spec.trainer.verify_tolerance,
+        )
+
+
+def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:
+    knobs = spec.rollout.repurposing
+    fixed = knobs.fraction if knobs.trigger is RepurposeTrigger.FIXED else None
+    return RepurposingOptions(attempt, spec.algorithm.max_response_tokens, fixed)

@@ -1,0 +1,182 @@
+"""Measures the engines of a pool, all at work at the same time, as in a round of the job."""
+
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from longshore_runtime.clock import Clock
+from longshore_runtime.errors import Interrupted, TrainerLost
+from longshore_runtime.profiling.figures import Figures
+from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
+from longshore_runtime.profiling.synthetic import Synthetic
+from longshore_runtime.rollout.engine_actor import EngineDied
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, ResponsesEnded, StopRequested, TrainerGone
+from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
+
+log = structlog.get_logger()
+
+BATCH_LIMIT_S: Final = 30.0
+"""A batch that takes longer is cut off; what it has shown by then counts."""
+_STOP_LIMIT_S: Final = 120.0
+"""An engine may be in the middle of a step when it is asked to stop."""
+_REJOIN_LIMIT_S: Final = 900.0
+_SHORT_PROMPT_TOKENS: Final = 16
+_LONG_PROMPT_TOKENS: Final = 2048
+_PREFILL_PROMPT_TOKENS: Final = (256, 2048)
+_PREFILL_TOKENS: Final = 1 << 14
+"""Of all prompts of a batch."""
+_LEAST_GROWTH: Final = 2
+"""Prompts that are not even twice as long as the short ones tell nothing about length."""
+
+
+@dataclass
+class _Batch:
+    """What came back of the requests of one engine."""
+
+    num_left: int
+    ends: list[tuple[Sequence[Completion], EngineStats]] = field(default_factory=list)
+
+
+class EngineProbe:
+    """Measures at the tensor-parallel size that the pool has now; engines that are lost meanwhile are left out."""
+
+    def __init__(
+        self, engines: EnginePool, events: "queue.SimpleQueue[Event]", synthetic: Synthetic, clock: Clock
+    ) -> None:
+        self._engines = engines
+        self._events = events
+        self._synthetic = synthetic
+        self._clock = clock
+
+    def warm_up(self) -> None:
+        """First steps compile and allocate: they count for nothing."""
+        self._run(lengths=[2] * 2, prompt_tokens=_SHORT_PROMPT_TOKENS)
+
+    def kv_capacity(self, tp_size: int, figures: Figures) -> None:
+        """Of every engine, as it says."""
+        for stats in self._engines.stats().values():
+            figures.kv_capacity(tp_size, stats.kv_capacity_tokens)
+
+    def decode(self, tp_size: int, limits: EngineLimits, figures: Figures) -> None:
+        """Steps of all batch sizes, with short prompts and then with long ones."""
+        short = staircase(limits, _SHORT_PROMPT_TOKENS)
+        long = staircase(limits, _LONG_PROMPT_TOKENS)
+        for stairs in (short, long):
+            if stairs is long and long.prompt_tokens < _LEAST_GROWTH * short.prompt_tokens:
+                return
+            for batch in self._run(stairs.lengths, stairs.prompt_tokens).values():
+                for window in windows(stairs, [_ended(*end) for end in batch.ends]):
+                    figures.decode(tp_size, stairs.prompt_tokens, window)
+
+    def prefill(self, tp_size: int, limits: EngineLimits, figures: Figures) -> None:
+        """Difference between long prompts and short ones, so that what a request costs besides its tokens falls out."""
+        for wanted in _PREFILL_PROMPT_TOKENS:
+            num_tokens = min(wanted, limits.max_context_tokens - 1, limits.kv_capacity_tokens // 2)
+            if num_tokens < _LEAST_GROWTH * _SHORT_PROMPT_TOKENS:
+                return
+            held = limits.kv_capacity_tokens // (2 * num_tokens)
+            count = max(1, min(limits.max_num_seqs, _PREFILL_TOKENS // num_tokens, held))
+            few_s, many_s = (self._prefill_s(count, tokens) for tokens in (_SHORT_PROMPT_TOKENS, num_tokens))
+            more_tokens = count * (num_tokens - _SHORT_PROMPT_TOKENS)
+            for engine in few_s.keys() & many_s.keys():
+                if many_s[engine] > few_s[engine]:
+                    figures.prefill(tp_size, num_tokens, more_tokens / (many_s[engine] - few_s[engine]))
+            if num_tokens < wanted:
+                return
+
+    def _prefill_s(self, count: int, prompt_tokens: int) -> Mapping[int, float]:
+        """Seconds that each engine worked over so many prompts; without those that were cut off."""
+        before = self._engines.stats()
+        batches = self._run([1] * count, prompt_tokens)
+        return {
+            engine: batch.ends[-1][1].busy_s - before[engine].busy_s
+            for engine, batch in batches.items()
+            if engine in before and sum(len(completions) for completions, _ in batch.ends) == count
+        }
+
+    def _run(self, lengths: Sequence[int], prompt_tokens: int) -> Mapping[int, _Batch]:
+        """Every engine samples responses of these lengths; what came back, without what was cut off."""
+        requests = {engine: self._synthetic.requests(lengths, prompt_tokens) for engine in self._alive()}
+        batches = {engine: _Batch(len(of_engine)) for engine, of_engine in requests.items()}
+        with self._others_kept() as others:
+            for engine, of_engine in requests.items():
+                self._engines.add(engine, of_engine)
+            if not self._collect(batches, others, BATCH_LIMIT_S):
+                self._cut_off(requests, batches, others)
+        return batches
+
+    def _cut_off(
+        self, requests: Mapping[int, Sequence[Request]], batches: dict[int, _Batch], others: list[Event]
+    ) -> None:
+        log.info("batch cut off", limit_s=BATCH_LIMIT_S)
+        for engine in batches:
+            self._engines.abort(engine, [request.request_id for request in requests[engine]])
+        if not self._collect(batches, others, _STOP_LIMIT_S):
+            raise EngineDied(f"an engine did not stop within {_STOP_LIMIT_S:.0f} s")
+
+    def _collect(self, batches: dict[int, _Batch], others: list[Event], limit_s: float) -> bool:
+        """Wait until all requests are back; False: some are not, and the time is over."""
+        deadline_s = self._clock.now_s() + limit_s
+        while any(batch.num_left for batch in batches.values()):
+            try:
+                event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
+            except queue.Empty:
+                return False
+            match event:
+                case ResponsesEnded(engine=engine, completions=completions, stats=stats) if engine in batches:
+                    assert stats is not None, "an engine tells its state with what ended"
+                    batches[engine].num_left -= len(completions)
+                    finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
+                    if finished:
+                        batches[engine].ends.append((finished, stats))
+                case EngineLost(engine=engine, reason=reason):
+                    log.warning("engine lost while it was measured", engine=engine, reason=reason)
+                    batches.pop(engine, None)
+                    self._engines.replace(engine)
+                case _:
+                    _heed(event, others)
+        return True
+
+    def _alive(self) -> Sequence[int]:
+        """Engines that take requests; waits for one if there is none."""
+        while not (engines := self._engines.alive()):
+            with self._others_kept() as others:
+                try:
+                    event = self._events.get(timeout=_REJOIN_LIMIT_S)
+                except queue.Empty:
+                    raise EngineDied(f"no engine was there again within {_REJOIN_LIMIT_S:.0f} s") from None
+                if not isinstance(event, EngineJoined):
+                    _heed(event, others)
+        return engines
+
+    @contextmanager
+    def _others_kept(self) -> Iterator[list[Event]]:
+        """Events that are not for the probe go back into the queue."""
+        others: list[Event] = []
+        try:
+            yield others
+        finally:
+            for event in others:
+                self._events.put(event)
+
+
+def _ended(completions: Sequence[Completion], stats: EngineStats) -> Ended:
+    return Ended(len(completions), max(len(one.tokens) for one in completions), stats)
+
+
+def _heed(event: Event, others: list[Event]) -> None:
+    """Raise what ends the session; keep the rest."""
+    match event:
+        case TrainerGone(reason=reason):
+            raise TrainerLost(reason)
+        case StopRequested():
+            raise Interrupted("the pod was asked to stop")
+        case EngineJoined() | ResponsesEnded():
+            return
+        case _:
+            others.append(event)

@@ -1,0 +1,125 @@
+"""The profiling phase of a job: measure unless there is a profile that fits, and say what it means for the planner."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from pydantic import ValidationError
+
+from longshore.api.rollout import Parallelism
+from longshore.api.spec import Placement, Profiling, RLJobSpec
+from longshore.sim.job import default_lengths
+from longshore.sim.profile import Profile, ProfileMismatch, Subject
+from longshore.sim.rollout_profile import rollout_profile
+from longshore_runtime.durable import sync
+from longshore_runtime.places import possible_tp_sizes
+from longshore_runtime.profiling.judge_probe import measure_judges
+from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
+from longshore_runtime.profiling.subject import read_config, subject_of
+from longshore_runtime.profiling.trainer_probe import TrainerLimits
+from longshore_runtime.training import Parts
+
+log = structlog.get_logger()
+
+FILE: Final = "profile.json"
+"""In the output directory of the job."""
+
+
+def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[str, Any]) -> bool:
+    """Make sure that the job has its profile; whether it was measured now, after which nothing can be trained on.
+
+    `model`: its checkpoint, as this pod sees it; `judge_options`: Ray options of the actor of a colocated judge.
+    """
+    path = parts.storage.output_dir / FILE
+    subject = subject_of(spec, model)
+    profile = read_fitting(path, subject)
+    if profile is not None:
+        tell(profile, spec)
+        return False
+    config = read_config(model)
+    sizes = possible_tp_sizes(spec.workers, config, spec.rollout.engine.tensor_parallel_size)
+    profiler = Profiler(
+        Machine(parts.engines, parts.trainers, parts.events, parts.clock),
+        scope_of(spec, config, sizes),
+        parts.recorder.activity,
+    )
+    profiler.run()
+    judges = [function for function in spec.reward.functions if function.is_colocated]
+    if judges:
+        parts.recorder.activity("ProfileJudges")
+        parts.rewards.stop()
+        measure_judges(judges, judge_options, spec.storage.output, spec.model.max_context_tokens, profiler.figures)
+    profile = profiler.profile(subject)
+    write(path, profile)
+    log.info("profile", path=str(path), decode_points=len(profile.decode), tp_sizes=list(profile.tp_sizes))
+    tell(profile, spec)
+    return True
+
+
+def scope_of(spec: RLJobSpec, config: dict[str, Any], tp_sizes: Sequence[int]) -> Scope:
+    """What is measured for a job. Sizes that its engines never take are measured only where it does nothing else."""
+    engine, text = spec.rollout.engine, config.get("text_config", config)
+    is_wanted = spec.profiling is Profiling.ONLY or engine.parallelism is Parallelism.ADAPTIVE
+    return Scope(
+        max_num_seqs=engine.max_num_seqs,
+        max_context_tokens=spec.model.max_context_tokens,
+        vocab_size=text["vocab_size"],
+        trainer=TrainerLimits(
+            gpus_per_replica=spec.trainer.ranks_per_replica,
+            max_tokens_per_micro_batch=spec.trainer.max_tokens_per_micro_batch,
+            lengths=default_lengths(spec),
+            takes_turns=spec.placement is Placement.COLOCATED,
+        ),
+        other_tp_sizes=[size for size in tp_sizes if is_wanted and size != engine.tensor_parallel_size],
+        seed=spec.algorithm.seed,
+    )
+
+
+def read_fitting(path: Path, subject: Subject) -> Profile | None:
+    """The profile that an earlier attempt measured, or None, with the reason in the log, where it is of no use."""
+    if not path.is_file():
+        return None
+    try:
+        profile = Profile.model_validate_json(path.read_bytes())
+        require_fit(profile, subject)
+    except (ValidationError, ProfileMismatch) as error:
+        log.warning("measuring again", reason=str(error).splitlines()[0])
+        return None
+    log.info("the profile of an earlier attempt is used", path=str(path))
+    return profile
+
+
+def require_fit(profile: Profile, subject: Subject) -> None:
+    """Raise ProfileMismatch unless it was measured on this model, on this accelerator, and with these options."""
+    if profile.subject is None:
+        raise ProfileMismatch("the profile does not say what it was measured with")
+    profile.subject.require(subject)
+    if profile.subject.setup != subject.setup:
+        raise ProfileMismatch("the options for engines, trainers or pods have changed since the profile was measured")
+
+
+def write(path: Path, profile: Profile) -> None:
+    """All of it or nothing."""
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    unfinished.write_text(profile.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n", encoding="utf-8")
+    sync(unfinished)
+    unfinished.replace(path)
+    sync(path.parent)
+
+
+def tell(profile: Profile, spec: RLJobSpec) -> None:
+    """What the planner could go by, into the log."""
+    figures = rollout_profile(profile, spec)
+    if figures is None:
+        log.warning("the profile lacks decode steps of the engines: nothing is predicted from it")
+        return
+    log.info(
+        "rollout profile",
+        switch_s=round(figures.switch_s, 2),
+        preemption_s=round(figures.preemption_s, 4),
+        **{
+            f"{kind.lower()}_round_s": {size: round(seconds, 2) for size, seconds in by_size.items()}
+            for kind, by_size in figures.round_s.items()
+        },
+    )

@@ -1,0 +1,136 @@
+"""What is measured, in which order, and for how long. The order makes an early end useful."""
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from longshore.sim.profile import Profile, Subject
+from longshore_runtime.backends.engine_spec import EngineStartError
+from longshore_runtime.clock import Clock
+from longshore_runtime.profiling.engine_probe import EngineProbe
+from longshore_runtime.profiling.figures import Figures
+from longshore_runtime.profiling.staircase import EngineLimits
+from longshore_runtime.profiling.synthetic import Synthetic
+from longshore_runtime.profiling.trainer_probe import TrainerLimits, TrainerProbe
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.trainer.group import TrainerGroup
+
+log = structlog.get_logger()
+
+BUDGET_S: Final = 120.0
+"""Of measuring. Starting engines of another size comes on top."""
+_REPEATS: Final = 3
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a job is, as far as its profile depends on it."""
+
+    max_num_seqs: int
+    max_context_tokens: int
+    vocab_size: int
+    trainer: TrainerLimits
+    other_tp_sizes: Sequence[int] = ()
+    """Sizes that the engines can have besides their own."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The engines and trainers of a job that runs nothing."""
+
+    engines: EnginePool
+    trainers: TrainerGroup
+    events: "queue.SimpleQueue[Event]"
+    clock: Clock
+
+
+class Profiler:
+    """Measures as often as it is asked to; the profile has the medians."""
+
+    def __init__(self, machine: Machine, scope: Scope, on_stage: Callable[[str], None] = lambda stage: None) -> None:
+        """`on_stage` is told what is measured, in one CamelCase word."""
+        self._machine = machine
+        self._scope = scope
+        self._on_stage = on_stage
+        self.figures = Figures()
+        synthetic = Synthetic(scope.vocab_size, scope.seed)
+        self._engines = EngineProbe(machine.engines, machine.events, synthetic, machine.clock)
+        self._trainers = TrainerProbe(machine.trainers, machine.engines, scope.trainer, synthetic, machine.clock)
+        self._is_warm = False
+
+    def profile(self, subject: Subject | None = None) -> Profile:
+        """Of everything measured so far."""
+        return self.figures.profile(subject)
+
+    def run(self, budget_s: float = BUDGET_S) -> None:
+        """Engines, trainers, engines of other sizes: each once at least, and again while their share of time lasts."""
+        own_size = self._machine.engines.tp_size
+        self._on_stage("ProfileEngines")
+        self._begin(budget_s / 3)
+        self._measure_size(own_size, budget_s / 3)
+        self._on_stage("ProfileTrainers")
+        self._repeat("trainers", lambda: self._trainers.measure(self.figures), budget_s / 3)
+        for tp_size in self._scope.other_tp_sizes:
+            self._on_stage("ProfileSizes")
+            self._measure_other_size(tp_size, own_size, budget_s / 3 / len(self._scope.other_tp_sizes))
+
+    def measure(self) -> None:
+        """Once engines at their own size, and trainers."""
+        self._begin(BUDGET_S)
+        self._trainers.measure(self.figures)
+        tp_size = self._machine.engines.tp_size
+        self._engines.kv_capacity(tp_size, self.figures)
+        self._measure_engines(tp_size)
+
+    def _begin(self, trainers_s: float) -> None:
+        if not self._is_warm:
+            self._trainers.publish(0, Figures())  # The engines take requests from here on.
+            self._engines.warm_up()
+            self._trainers.warm_up(trainers_s)
+            self._is_warm = True
+
+    def _measure_engines(self, tp_size: int) -> None:
+        limits = self._limits()
+        self._engines.decode(tp_size, limits, self.figures)
+        self._engines.prefill(tp_size, limits, self.figures)
+
+    def _measure_size(self, tp_size: int, time_s: float) -> None:
+        self._engines.kv_capacity(tp_size, self.figures)
+        self._repeat(f"engines of size {tp_size}", lambda: self._measure_engines(tp_size), time_s)
+
+    def _measure_other_size(self, tp_size: int, own_size: int, time_s: float) -> None:
+        """The way there starts engines, once in a job; the way back wakes some, as every later change does."""
+        engines, clock = self._machine.engines, self._machine.clock
+        try:
+            engines.regroup(tp_size)
+        except EngineStartError as error:
+            log.warning("size left out", tp_size=tp_size, reason=str(error))
+            return
+        self._engines.warm_up()
+        self._measure_size(tp_size, time_s)
+        started_s = clock.now_s()
+        engines.regroup(own_size)
+        self.figures.scalar("regroup_s", clock.now_s() - started_s)
+
+    def _limits(self) -> EngineLimits:
+        """Of the smallest engine that serves."""
+        stats = self._machine.engines.stats().values()
+        capacity = min((one.kv_capacity_tokens for one in stats), default=1)
+        return EngineLimits(self._scope.max_num_seqs, self._scope.max_context_tokens, capacity)
+
+    def _repeat(self, what: str, measure: Callable[[], None], time_s: float) -> None:
+        """Another time only where it will fit, by what the last one took."""
+        clock = self._machine.clock
+        end_s = clock.now_s() + time_s
+        for number in range(1, _REPEATS + 1):
+            started_s = clock.now_s()
+            measure()
+            ended_s = clock.now_s()
+            log.info("measured", what=what, times=number, seconds=round(ended_s - started_s, 1))
+            if 2 * ended_s - started_s > end_s:
+                return

@@ -1,0 +1,132 @@
+"""What identifies a profile: the model, the accelerator, and what the job says about engines, trainers and pods."""
+
+import hashlib
+import json
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+
+from longshore.api.spec import RLJobSpec
+from longshore.sim.profile import CPU, Shape, Subject
+from longshore_runtime.cluster.placement import placement
+
+_PROGRAMS: Final = ("longshore", "vllm", "torch", "megatron", "ray")
+"""By the names under which they are imported."""
+_VOLATILE: Final = ("_name_or_path", "transformers_version")
+"""Fields of a configuration that say nothing of the model."""
+_VALUE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+_PROBE_LIMIT_S: Final = 900.0
+"""A worker pod may still be starting."""
+_SMI_LIMIT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a worker pod has."""
+
+    gpu: str
+    versions: Mapping[str, str]
+
+
+def subject_of(spec: RLJobSpec, model: Path) -> Subject:
+    """Of a job whose worker pods are there; `model` is the checkpoint as this pod sees it."""
+    pod: Pod = ray.get(_look.options(**placement(0)).remote(spec.workers.has_accelerator), timeout=_PROBE_LIMIT_S)
+    config = read_config(model)
+    return Subject(
+        model=spec.model.builtin or spec.model.path or "",
+        model_fingerprint=model_fingerprint(config),
+        gpu=pod.gpu,
+        setup=setup_fingerprint(spec),
+        versions=dict(pod.versions),
+        shape=shape_of(config, num_parameters(model), _value_bytes(spec)),
+    )
+
+
+def read_config(model: Path) -> dict[str, Any]:
+    """The configuration of a Hugging Face checkpoint."""
+    config: dict[str, Any] = json.loads((model / "config.json").read_bytes())
+    return config
+
+
+def shape_of(config: Mapping[str, Any], num_parameters: int, value_bytes: int) -> Shape:
+    """Sizes of a decoder from its configuration."""
+    text: Mapping[str, Any] = config.get("text_config", config)
+    num_heads = text["num_attention_heads"]
+    head_size = text.get("head_dim") or text["hidden_size"] // num_heads
+    num_kv_heads = text.get("num_key_value_heads") or num_heads
+    return Shape(
+        num_parameters=num_parameters,
+        num_layers=text["num_hidden_layers"],
+        hidden_size=text["hidden_size"],
+        kv_bytes_per_token=2 * text["num_hidden_layers"] * num_kv_heads * head_size * value_bytes,
+        bytes_per_parameter=value_bytes,
+    )
+
+
+def num_parameters(model: Path) -> int:
+    """Of a checkpoint, from the headers of the safetensors files: 8 bytes of length, then JSON."""
+    total = 0
+    for file in model.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header: dict[str, Any] = json.loads(opened.read(length))
+        total += sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return max(1, total)
+
+
+def _value_bytes(spec: RLJobSpec) -> int:
+    """Of weights and KV cache in the engine, which takes float32 on the CPU unless told otherwise."""
+    return _VALUE_BYTES.get(spec.rollout.engine.dtype, 2 if spec.workers.has_accelerator else 4)
+
+
+def model_fingerprint(config: Mapping[str, Any]) -> str:
+    """Of a model, by its configuration."""
+    return _fingerprint({name: value for name, value in config.items() if name not in _VOLATILE})
+
+
+def setup_fingerprint(spec: RLJobSpec) -> str:
+    """Of what a user may change in a suspended job, and what would make its profile wrong."""
+    judges = [one for one in spec.reward.functions if one.is_colocated]
+    return _fingerprint(
+        {
+            "context": spec.model.max_context_tokens,
+            "engine": spec.rollout.engine.model_dump(mode="json"),
+            "trainer": spec.trainer.model_dump(mode="json"),
+            "placement": spec.placement,
+            "pods": [
+                (pods.replicas, pods.gpus_per_pod, pods.gpu_resource_name)
+                for pods in (spec.workers, spec.training_pods)
+            ],
+            "judges": [one.judge.model_dump(mode="json") for one in judges if one.judge is not None],
+        }
+    )
+
+
+def _fingerprint(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+
+@ray.remote(num_cpus=0)
+def _look(has_accelerator: bool) -> Pod:
+    distributions = metadata.packages_distributions()
+    versions = {name: metadata.version(distributions[name][0]) for name in _PROGRAMS if name in distributions}
+    return Pod(_gpu_name() if has_accelerator else CPU, versions)
+
+
+def _gpu_name() -> str:
+    """Of the first GPU, since all of a job are of one kind; a driver that does not tell leaves it at `GPU`."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "GPU"
+    command = [program, "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=False)
+    names = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return names[0] if done.returncode == 0 and names else "GPU"

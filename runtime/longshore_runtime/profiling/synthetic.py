@@ -1,0 +1,66 @@
+"""Requests and samples that no job asked for: tokens by chance, lengths as wanted."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.sim.lengths import LengthModel
+from longshore_runtime.types import Request, Sample
+
+_EPOCH = 1_000_000
+"""Draws of an epoch that no job reaches."""
+
+
+class Synthetic:
+    """Equal seeds, equal tokens. No prompt comes twice, so that no prefix of it is cached."""
+
+    def __init__(self, vocab_size: int, seed: int) -> None:
+        self._tokens = range(min(4, vocab_size - 1), vocab_size)
+        """Low numbers are mostly special tokens."""
+        self._log_prob = -math.log(vocab_size)
+        self._rng = random.Random(seed)
+        self._numbers = itertools.count()
+
+    def requests(self, lengths: Sequence[int], prompt_tokens: int) -> list[Request]:
+        """One for each response length, which it reaches whatever it samples."""
+        return [
+            Request(
+                request_id=f"profile-{next(self._numbers)}",
+                prompt_tokens=self._some(prompt_tokens),
+                max_tokens=length,
+                temperature=1.0,
+                seed=self._rng.randrange(1 << 30),
+                ignores_end=True,
+            )
+            for length in lengths
+        ]
+
+    def samples(self, lengths: LengthModel, num_tokens: int) -> list[Sample]:
+        """Responses as long as those of a job, until they have so many tokens together; at least one."""
+        samples: list[Sample] = []
+        for response in self._responses():
+            samples.append(self._sample(response, lengths.response_tokens(response)))
+            num_tokens -= len(samples[-1].response_tokens)
+            if num_tokens <= 0:
+                break
+        return samples
+
+    def _responses(self) -> Iterator[ResponseId]:
+        return (ResponseId(Draw(_EPOCH, index), 0) for index in itertools.count())
+
+    def _sample(self, response: ResponseId, num_tokens: int) -> Sample:
+        return Sample(
+            draw=response.draw,
+            index=response.index,
+            prompt_tokens=self._some(1),
+            response_tokens=self._some(num_tokens),
+            rollout_log_probs=(self._log_prob,) * num_tokens,
+            advantage=(-1.0) ** response.draw.index,
+            reward=0.0,
+        )
+
+    def _some(self, num_tokens: int) -> tuple[int, ...]:
+        return tuple(self._rng.choices(self._tokens, k=num_tokens))

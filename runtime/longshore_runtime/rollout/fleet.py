@@ -1,0 +1,138 @@
+"""The engines of one tensor-parallel size, which together fill the worker pods; and how to wait for several at once."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import structlog
+
+from longshore_runtime.backends.engine_spec import EngineStartError
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_actor import EngineDied
+from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+Start = Callable[[Place, int | None], EngineHandle]
+"""Begins to start an engine in a place, with a number (None: one that no engine of the job had)."""
+
+
+class Fleet:
+    """One engine per place. Not thread-safe."""
+
+    def __init__(self, tp_size: int, places: Sequence[Place], start: Start) -> None:
+        """Begin to start all engines."""
+        self.tp_size = tp_size
+        self._places = tuple(places)
+        self._start = start
+        self._handles = [start(place, None) for place in places]
+
+    def __iter__(self) -> Iterator[EngineHandle]:
+        return iter(list(self._handles))
+
+    def __contains__(self, engine: int) -> bool:
+        return any(handle.engine == engine for handle in self._handles)
+
+    def __getitem__(self, engine: int) -> EngineHandle:
+        return self._handles[self._index(engine)]
+
+    def place(self, engine: int) -> Place:
+        """Where an engine is."""
+        return self._places[self._index(engine)]
+
+    def restart(self, engine: int) -> EngineHandle:
+        """Begin to start an engine anew, under its number."""
+        index = self._index(engine)
+        self._handles[index].stop()
+        self._handles[index] = self._start(self._places[index], engine)
+        return self._handles[index]
+
+    def refill(self) -> None:
+        """Begin to start engines where none is left, with numbers of their own: nobody knows of these."""
+        for index, handle in enumerate(self._handles):
+            if handle.ended:
+                self._handles[index] = self._start(self._places[index], None)
+
+    def activate(self, timeout_s: float) -> list[int]:
+        """Wake the engines that have started and wait for the others; returns those that are lost meanwhile.
+
+        Raises EngineStartError if one cannot start, or none is there in time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        woken = [(handle, handle.wake()) for handle in self if handle.alive]
+        lost: dict[int, str] = {}
+        for handle in self:
+            if handle.alive:
+                continue
+            try:
+                handle.wait_started(left_s(deadline_s))
+            except EngineDied as death:
+                lost[handle.engine] = str(death)
+        for handle, reason in failures(woken, left_s(deadline_s)):
+            handle.stop()
+            lost[handle.engine] = reason
+        for engine, reason in lost.items():
+            log.warning("an engine is not there", engine=engine, tp_size=self.tp_size, reason=reason)
+        if len(lost) == len(self._handles):
+            raise EngineStartError(f"rollout.engine: no engine of {self.tp_size} GPUs starts: {reason}")
+        return sorted(lost)
+
+    def stop(self) -> None:
+        """End all engines, and wait until they are gone and their GPUs are free."""
+        for handle in self._handles:
+            handle.stop()
+        for handle in self._handles:
+            handle.wait_ended()
+
+    def _index(self, engine: int) -> int:
+        (index,) = (index for index, handle in enumerate(self._handles) if handle.engine == engine)
+        return index
+
+
+def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float) -> list[EngineHandle]:
+    """Returns when none of these engines holds more of a GPU than a sleeping one does.
+
+    To that end it kills those that are starting and those that do not fall asleep in time, which it returns.
+    """
+    handles = list(handles)
+    killed = [handle for handle in handles if not handle.alive and not handle.ended]
+    replies = [(handle, handle.sleep()) for handle in handles if handle.alive]
+    for handle, reason in failures(replies, timeout_s):
+        log.warning("an engine does not fall asleep", engine=handle.engine, reason=reason)
+        killed.append(handle)
+    for handle in killed:
+        handle.stop()
+    for handle in killed:
+        handle.wait_ended()
+    return killed
+
+
+def failures(replies: Iterable[tuple[EngineHandle, Reply[None]]], timeout_s: float) -> list[tuple[EngineHandle, str]]:
+    """Engines that do not answer in time or are gone, with the reason."""
+    deadline_s = time.monotonic() + timeout_s
+    failed = []
+    for handle, reply in replies:
+        try:
+            reply.get(left_s(deadline_s))
+        except EngineDied as death:
+            failed.append((handle, str(death)))
+    return failed
+
+
+def answers(replies: Mapping[int, Reply[T]], timeout_s: float) -> dict[int, T]:
+    """Of the engines that answer in time."""
+    deadline_s = time.monotonic() + timeout_s
+    answered: dict[int, T] = {}
+    for engine, reply in replies.items():
+        try:
+            answered[engine] = reply.get(left_s(deadline_s))
+        except EngineDied as death:
+            log.warning("an engine does not answer", engine=engine, reason=str(death))
+    return answered
+
+
+def left_s(deadline_s: float) -> float:
+    """Until a time of the monotonic clock; 0 once it is over."""
+    return max(0.0, deadline_s - time.monotonic())

@@ -1,0 +1,60 @@
+"""A step while its round runs: whatever happens reaches the trainers, the repurposing and the outside."""
+
+from collections.abc import Callable
+
+from longshore_runtime.elastic.repurposing import Repurposing
+from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.events import Event, GradientsDone, TrainerGone
+from longshore_runtime.rollout.round_runner import Progress
+from longshore_runtime.trainer.recovery import Recovery
+from longshore_runtime.trainer.updates import StepWork
+
+
+class RunningStep:
+    """Implements `round_runner.RoundObserver`."""
+
+    def __init__(
+        self,
+        work: StepWork,
+        repurposing: Repurposing | None,
+        recovery: Recovery,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.work = work
+        self.repurposing = repurposing
+        self._recovery = recovery
+        self._on_progress = on_progress
+
+    def progressed(self, progress: Progress) -> None:
+        self._on_progress(progress)
+        if self.repurposing is not None:
+            self.repurposing.progressed(progress)
+
+    def trainable(self, group: ScoredGroup) -> None:
+        self.work.trainable(group)
+
+    def happened(self, event: Event) -> None:
+        match event:
+            case TrainerGone(reason=reason, generation=generation):
+                self._recovery.lost(reason, generation)
+            case GradientsDone():
+                self.work.gradients_done(event)
+            case _ if self.repurposing is not None:
+                self.repurposing.happened(event)
+
+
+class Evaluating:
+    """Implements `round_runner.RoundObserver` for a round that nobody trains on."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+
+    def progressed(self, progress: Progress) -> None:
+        """Nobody asks."""
+
+    def trainable(self, group: ScoredGroup) -> None:
+        """Its score is all that is wanted."""
+
+    def happened(self, event: Event) -> None:
+        if isinstance(event, TrainerGone):
+            self._recovery.lost(event.reason, event.generation)

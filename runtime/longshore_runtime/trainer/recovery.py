@@ -1,0 +1,86 @@
+"""Trainers that lost a rank start again: from the newest checkpoint, and through the updates since then once more.
+
+The responses of those steps are kept, so that nothing is sampled twice; gradients are computed anew.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import Sample
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+MAX_KEPT_TOKENS: Final = 10_000_000
+"""About 700 MB of the coordinator's memory. Where more were trained on since the checkpoint, the steps are repeated."""
+_MAX_RESTARTS: Final = 3
+"""In a row, without an update in between: then something is wrong that does not go away."""
+
+
+class Recovery:
+    """What it takes to bring the trainers back to the last finished update."""
+
+    def __init__(self, trainers: TrainerGroup, load: Callable[[], None]) -> None:
+        """`load`: give the trainers the newest checkpoint."""
+        self._trainers = trainers
+        self._load = load
+        self._kept: list[Sequence[Sample]] = []
+        self._num_tokens = 0
+        self._num_restarts = 0
+        self._lost_reason = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a rank is gone and its world has not been started again yet."""
+        return bool(self._lost_reason)
+
+    def trained(self, training: StepTraining) -> None:
+        """The trainers have done a step."""
+        self._kept += training.batches
+        self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
+        self._num_restarts = 0
+
+    def checkpointed(self) -> None:
+        """The newest checkpoint holds every update so far."""
+        self._kept, self._num_tokens = [], 0
+
+    def lost(self, reason: str, generation: int) -> None:
+        """A rank is gone: the world starts again when it is needed. Old news of an older world are ignored."""
+        if generation == self._trainers.generation and not self.is_lost:
+            log.warning("trainer lost", reason=reason)
+            self._lost_reason = reason
+
+    def guarded(self, work: Callable[[], T], again: Callable[[], None] = lambda: None) -> T:
+        """Do something with the trainers; if they are lost, bring them back and do it `again`.
+
+        Raises TrainerLost when that is impossible.
+        """
+        while True:
+            try:
+                if self.is_lost:
+                    self._bring_back()
+                    again()
+                return work()
+            except TrainerLost as loss:
+                self._count(loss)
+
+    def _count(self, loss: TrainerLost) -> None:
+        self._num_restarts += 1
+        if self._num_restarts > _MAX_RESTARTS or self._num_tokens > MAX_KEPT_TOKENS:
+            raise loss
+        self._lost_reason = self._lost_reason or str(loss)
+
+    def _bring_back(self) -> None:
+        log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
+        self._trainers.restart()
+        self._lost_reason = ""
+        self._load()
+        self._trainers.wake()
+        for samples in self._kept:
+            self._trainers.train(samples)

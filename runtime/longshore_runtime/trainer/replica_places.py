@@ -1,0 +1,34 @@
+"""Which ranks make which replica, and in which pods they lie. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from longshore.api.names import Component
+from longshore_runtime.places import Place
+
+
+@dataclass(frozen=True)
+class ReplicaPlaces:
+    """A place per rank; consecutive ranks hold a replica together."""
+
+    places: Sequence[Place]
+    ranks_per_replica: int
+
+    @property
+    def num_replicas(self) -> int:
+        """Whole replicas."""
+        return len(self.places) // self.ranks_per_replica
+
+    def ranks(self, replica: int) -> range:
+        """Ranks of one replica."""
+        return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
+
+    def pods_of(self, replica: int) -> tuple[int, ...]:
+        """Worker pods that a replica lies in; none where pods that only train hold it."""
+        places = (self.places[rank] for rank in self.ranks(replica))
+        return tuple(sorted({place.worker for place in places if place.component is Component.WORKER}))
+
+    def within(self, pods: Collection[int]) -> tuple[int, ...]:
+        """Replicas that lie in these worker pods with all their ranks."""
+        pods_of = {replica: set(self.pods_of(replica)) for replica in range(self.num_replicas)}
+        return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))

@@ -1,0 +1,105 @@
+"""The one update of a step whose gradients are streamed: groups go to awake replicas while the round runs, the rest to
+all of them at its end (RollPacker, section 4.4).
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from longshore.policy.round import ResponseId
+from longshore.policy.streaming import Part, StreamLedger, StreamSample
+from longshore_runtime.clock import Clock
+from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.events import Event, GradientsDone
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import Sample
+
+
+class StreamedUpdate:
+    """One use per step: give it every group, wake replicas, then finish."""
+
+    def __init__(
+        self,
+        trainers: TrainerGroup,
+        samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
+        events: "queue.SimpleQueue[Event]",
+        clock: Clock,
+        *,
+        awake: Iterable[int] = (),
+        verify: bool = False,
+    ) -> None:
+        """`awake`: replicas that compute from the beginning."""
+        self._trainers = trainers
+        self._samples_of = samples_of
+        self._events = events
+        self._clock = clock
+        self._verify = verify
+        self._awake = set(awake)
+        self._ledger = StreamLedger()
+        self._samples: dict[ResponseId, Sample] = {}
+        self._update = trainers.begin()
+        self._started_s = clock.now_s()
+        self._first_dispatch_s: float | None = None
+        self._first_gradient_s: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._first_dispatch_s is not None
+
+    def trainable(self, group: ScoredGroup) -> None:
+        samples = self._samples_of([group])
+        self._samples.update((_id(sample), sample) for sample in samples)
+        self._ledger.accept([_stream_sample(sample) for sample in samples])
+        self._dispatch()
+
+    def replicas_awake(self, replicas: Iterable[int]) -> None:
+        self._awake.update(replicas)
+        self._dispatch()
+
+    def gradients_done(self, event: GradientsDone) -> None:
+        if event.update is not self._update:
+            return
+        if self._first_gradient_s is None:
+            self._first_gradient_s = self._clock.now_s() - self._started_s
+        self._ledger.computed(event.replica)
+        self._dispatch()
+
+    def finish(self) -> StepTraining:
+        self._give(self._ledger.last_parts(range(self._trainers.num_replicas)))
+        batch = tuple(self._samples.values())
+        self._trainers.end(self._update, verify=self._verify, batch=batch)
+        result = self._trainers.finish(self._update)
+        assert self._first_dispatch_s is not None, "a round has groups"
+        return StepTraining((result,), (batch,), self._first_dispatch_s, self._first_gradient_s)
+
+    def again(self) -> None:
+        self._ledger.lost()
+        self._update = self._trainers.begin()
+
+    def _dispatch(self) -> None:
+        self._give(self._ledger.next_parts(self._awake))
+
+    def _give(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if self._first_dispatch_s is None:
+                self._first_dispatch_s = self._clock.now_s() - self._started_s
+            samples = [self._samples[response] for response in part.responses]
+            answer = self._trainers.give(self._update, part.replica, samples)
+            answer.future().add_done_callback(self._told(part.replica, self._update))
+
+    def _told(self, replica: int, update: PendingUpdate) -> "Callable[[Future[object]], None]":
+        def tell(future: "Future[object]") -> None:
+            if future.exception() is None:  # What failed shows when the update is finished.
+                self._events.put(GradientsDone(replica, update))
+
+        return tell
+
+
+def _id(sample: Sample) -> ResponseId:
+    return ResponseId(sample.draw, sample.index)
+
+
+def _stream_sample(sample: Sample) -> StreamSample:
+    num_tokens = len(sample.prompt_tokens) + len(sample.response_tokens)
+    return StreamSample(_id(sample), sample.num_loss_tokens, num_tokens)

@@ -1,0 +1,373 @@
+"""All engines of a job, as Ray actors in pods that are Ray nodes: who serves, who sleeps, and who comes back.
+
+The engines have no model. The GPUs are pretended, so that their number is free.
+"""
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from longshore.api.pods import Workers
+from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineBackend
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.rollout.engine_pool import EnginePool, PublishedWeights
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
+from longshore_runtime.types import LiveResponse, Weights
+from longshore_runtime.weights import checksum, combined_checksum
+from tests.contract.engines.harness import PROMPT, request
+from tests.contract.engines.pods import LIMIT_S, Job, Pods, worker_pods
+
+SHORT_S = 2.0
+NEVER_ENDS = {"median_tokens": 1e9, "sigma": 0.0, "step_s": 0.001}
+ENDLESS = 1 << 30
+TWO_BY_TWO = Workers(replicas=2, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
+ONE_BY_TWO = Workers(replicas=1, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
+TWO_BY_ONE = Workers(replicas=2, gpus_per_pod=1, gpu_resource_name="longshore.dev/gpu")
+
+
+def weights(policy_version: int, put: Callable[[Weights], Any] = ray.put) -> PublishedWeights:
+    """Two buckets that nobody published before."""
+    parts: list[Weights] = [{name: np.full(3, policy_version, dtype=np.float32)} for name in ("a", "b")]
+    return PublishedWeights(
+        tuple(put(part) for part in parts), combined_checksum([checksum(part) for part in parts]), policy_version
+    )
+
+
+@pytest.fixture(scope="module")
+def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
+    """Two worker pods, whose storage holds a model as far as engines without one look at it."""
+    storage = tmp_path_factory.mktemp("storage")
+    (storage / "model").mkdir()
+    (storage / "model" / "config.json").write_text(json.dumps({"vocab_size": 100, "eos_token_id": 2}))
+    with worker_pods(storage, count=2) as pods:
+        yield pods
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(pods: Pods) -> Iterator[Start]:
+    """Starts the engines of a job; keywords are options of the engine without a model."""
+    started: list[Job] = []
+
+    def start(workers: Workers = TWO_BY_TWO, **extra_args: object) -> Job:
+        options = EngineOptions(backend=EngineBackend.FAKE, extra_args=extra_args)
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        pool = EnginePool(workers, EngineSpec(options, ENDLESS), "model", "output", events)
+        started.append(Job(pool, events))
+        pool.wait_for_all()
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.pool.stop()
+
+
+def test_engines_serve_once_they_have_the_weights_and_tell_where_they_are(start: Start) -> None:
+    job = start(num_kv_blocks=4)
+    assert job.pool.alive() == []
+    job.pool.publish(weights(3))
+    assert job.pool.alive() == [0, 1, 2, 3]
+    for engine in job.pool.alive():
+        job.samples(engine, policy_version=3)
+    assert [job.pool.pod_of(engine) for engine in job.pool.alive()] == [0, 0, 1, 1]
+    assert job.pool.engines_on([1]) == (2, 3)
+    assert (job.pool.tp_size, job.pool.num_gpus_of(0)) == (1, 1)
+    assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
+
+
+def test_lengths_of_running_responses_are_told_while_the_engines_step(start: Start) -> None:
+    job = start(TWO_BY_ONE, **NEVER_ENDS)
+    job.pool.publish(weights(0))
+    job.pool.add(0, [request(max_tokens=ENDLESS)])
+    first = grown(job, engine=0, than=0)
+    again = grown(job, engine=0, than=first.generated_tokens)
+    assert (again.prompt_tokens, job.pool.live(LIMIT_S)[1]) == (len(PROMPT), [])
+    assert job.pool.stats()[0].kv_capacity_tokens == UNLIMITED_KV_TOKENS
+
+
+def grown(job: Job, engine: int, than: int) -> LiveResponse:
+    """The only response of an engine, once it is there and longer."""
+    while True:
+        for response in job.pool.live(LIMIT_S)[engine]:
+            if response.generated_tokens > than:
+                return response
+
+
+def test_an_engine_that_does_not_answer_in_time_is_left_out_of_the_lengths(start: Start) -> None:
+    job = start(TWO_BY_ONE, step_s=1e6)
+    job.pool.publish(weights(0))
+    job.pool.add(0, [request()])
+    while 0 in (live := job.pool.live(SHORT_S)):
+        pass  # it has not begun its step, which never ends
+    assert live == {1: []}
+
+
+def test_retired_engines_sleep_while_the_others_sample(start: Start) -> None:
+    job = start()
+    job.pool.publish(weights(0))
+    job.pool.retire(job.pool.engines_on([0]), LIMIT_S)
+    assert job.pool.alive() == [2, 3]
+    assert set(job.pool.live(LIMIT_S)) == {2, 3}
+    job.samples(3, policy_version=0)
+    with pytest.raises(AssertionError, match="a retired engine takes no requests"):
+        job.pool.add(0, [request()])
+    job.pool.sleep()
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    assert job.pool.alive() == [0, 1, 2, 3]
+    job.samples(0, policy_version=1)
+
+
+def test_engines_retire_while_the_driver_works_with_the_others(start: Start) -> None:
+    job = start(TWO_BY_ONE, sleep_s=0.2)
+    job.pool.publish(weights(0))
+    thread = threading.Thread(target=job.pool.retire, args=([0], LIMIT_S))
+    thread.start()
+    while thread.is_alive():
+        job.samples(1, policy_version=0)
+    assert job.pool.alive() == [1]
+
+
+def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_next_weights(start: Start) -> None:
+    job = start(TWO_BY_ONE, sleep_s=1e6)
+    job.pool.publish(weights(0))
+    job.pool.retire([1], SHORT_S)
+    assert job.pool.alive() == [0]
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+    job.samples(1, policy_version=1)
+
+
+def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Start) -> None:
+    job = start(TWO_BY_ONE, sleep_s=1e6)
+    job.pool.publish(weights(0))
+    thread = threading.Thread(target=job.pool.retire, args=([1], 10 * LIMIT_S))
+    thread.start()
+    job.lose(1)
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+
+
+def wait_serving(job: Job, engines: list[int]) -> None:
+    """Until these engines serve; the last of them may join any time, and nothing else may happen."""
+    while job.pool.alive() != engines:
+        assert isinstance(job.next_event(), EngineJoined)
+
+
+@pytest.mark.parametrize("all_sleep", [False, True], ids=["retired", "asleep"])
+def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next_weights(
+    start: Start, all_sleep: bool
+) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    if all_sleep:
+        job.pool.sleep()
+    else:
+        job.pool.retire([1], LIMIT_S)
+    job.lose(1)
+    job.wait_lost(1)
+    job.pool.replace(1)
+    assert job.pool._fleet[1].ended, "it is started anew when its GPU is free"
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+    job.samples(1, policy_version=1)
+
+
+def test_an_engine_that_dies_before_it_retires_comes_back_after_the_round(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    job.lose(1)
+    assert job.next_event() == EngineLost(1, "the engine's process or pod is gone (ActorDiedError)")
+    job.pool.retire([1], LIMIT_S)
+    job.pool.replace(1)
+    assert job.pool._fleet[1].ended
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+
+
+def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start: Start) -> None:
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    job.lose(1)
+    job.next_event()
+    job.pool.replace(1)
+    job.pool.retire([0], LIMIT_S)
+    assert job.pool.alive() == []
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+    job.samples(1, policy_version=1)
+
+
+def test_late_news_of_a_loss_does_not_stop_the_engine_that_came_back(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    job.lose(0)
+    job.next_event()
+    job.pool.replace(0)
+    assert job.next_event() == EngineJoined(0)
+    job.pool.replace(0)
+    job.samples(0, policy_version=0)
+
+
+def test_engines_regroup_and_the_way_back_is_warm(start: Start) -> None:
+    job = start()
+    job.pool.publish(weights(0))
+    job.pool.regroup(2)
+    assert (job.pool.tp_size, job.pool.alive()) == (2, [4, 5])
+    assert [job.pool.pod_of(engine) for engine in job.pool.alive()] == [0, 1]
+    assert job.pool.num_gpus_of(4) == 2
+    job.samples(5, policy_version=0)
+    job.pool.publish(weights(1))
+    job.pool.regroup(1)
+    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1, 2, 3])
+    for engine in job.pool.alive():
+        job.samples(engine, policy_version=1)
+
+
+def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    job.pool.sleep()
+    job.pool.regroup(2)
+    assert job.pool.alive() == []
+    job.pool.publish(weights(1))
+    assert job.pool.alive() == [2]
+    job.samples(2, policy_version=1)
+
+
+def test_only_one_fleet_is_parked(start: Start, pods: Pods) -> None:
+    job = start(Workers(replicas=1, gpus_per_pod=4, gpu_resource_name="longshore.dev/gpu"))
+    job.pool.publish(weights(0))
+    first = list(job.pool._fleet)
+    job.pool.regroup(2)
+    job.pool.regroup(4)
+    assert all(handle.ended for handle in first)
+    job.pool.regroup(2)
+    assert job.pool.alive() == [4, 5], "they were parked"
+    job.pool.regroup(1)
+    assert job.pool.alive() == [7, 8, 9, 10]
+    job.samples(10, policy_version=0)
+
+
+def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its_place(start: Start) -> None:
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    parked = job.pool._fleet
+    job.pool.regroup(2)
+    ray.kill(parked[1]._actor)
+    while not parked[1].ended:
+        with pytest.raises(queue.Empty):
+            job.events.get(timeout=0.05)
+    job.pool.regroup(1)
+    assert job.pool.alive() == [0, 3]
+    job.samples(3, policy_version=0)
+
+
+@pytest.mark.parametrize("max_tp_size", [1, 16])
+def test_engines_serve_on_when_the_new_size_is_impossible(start: Start, max_tp_size: int) -> None:
+    job = start(ONE_BY_TWO, max_tp_size=max_tp_size)
+    job.pool.publish(weights(0))
+    with pytest.raises(EngineStartError, match="engines of 3 GPUs do not fill pods of 2"):
+        job.pool.regroup(3)
+    if max_tp_size == 1:
+        with pytest.raises(EngineStartError, match="the model does not split into 2 parts"):
+            job.pool.regroup(2)
+    else:
+        with pytest.raises(EngineStartError, match="no engine of 2 GPUs starts: the engine does not answer in time"):
+            job.pool.regroup(2, timeout_s=0)
+    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1])
+    for engine in job.pool.alive():
+        job.samples(engine, policy_version=0)
+
+
+def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regrouping(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longshore_runtime.rollout.engine_pool._SLEEP_LIMIT_S", SHORT_S)
+    job = start(ONE_BY_TWO, sleep_s=1e6)
+    job.pool.publish(weights(0))
+    job.pool.regroup(2)
+    assert job.pool.alive() == [2]
+    job.samples(2, policy_version=0)
+
+
+def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_joins_later(
+    start: Start, pods: Pods
+) -> None:
+    job = start()
+    job.pool.publish(weights(0))
+    pods.leave(1)
+    try:
+        assert {lost_engine(job.next_event()) for _ in range(2)} == {2, 3}
+        job.pool.regroup(2, timeout_s=15)
+        assert job.pool.alive() == [4]
+        assert lost_engine(job.next_event()) == 5
+        job.pool.replace(5)
+        job.samples(4, policy_version=0)
+    finally:
+        pods.join(1)
+    assert job.next_event() == EngineJoined(5)
+    job.samples(5, policy_version=0)
+
+
+def test_an_engine_that_dies_after_engines_regrouped_comes_back(start: Start) -> None:
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    job.pool.regroup(2)
+    job.lose(2)
+    assert lost_engine(job.next_event()) == 2
+    job.pool.replace(2)
+    assert job.next_event() == EngineJoined(2)
+    job.samples(2, policy_version=0)
+
+
+def lost_engine(event: Event) -> int:
+    """The engine of an event that must be its loss."""
+    assert isinstance(event, EngineLost), event
+    return event.engine
+
+
+class Owner:
+    """A trainer, as far as weights are concerned: they are gone when it is."""
+
+    def put(self, part: Weights) -> Any:
+        """In a list, since Ray would replace a reference by what it refers to."""
+        return [ray.put(part)]
+
+
+def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_others(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    outside = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    owner = ray.remote(Owner).options(num_cpus=0, label_selector=outside).remote()
+    lost = weights(1, lambda part: ray.get(owner.put.remote(part))[0])
+    ray.kill(owner)
+    with pytest.raises(TrainerLost, match="the published weights are gone"):
+        job.pool.publish(lost)
+    assert job.pool.alive() == []
+    job.lose(0)
+    assert lost_engine(job.next_event()) == 0
+    job.pool.replace(0)
+    assert job.next_event() == EngineLost(0, "the published weights are gone, and no other engine has them")
+    job.pool.replace(0)
+    assert lost_engine(job.next_event()) == 0, "a round that waits for engines ends by their losses"
+    job.pool.publish(weights(2))
+    assert job.pool.alive() == [1]
+    job.samples(1, policy_version=2)

@@ -1,0 +1,122 @@
+"""Engines of vLLM that regroup: whichever size samples, the numbers are those of the model."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from safetensors.numpy import load_file
+
+from longshore.api.pods import Workers
+from longshore.api.rollout import Engine as EngineOptions
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.rollout.engine_pool import EnginePool, PublishedWeights
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.types import Completion, FinishReason, Request, TokenRun, Weights
+from longshore_runtime.weights import buckets, checksum, combined_checksum
+from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
+from tests.contract.engines.pods import LIMIT_S, Job, worker_pods
+from tests.contract.engines.reference import reference_log_probs
+
+pytestmark = pytest.mark.timeout(600)
+
+WORKERS = Workers(replicas=1, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
+LONG_PROMPT = tuple(range(10, 100))
+MAX_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a tiny model in it."""
+    root = tmp_path_factory.mktemp("storage")
+    build_tiny_model(root / "model", seed=0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def job(storage: Path) -> Iterator[Job]:
+    """Engines in one pod with two pretended GPUs."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    with worker_pods(storage, count=1):
+        spec = EngineSpec(EngineOptions(enforce_eager=True), MAX_CONTEXT_TOKENS)
+        pool = EnginePool(WORKERS, spec, "model", "output", events)
+        try:
+            pool.wait_for_all()
+            yield Job(pool, events)
+        finally:
+            pool.stop()
+
+
+def published(weights: Weights, policy_version: int) -> PublishedWeights:
+    """In several buckets."""
+    parts = list(buckets(weights.items(), BUCKET_BYTES))
+    assert len(parts) > 3
+    references: tuple[Any, ...] = tuple(ray.put(part) for part in parts)
+    return PublishedWeights(references, combined_checksum(checksum(part) for part in parts), policy_version)
+
+
+def greedy(partial: tuple[TokenRun, ...] = (), max_tokens: int = MAX_TOKENS) -> Request:
+    """Behind a prompt that is long enough to be cached."""
+    return request(LONG_PROMPT, max_tokens=max_tokens, temperature=0.0, partial=partial)
+
+
+def cut(whole: Completion, num_tokens: int) -> tuple[TokenRun, ...]:
+    """The response as it was after so many tokens."""
+    (run,) = whole.runs
+    return (TokenRun(run.policy_version, run.tokens[:num_tokens], run.log_probs[:num_tokens]),)
+
+
+def test_every_size_samples_what_the_model_says_and_continues_what_another_began(job: Job, storage: Path) -> None:
+    old = load_file(storage / "model" / "model.safetensors")
+    random = np.random.default_rng(1)
+    new = {name: (one + 0.3 * random.standard_normal(one.shape)).astype(np.float32) for name, one in old.items()}
+    wholes: dict[int, Completion] = {}
+
+    def check(weights: Weights, version: int) -> None:
+        """Of every engine: log-probabilities, and greedy responses, also those that another size began."""
+        for engine in job.pool.alive():
+            sampled = job.finish(engine, request(LONG_PROMPT, max_tokens=MAX_TOKENS))
+            assert [run.policy_version for run in sampled.runs] == [version]
+            expected = reference_log_probs(storage / "model", weights, LONG_PROMPT, sampled, 1.0)
+            np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+            whole = wholes.setdefault(version, job.finish(engine, greedy()))
+            resumed = job.finish(engine, greedy(cut(whole, len(whole.tokens) // 2)))
+            assert resumed.tokens == whole.tokens
+
+    job.pool.publish(published(old, 0))
+    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1])
+    check(old, 0)
+    job.pool.regroup(2)
+    assert (job.pool.tp_size, job.pool.alive()) == (2, [2])
+    check(old, 0)
+    job.pool.publish(published(new, 1))
+    check(new, 1)
+    job.pool.regroup(1)
+    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1]), "they were parked"
+    check(new, 1)
+    assert wholes[0].tokens != wholes[1].tokens
+    job.pool.publish(published(old, 2))
+    check(old, 2)
+    assert wholes[2].tokens == wholes[0].tokens
+
+
+def test_an_aborted_response_goes_on_after_engines_regrouped(job: Job, storage: Path) -> None:
+    job.pool.publish(published(load_file(storage / "model" / "model.safetensors"), 3))
+    engine, *_ = job.pool.alive()
+    most = MAX_CONTEXT_TOKENS - len(LONG_PROMPT)  # so that it does not end before it is stopped
+    whole = job.finish(engine, greedy(max_tokens=most))
+    begun = greedy(max_tokens=most)
+    job.pool.add(engine, [begun])
+    while not [one for one in job.pool.live(LIMIT_S)[engine] if one.generated_tokens]:
+        pass
+    job.pool.abort(engine, [begun.request_id])
+    part = job.next_response(engine)
+    assert part.finish_reason is FinishReason.ABORT
+    assert len(part.tokens) < len(whole.tokens)
+    job.pool.regroup(3 - job.pool.tp_size)
+    engine, *_ = job.pool.alive()
+    assert job.finish(engine, greedy(part.runs, most)).tokens == whole.tokens

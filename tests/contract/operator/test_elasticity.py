@@ -1,0 +1,106 @@
+"""Assignments on a cluster: a test client tells what a coordinator would, the operator answers through the status."""
+
+import time
+import urllib.request
+from statistics import median
+from typing import Any
+
+import pytest
+from kubernetes import watch
+
+from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
+
+ROLE = "longshore.dev/role"
+STREAMED = {"handover": "Streamed"}
+ADAPTIVE = {"engine": {"parallelism": "Adaptive"}}
+
+
+def at_milestone(number: int, **more: Any) -> dict[str, Any]:
+    """Telemetry of a round in which half of the pods may go."""
+    pods = [{"pod": pod, "gpus": 1, "kvCapacityTokens": 1000, "runningTokens": 50 * pod} for pod in range(2)]
+    load = {"projectedKvPeakTokens": 300, "pods": pods}
+    this_round = {"number": number, "kind": "Short", "fractionFinished": 0.3, "load": load}
+    return {"attempt": 1, "step": number - 1, "round": this_round, **more}
+
+
+def seconds_to_epoch(jobs: Jobs, runtime: dict[str, Any], epoch: int) -> float:
+    """From telemetry to the assignment that answers it, as a watching coordinator sees it."""
+    job = jobs.get()
+    assert job is not None
+    stream = watch.Watch().stream(
+        jobs.cluster.custom.list_namespaced_custom_object, "longshore.dev", "v1alpha1", jobs.namespace, "rljobs",
+        resource_version=job["metadata"]["resourceVersion"], timeout_seconds=60,
+    )  # fmt: skip
+    began_s = time.monotonic()
+    jobs.report(runtime)
+    for event in stream:
+        if event["object"].get("status", {}).get("assignment", {}).get("epoch", 0) >= epoch:
+            return time.monotonic() - began_s
+    raise AssertionError(f"no epoch {epoch} within 60 s; the status is {jobs.status()}")
+
+
+def test_pods_go_to_training_for_a_round_and_labels_follow_the_acknowledgement(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec(), rollout=STREAMED)
+    jobs.wait_phase("Running")
+    seconds_to_epoch(jobs, at_milestone(1), 2)
+    assignment = jobs.status()["assignment"]
+    assert assignment["overlay"] == {"round": 1, "attempt": 1, "trainerPods": [0]}
+    assert jobs.worker_labels(ROLE) == ["rollout", "rollout"], "asked for, but not yet true"
+
+    uid = jobs.pods()["demo-worker-0"].metadata.uid
+    jobs.report(at_milestone(1, appliedEpoch=2, trainerPods=[0], tpSize=1))
+    eventually("the label follows", lambda: jobs.worker_labels(ROLE) == ["trainer", "rollout"])
+    eventually("GPUs are counted by role", lambda: jobs.status()["gpus"] == {"rollout": 1, "trainer": 1})
+    assert jobs.pods()["demo-worker-0"].metadata.uid == uid, "the pod holds its GPU and runs on"
+
+    jobs.report({"attempt": 1, "step": 1, "appliedEpoch": 2, "tpSize": 1})
+    eventually("the pod samples again", lambda: jobs.worker_labels(ROLE) == ["rollout", "rollout"])
+    seconds_to_epoch(jobs, at_milestone(2, appliedEpoch=2, tpSize=1), 3)
+    assert jobs.status()["assignment"]["overlay"]["round"] == 2
+    assert jobs.event_reasons().count("Repurpose") == 2
+    assert jobs.wait_phase("Running")["attempt"] == 1
+
+
+def test_every_round_is_answered(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec(), rollout=STREAMED)
+    jobs.wait_phase("Running")
+    took_s = [seconds_to_epoch(jobs, at_milestone(number), number + 1) for number in range(1, 21)]
+    assert jobs.status()["assignment"]["overlay"]["round"] == 20
+    shown = ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in (
+        ("median", median(took_s)), ("longest", max(took_s))
+    ))  # fmt: skip
+    print(f"from telemetry to assignment, {len(took_s)} rounds: {shown}")
+
+
+def test_a_rejection_is_told_by_one_event(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec(), rollout=STREAMED)
+    jobs.wait_phase("Running")
+    seconds_to_epoch(jobs, at_milestone(1), 2)
+    for fraction in (0.4, 0.5):
+        refused = at_milestone(1, rejectedEpoch=2, rejectedReason="round 1 has its batch already")
+        jobs.report(refused | {"round": refused["round"] | {"fractionFinished": fraction}})
+        eventually("the rejection is told", lambda: "AssignmentRejected" in jobs.event_reasons())
+    seconds_to_epoch(jobs, at_milestone(2), 3)
+    (event,) = [event for event in jobs.events() if event.reason == "AssignmentRejected"]
+    assert (event.type, event.count) == ("Warning", 1)
+    assert event.message == "assignment 2 was not carried out: round 1 has its batch already"
+    assert jobs.status()["assignment"]["epoch"] == 3
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=5) as response:
+        lines = response.read().decode().splitlines()
+    assert "longshore_operator_assignment_rejections_total 1.0" in lines
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "reason"),
+    [
+        ({"rollout": STREAMED, **job_spec(replicas=1)}, "RepurposeUnavailable", "NoPodToSpare"),
+        ({"rollout": ADAPTIVE, **job_spec()}, "RegroupUnavailable", "TooFewGPUs"),
+    ],
+    ids=["repurpose", "regroup"],
+)
+def test_a_shape_that_cannot_says_so(
+    jobs: Jobs, operator: Operator, spec: dict[str, Any], kind: str, reason: str
+) -> None:
+    jobs.create(**spec)
+    assert jobs.wait_condition(kind, reason)["status"] == "True"
+    jobs.wait_phase("Running")

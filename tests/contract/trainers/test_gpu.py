@@ -1,0 +1,112 @@
+"""What only a GPU can show: bf16 layers train what fp64 ones would, and nothing takes memory before it is needed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.types import Sample, Trainer, TrainerOptions
+from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
+from tests.contract.trainers.replicas import Kind, make_samples, with_masks, without_kl
+from tests.contract.trainers.test_verification import DENOMINATOR, SAMPLES, dropped
+from tests.contract.trainers.tiny_models import Family, build
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+BF16 = 0.02
+"""Relative error of gradients whose layers compute in bf16."""
+PARTS = [SAMPLES[:5], SAMPLES[5:6], SAMPLES[6:]]
+OFFLOADED = replace(without_kl(), offload_gradients=True)
+
+
+@pytest.fixture(params=["torch", "megatron"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    """Trainers of a tiny model."""
+    return Kind(request.param, build(tmp_path, Family("qwen3", tied=False)))
+
+
+@pytest.fixture(params=["torch", "megatron"])
+def large(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    """Trainers of a model beside which the workspaces of libraries are small."""
+    shape = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 4}
+    return Kind(request.param, build(tmp_path, Family("llama", tied=False), **shape))
+
+
+def test_steps_are_those_of_a_plain_run_in_double_precision(kind: Kind) -> None:
+    trainer, expected = kind.start(SOME_CLIPPED), plain(kind.model)
+    norms = []
+    for batch in BATCHES:
+        trainer.accumulate(batch[:5])
+        trainer.accumulate(batch[5:])
+        norms.append(trainer.update(count_tokens(batch)).grad_norm)
+    assert norms == pytest.approx(expected.norms, rel=BF16)
+
+
+@pytest.mark.parametrize("options", [without_kl(), OFFLOADED], ids=["on the device", "offloaded"])
+def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: TrainerOptions) -> None:
+    """In units of the weights: gradients are as large, and the optimizer's state twice as large."""
+    trainer = large.start(options)
+    size = sum(values.nbytes for _, values in trainer.weights())
+
+    def taken() -> float:
+        return round(torch.cuda.memory_allocated() / size * 4) / 4
+
+    for _ in range(2):
+        trainer.accumulate(PARTS[0])
+        assert taken() == (1 if options.offload_gradients else 2)
+        trainer.sleep()
+        assert taken() == 0, "also in the middle of a step"
+        trainer.wake()
+        assert taken() == 1
+        trainer.accumulate(PARTS[1])
+        trainer.update(100.0)
+        assert taken() == 3
+        trainer.sleep()
+        assert taken() == 0
+        trainer.wake()
+        assert taken() == 1, "the optimizer's state waits for the update"
+
+
+@pytest.mark.parametrize("options", [without_kl(), OFFLOADED], ids=["on the device", "offloaded"])
+def test_a_step_with_naps_in_it_equals_one_without(kind: Kind, options: TrainerOptions) -> None:
+    awake, drowsy = kind.start(without_kl()), kind.start(options)
+    for batch in (SAMPLES, with_masks(make_samples(seed=1))):
+        norms = [step_norm(awake, batch, naps=False), step_norm(drowsy, batch, naps=True)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+
+
+def step_norm(trainer: Trainer, batch: list[Sample], *, naps: bool) -> float:
+    for start in range(0, len(batch), 4):
+        trainer.accumulate(batch[start : start + 4])
+        if naps:
+            trainer.sleep()
+    return trainer.update(step_denominator(batch, without_kl())).grad_norm
+
+
+def test_a_sleeping_trainer_saves_and_loads(kind: Kind, tmp_path: Path) -> None:
+    trainer, other = kind.start(), kind.start()
+    trainer.accumulate(SAMPLES)
+    trainer.update(DENOMINATOR)
+    trainer.sleep()
+    trainer.save(tmp_path / "saved")
+    other.sleep()
+    other.load(tmp_path / "saved")
+    one, same = dict(trainer.weights()), dict(other.weights())
+    assert all((one[name] == same[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_rounding_is_told_from_a_lost_sample(kind: Kind, offload: bool) -> None:
+    trainer = kind.start(replace(SOME_CLIPPED, offload_gradients=offload))
+    for part in PARTS:
+        trainer.accumulate(part)
+    assert trainer.compare(SAMPLES, DENOMINATOR) < BF16
+    trainer.discard()
+    trainer.accumulate(dropped(SAMPLES))
+    assert trainer.compare(SAMPLES, DENOMINATOR) > BF16

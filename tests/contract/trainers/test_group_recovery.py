@@ -1,0 +1,155 @@
+"""A trainer rank is lost: nobody waits for it in vain, and a new world does the step again."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from longshore.api import contract
+from longshore.api.names import Component
+from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.cluster.placement import node_labels
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.events import Event, TrainerGone
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
+from tests.contract.trainers.test_group import published
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(2)]
+MANY = 20
+"""So often the second replica is given the second batch: it computes for seconds."""
+LIMIT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job's storage with a tiny model in it."""
+    root = tmp_path_factory.mktemp("storage")
+    build_tiny_model(root / "model", seed=0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def cluster(storage: Path) -> Iterator[Cluster]:
+    """Ray, whose head is worker 0."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in RAY_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
+        patch.setenv(contract.ENV_STORAGE, str(storage))
+        head = {"num_cpus": 1, "include_dashboard": False, "labels": node_labels(Component.WORKER, 0)}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            ray.init(address=cluster.address, log_to_driver=False)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("backend", "moment"),
+    [
+        (TrainerBackend.TORCH, "accumulate"),
+        (TrainerBackend.TORCH, "update"),
+        (TrainerBackend.MEGATRON, "update"),
+    ],
+)
+def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
+    backend: TrainerBackend, moment: str, cluster: Cluster, storage: Path
+) -> None:
+    sizes = ParallelSizes(tensor=2 if backend is TrainerBackend.MEGATRON else 1)
+    last = 2 * sizes.ranks_per_replica - 1
+    trainers = TrainerGroup([Place(0, ())] * (last + 1), TrainerSpec(backend, OPTIONS, sizes), "model", "output")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    trainers.watch(events)
+    kind = Kind(backend.lower(), storage / "model")
+    alone = kind.start()
+    before = dict(alone.weights())
+    trainers.train(BATCHES[0])
+    step(alone, [BATCHES[0]])
+    directory = f"before-{backend}-{moment}"
+    (storage / directory).mkdir()
+    trainers.save(directory)
+
+    def give_everything() -> PendingUpdate:
+        update = trainers.begin()
+        trainers.give(update, 0, BATCHES[1])
+        for _ in range(MANY):
+            trainers.give(update, 1, BATCHES[1])
+        return update
+
+    update = give_everything()
+    first_of_second = update.passes[sizes.ranks_per_replica][1]
+    if moment == "update":
+        trainers.end(update)
+        ray.get([answer for rank, answer in update.passes if sizes.replica(rank) == 0], timeout=LIMIT_S)
+    ray.get(first_of_second, timeout=LIMIT_S)  # It computes.
+    ray.kill(trainers._actors[last])
+    if moment == "accumulate":
+        trainers.end(update)
+    with pytest.raises(TrainerLost):
+        trainers.finish(update, timeout_s=LIMIT_S)
+    assert generation_of(events) == 0
+    if backend is TrainerBackend.TORCH:  # Whoever waits for ranks that gave up themselves is ended by the restart.
+        ray.get(trainers._actors[0].discard.remote(), timeout=LIMIT_S)
+
+    trainers.restart()
+    assert trainers.generation == 1
+    trainers.load(directory)
+    update = give_everything()
+    trainers.end(update)
+    result = trainers.finish(update, timeout_s=LIMIT_S)
+    expected = step(alone, [BATCHES[1]] * (MANY + 1))
+    assert result.update.policy_version == 2
+    assert_same_weights(kind, before, expected.weights, published(trainers))
+
+    ray.kill(trainers._actors[0])
+    while generation_of(events) == 0:  # The old world's other ranks were ended by the restart.
+        pass
+    with pytest.raises(TrainerLost):
+        trainers.weights(2)
+    trainers.stop()
+
+
+def generation_of(events: "queue.SimpleQueue[Event]") -> int:
+    """Of the next lost rank."""
+    event = events.get(timeout=LIMIT_S)
+    assert isinstance(event, TrainerGone)
+    return event.generation
+
+
+def test_a_world_starts_again_once_its_pods_are_back(cluster: Cluster, storage: Path) -> None:
+    """Without its pod it gives up in time; the next attempt, with the pod, trains on as if nothing had happened."""
+    pod = cluster.add_node(num_cpus=1, labels=node_labels(Component.WORKER, 1))
+    trainers = TrainerGroup([Place(0, ()), Place(1, ())], TrainerSpec(TrainerBackend.FAKE, OPTIONS), "m", "output")
+    assert [trainers.replicas_on({worker}) for worker in range(2)] == [(0,), (1,)]
+    (storage / "saved").mkdir()
+    trainers.save("saved")
+    trainers.train(BATCHES[0])
+    expected = published(trainers)
+
+    cluster.remove_node(pod)
+    with pytest.raises(TrainerLost):
+        trainers.train(BATCHES[0])
+    with pytest.raises(TrainerLost, match="a pod of the trainers is not there after 2 s"):
+        trainers.restart(timeout_s=2)
+    cluster.add_node(num_cpus=1, labels=node_labels(Component.WORKER, 1))
+    trainers.restart(timeout_s=LIMIT_S)
+    assert trainers.generation == 2
+    trainers.load("saved")
+    trainers.train(BATCHES[0])
+    again = published(trainers)
+    assert all(np.array_equal(expected[name], again[name]) for name in expected)
+    trainers.stop()

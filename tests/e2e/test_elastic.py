@@ -1,0 +1,214 @@
+"""Elastic GPUs on the embedded cluster: the real operator decides, the runtime executes, kubectl shows it.
+
+Most of it with engines and trainers that compute nothing, so that what is around them can be killed at every stage.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from longshore.api.names import Role
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+NUM_PROMPTS, NUM_RESPONSES = 8, 4
+
+
+def elastic_job(name: str, *, step_s: float = 0.02, pods: int = 2, **engine: Any) -> Json:
+    """Streams, on pods of one pretended GPU each; the longest response of a round takes seconds."""
+    manifest = fake_job(name)
+    manifest["spec"]["algorithm"] |= {
+        "steps": 8, "promptsPerStep": NUM_PROMPTS, "responsesPerPrompt": NUM_RESPONSES, "maxResponseTokens": 200
+    }  # fmt: skip
+    manifest["spec"]["rollout"] = {
+        "strategy": "TailBatching",
+        "handover": "Streamed",
+        "engine": {"backend": "Fake", "extraArgs": {"step_s": step_s, "sigma": 1.5}, **engine},
+    }
+    manifest["spec"]["workers"]["replicas"] = pods
+    return manifest
+
+
+def metrics(job: Job) -> list[Json]:
+    """Of every step."""
+    rows = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "timing_s/step" in row]
+
+
+def roles(job: Job) -> dict[str, str]:
+    """Role label by pod."""
+    pods = json.loads(job.cluster.kubectl("get", "pods", "-l", f"longshore.dev/job={job.name}", "-o", "json"))["items"]
+    labels = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in pods}
+    return {name: label["longshore.dev/role"] for name, label in labels.items() if "longshore.dev/role" in label}
+
+
+def wait_overlay(job: Job) -> int:
+    """Wait until pods train in a round that runs; returns its number."""
+    status = job.wait("pods train while others sample", lambda s: s.get("runtime", {}).get("trainerPods"))
+    return int(status["runtime"]["round"]["number"])
+
+
+@contextmanager
+def watched_roles(job: Job) -> Iterator[list[str]]:
+    """`kubectl get pods -w` as a person would look; its lines are complete when the block ends."""
+    command = ["kubectl", "get", "pods", "-L", "longshore.dev/role,longshore.dev/tp-size", "-w", "--no-headers"]
+    command += ["-l", f"longshore.dev/job={job.name},longshore.dev/component=worker"]
+    environment = {**job.cluster.environment, "KUBECONFIG": str(job.cluster.kubeconfig)}
+    watching = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+    try:
+        yield lines
+    finally:
+        watching.terminate()
+        stdout, _ = watching.communicate(timeout=60)
+        lines += stdout.splitlines()
+
+
+def test_pods_train_while_others_sample_and_everybody_can_see_it(cluster: Cluster) -> None:
+    job = cluster.apply(elastic_job("roles"))
+    with watched_roles(job) as lines:
+        status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    seen = [line.split()[-2] for line in lines if line.split()[0] == "roles-worker-1"]
+    seen += [line.split()[-2] for line in lines if line.split()[0] == "roles-worker-0"]
+    assert {"rollout", "trainer"} <= set(seen)
+    assert seen[-1] == "rollout", "an overlay dies with its round"
+    assert set(roles(job).values()) <= {"rollout"}
+    handed_over = [row for row in metrics(job) if "repurpose/control_path_s" in row]
+    assert handed_over
+    assert any(row["repurpose/num_moved"] > 0 for row in handed_over)
+    events = cluster.kubectl("describe", "rljob", "roles")
+    assert "GPUs to training at" in events
+    assert "projected KV peak" in events
+    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
+    job.delete()
+
+
+def test_repurposed_or_on_a_single_pod_a_job_learns_exactly_the_same(cluster: Cluster) -> None:
+    """Rounds without a race, so that both train on the same responses; sums of the fake trainer are exact."""
+    elastic, single = elastic_job("elastic-pods"), elastic_job("single-pod", pods=1)
+    for manifest in (elastic, single):
+        manifest["spec"]["rollout"]["strategy"] = "Synchronous"
+        manifest["spec"]["algorithm"]["steps"] = 5
+    jobs = [cluster.apply(manifest) for manifest in (elastic, single)]
+    for job in jobs:
+        assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert any("repurpose/num_moved" in row for row in metrics(jobs[0]))
+    assert not any("repurpose/num_moved" in row for row in metrics(jobs[1]))
+    weights = [(job.output() / "model" / "trainer.json").read_text() for job in jobs]
+    assert json.loads(weights[0]) == json.loads(weights[1])
+    for job in jobs:
+        job.delete()
+
+
+def test_without_an_operator_the_next_round_uses_every_engine_and_the_job_goes_on(cluster: Cluster) -> None:
+    manifest = elastic_job("orphan", step_s=0.03)
+    manifest["spec"]["algorithm"]["steps"] = 30
+    job = cluster.apply(manifest)
+    number = wait_overlay(job)
+    operator = ("deployment/longshore-operator", "-n", "longshore-system")
+    cluster.kubectl("scale", *operator, "--replicas=0")
+    try:
+        after = job.wait("two further rounds", lambda s: s["runtime"]["round"]["number"] >= number + 2)
+        assert not after["runtime"].get("trainerPods"), "no overlay outlives its round"
+        busy = {row["step"]: row for row in metrics(job)}
+        assert "repurpose/control_path_s" not in busy.get(number + 1, {})
+    finally:
+        cluster.kubectl("scale", *operator, "--replicas=1")
+        cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
+    again = wait_overlay(job)
+    assert again > number
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
+    job.delete()
+
+
+def test_whatever_dies_during_an_overlay_costs_time_and_no_draw(cluster: Cluster) -> None:
+    """A pod that trains, a pod that samples, and the coordinator, each in an overlay of its own."""
+    manifest = elastic_job("mortal", step_s=0.03)
+    manifest["spec"]["algorithm"]["steps"] = 40
+    manifest["spec"]["backoffLimit"] = 10
+    job = cluster.apply(manifest)
+    for victim in (Role.TRAINER, Role.ROLLOUT):
+        wait_overlay(job)
+        name = next((name for name, role in sorted(roles(job).items()) if role == victim), "mortal-worker-1")
+        job.kill(name.removeprefix("mortal-"))
+        job.wait("the pod is gone", lambda s: s["workers"]["ready"] < 2)
+        job.wait("the pod is back", lambda s: s["workers"]["ready"] == 2)
+    assert job.status()["attempt"] == 1
+    wait_overlay(job)
+    job.kill("coordinator")
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert status["attempt"] == 2
+    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
+    job.delete()
+
+
+def test_engines_regroup_between_rounds_on_the_planners_word(cluster: Cluster) -> None:
+    """Four short rounds without a preemption halve the engines of short rounds; long rounds keep theirs for longer."""
+    manifest = elastic_job("regroups", step_s=0.005, tensorParallelSize=2, parallelism="Adaptive")
+    manifest["spec"]["algorithm"]["steps"] = 12
+    manifest["spec"]["workers"]["gpusPerPod"] = 2
+    job = cluster.apply(manifest)
+    with watched_roles(job) as lines:
+        status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    sizes = [line.split()[-1] for line in lines if line.split()[0] == "regroups-worker-0"]
+    assert sizes[0] == "2"
+    assert "1" in sizes
+    assert "tensor-parallel size 2 to 1: no preemption in 4 Short rounds" in cluster.kubectl(
+        "describe", "rljob", "regroups"
+    )
+    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
+    job.delete()
+
+
+def demonstration(root: Path, name: str, **trainer: Any) -> Json:
+    """`manifests/elastic.yaml`, cut down to a minute."""
+    manifest: Json = yaml.safe_load((root / "manifests/elastic.yaml").read_text())
+    manifest["metadata"]["name"] = name
+    spec = manifest["spec"]
+    spec["model"]["warmStartSteps"] = 20
+    spec["algorithm"] |= {"steps": 7, "promptsPerStep": 8, "maxResponseTokens": 200}
+    spec["trainer"] |= {"verifyEvery": 2, **trainer}
+    return manifest
+
+
+def assert_exact_and_on_policy(job: Job) -> None:
+    rows = metrics(job)
+    assert any("repurpose/control_path_s" in row for row in rows), job.story()
+    differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]
+    assert len(differences) >= 3
+    assert max(differences) < 2e-5, "streamed gradients are those of the whole batch"
+    assert all(row["rollout_corr/log_prob_mismatch_max"] < 1e-4 for row in rows)
+    assert_every_draw_once(job.ledger(), 8, 8)
+
+
+def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cluster, root: Path) -> None:
+    job = cluster.apply(demonstration(root, "show"))
+    with watched_roles(job) as lines:
+        status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert_exact_and_on_policy(job)
+    words = [line.split() for line in lines]
+    assert {"1", "2"} <= {line[-1] for line in words}, "tensor-parallel sizes"
+    assert {"rollout", "trainer"} <= {line[-2] for line in words}
+    job.delete()
+
+
+def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None:
+    manifest = demonstration(root, "show-torch", backend="Torch")
+    manifest["spec"]["workers"]["gpusPerPod"] = 1
+    manifest["spec"]["rollout"]["engine"] |= {"tensorParallelSize": 1, "parallelism": "Fixed"}
+    job = cluster.apply(manifest)
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert_exact_and_on_policy(job)
+    job.delete()

@@ -1,0 +1,61 @@
+"""A job that measures the hardware: from the command line, and before it trains."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from longshore.sim.profile import Profile
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def real_job(name: str) -> Json:
+    """vLLM and the torch trainer on the tiny model; a pod of two GPUs holds two engines, or one of both."""
+    return fake_job(
+        name,
+        model={"builtin": "Tiny", "maxContextTokens": 256},
+        rollout={"engine": {"maxNumSeqs": 16, "enforceEager": True, "kvCache": "16Mi"}},
+        trainer={"backend": "Torch", "maxTokensPerMicroBatch": 1024},
+        workers={"replicas": 1, "gpusPerPod": 2, "gpuResourceName": "longshore.dev/pretend-gpu"},
+    )
+
+
+def test_a_profile_has_every_size_is_fetched_and_read_by_the_simulator(cluster: Cluster, tmp_path: Path) -> None:
+    manifest, out = tmp_path / "job.yaml", tmp_path / "profile.json"
+    manifest.write_text(yaml.safe_dump(real_job("measured")))
+    said = cluster.longshore("profile", str(manifest), "--out", str(out))
+
+    profile = Profile.model_validate_json(out.read_bytes())
+    assert profile.subject is not None
+    assert (profile.subject.model, profile.subject.gpu) == ("Tiny", "CPU")
+    assert profile.tp_sizes == (1, 2)
+    assert all(point.step_s > 0 and point.measurements for point in profile.decode)
+    assert {1, 15} <= {point.num_running for point in profile.decode}
+    assert profile.kv_capacity_tokens.keys() == {1, 2}
+    assert profile.prefill_of_engine(1)
+    for figure in (profile.train_tokens_per_s, profile.publish_s, profile.regroup_s):
+        assert figure is not None
+        assert figure > 0
+    assert "Milliseconds of a decode step" in said
+    assert "forward and backward, per trainer GPU" in said
+    assert cluster.kubectl("get", "rljobs", "-o", "name") == "", "the job that measured is gone"
+
+    simulated = cluster.longshore("simulate", str(manifest), "--profile", str(out), "--steps", "2")
+    assert "Tiny on 2 x CPU" in simulated
+
+
+def test_a_job_measures_once_before_it_trains_and_then_trains_as_ever(cluster: Cluster) -> None:
+    engine = {"backend": "Fake", "maxNumSeqs": 16, "extraArgs": {"step_s": 0.005}}
+    job = cluster.apply(fake_job("first", profiling="First", rollout={"strategy": "TailBatching", "engine": engine}))
+    job.wait_step(2)
+    assert (job.output() / "profile.json").is_file()
+    assert "rollout profile" in cluster.kubectl("logs", "first-coordinator")
+    job.kill("coordinator")
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert status["attempt"] == 2
+    assert "the profile of an earlier attempt is used" in cluster.kubectl("logs", "first-coordinator")
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    job.delete()

@@ -1,0 +1,123 @@
+"""Trainers with pods of their own: placement Disaggregated, on a cluster in memory."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.contract import ExitCode
+from longshore.api.names import Component
+from longshore.api.status import Phase
+from longshore_operator.plan import DeletePod
+from tests.unit.operator.model import Cluster
+
+TRAINERS = {"replicas": 2, "gpusPerPod": 4, "gpuResourceName": "amd.com/gpu", "resources": {"memory": "64Gi"}}
+ALL_PODS = [
+    "demo-coordinator", "demo-reward-0", "demo-trainer-0", "demo-trainer-1", "demo-worker-0", "demo-worker-1"
+]  # fmt: skip
+
+
+def apart(**trainers: Any) -> dict[str, Any]:
+    return {"placement": "Disaggregated", "trainerWorkers": {**TRAINERS, **trainers}}
+
+
+@pytest.fixture
+def running() -> Cluster:
+    """A job with two workers and two trainer pods, all ready."""
+    cluster = Cluster(spec=apart())
+    cluster.settle()
+    assert cluster.status.phase is Phase.RUNNING
+    return cluster
+
+
+def test_trainer_pods_are_made_when_the_coordinator_has_an_address(running: Cluster) -> None:
+    assert running.names() == ALL_PODS
+    assert running.condition("Ready") == ("True", "PodsReady", "all 6 pods are ready")
+    assert (running.status.trainers.desired, running.status.trainers.ready) == (2, 2)
+    assert (running.status.gpus.rollout, running.status.gpus.trainer) == (2, 8)
+    assert running.plan().actions == ()
+
+
+def test_a_trainer_pod_is_like_a_worker_with_gpus_of_its_own(running: Cluster) -> None:
+    trainer, worker = (running.manifests["Pod", f"demo-{kind}-1"] for kind in ("trainer", "worker"))
+    (container,), (like,) = trainer["spec"]["containers"], worker["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "longshore_runtime", "trainer"]
+    assert container["resources"] == {
+        "requests": {"memory": "64Gi", "amd.com/gpu": "4"},
+        "limits": {"amd.com/gpu": "4"},
+    }
+    labels = trainer["metadata"]["labels"]
+    assert (labels["longshore.dev/role"], labels["longshore.dev/index"]) == ("trainer", "1")
+    assert "longshore.dev/tp-size" not in labels
+    changed = [entry["name"] for entry in container["env"] if entry not in like["env"]]
+    assert changed == ["LONGSHORE_COMPONENT"]
+    assert trainer["spec"]["volumes"] == worker["spec"]["volumes"]
+
+
+def test_a_deleted_trainer_pod_is_replaced_within_the_attempt_and_told(running: Cluster) -> None:
+    running.delete("demo-trainer-1")
+    running.step()
+    assert running.events[-1].reason == "PodLost"
+    assert running.condition("Ready")[0] == "False"
+    running.settle()
+    assert running.names() == ALL_PODS
+    assert (running.status.attempt, running.status.failures) == (1, 0)
+
+
+def test_a_crashed_trainer_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster) -> None:
+    running.exit("demo-trainer-0", 1, "out of memory")
+    running.settle()
+    assert running.status.failures == 1
+    assert "demo-trainer-0 exited with code 1: out of memory" in running.condition("Ready")[2]
+    running.pass_time(10)
+    running.settle()
+    assert running.status.phase is Phase.RUNNING
+    assert (running.status.attempt, running.status.failures) == (1, 1)
+
+
+def test_an_evicted_trainer_pod_is_replaced_at_once(running: Cluster) -> None:
+    running.change("demo-trainer-0", phase="Failed", ready=False, reason="Evicted")
+    plan = running.step()
+    assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-trainer-0"]
+
+
+def test_a_new_attempt_has_new_trainer_pods(running: Cluster) -> None:
+    running.exit("demo-coordinator", ExitCode.INTERRUPTED)
+    running.settle()
+    assert running.names() == ALL_PODS
+    assert {pod.attempt for pod in running.pods.values()} == {2}
+
+
+@pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.USER_ERROR])
+def test_trainer_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) -> None:
+    running.exit("demo-coordinator", code)
+    running.settle()
+    assert running.names() == ["demo-coordinator"]
+    assert running.status.trainers.desired == 0
+    assert running.status.gpus.trainer == 0
+
+
+def test_changed_trainer_pods_are_a_new_attempt(running: Cluster) -> None:
+    running.spec = apart(replicas=1, gpusPerPod=8)
+    running.settle()
+    assert running.status.attempt == 2
+    assert len([pod for pod in running.pods.values() if pod.component is Component.TRAINER]) == 1
+    assert running.status.gpus.trainer == 8
+
+
+def test_a_job_that_is_colocated_again_has_none(running: Cluster) -> None:
+    running.spec = {}
+    running.settle()
+    assert running.names() == [name for name in ALL_PODS if "trainer" not in name]
+
+
+def test_a_template_of_trainer_pods_that_escalates_is_refused() -> None:
+    cluster = Cluster(spec=apart(template={"spec": {"hostNetwork": True}}))
+    cluster.settle()
+    assert cluster.condition("Failed")[1] == "TemplateRefused"
+    assert "spec.trainerWorkers.template.spec.hostNetwork" in cluster.condition("Failed")[2]
+
+
+def test_an_unschedulable_trainer_pod_shows_the_schedulers_words(running: Cluster) -> None:
+    running.change("demo-trainer-1", scheduled=False, phase="Pending", ready=False, unschedulable="no amd.com/gpu")
+    running.step()
+    assert running.condition("Scheduled") == ("False", "Unschedulable", "demo-trainer-1: no amd.com/gpu")

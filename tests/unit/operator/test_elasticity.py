@@ -1,0 +1,489 @@
+"""Which GPU pods train and which size engines have: telemetry goes in, assignments and labels come out."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.contract import ExitCode
+from longshore.api.status import (
+    Overlay,
+    PlannerStatus,
+    PodLoad,
+    RLJobStatus,
+    RolloutLoad,
+    RoundKind,
+    RoundStatus,
+    RoundSummary,
+    RuntimeStatus,
+)
+from longshore_operator.plan import Event, LabelPod
+from tests.unit.operator.model import Cluster
+
+STREAMED = {"handover": "Streamed"}
+ADAPTIVE = {"engine": {"parallelism": "Adaptive"}}
+FOUR_PODS = {"replicas": 4, "gpusPerPod": 2}
+CAPACITY_TOKENS = 1_000
+
+
+def job(rollout: dict[str, Any], workers: dict[str, Any] = FOUR_PODS, **spec: Any) -> Cluster:
+    """A job with all its pods ready."""
+    cluster = Cluster(spec={"rollout": rollout, "workers": workers, **spec})
+    cluster.settle()
+    assert cluster.status.assignment.epoch == 1
+    return cluster
+
+
+def load(peak_tokens: int = 1_000, busy: tuple[int, ...] = (40, 30, 20, 10), gpus: int = 2) -> RolloutLoad:
+    """Engines in as many pods as `busy` has tokens for."""
+    pods = [
+        PodLoad(pod=pod, gpus=gpus, kv_capacity_tokens=CAPACITY_TOKENS, running_tokens=tokens)
+        for pod, tokens in enumerate(busy)
+    ]
+    return RolloutLoad(projected_kv_peak_tokens=peak_tokens, pods=pods)
+
+
+def at_milestone(number: int = 1, attempt: int = 1, fraction: float = 0.3, **more: Any) -> RuntimeStatus:
+    """What the coordinator tells while a round runs and pods may be repurposed."""
+    this_round = RoundStatus(
+        number=number, kind=RoundKind.SHORT, fraction_finished=fraction, load=more.pop("load", load())
+    )
+    return RuntimeStatus(attempt=attempt, step=number - 1, round=this_round, **more)
+
+
+def after_rounds(*preemptions: int, first: int = 1, kind: RoundKind = RoundKind.SHORT, **more: Any) -> RuntimeStatus:
+    """What the coordinator tells when rounds are over."""
+    rounds = [RoundSummary(number=first + at, kind=kind, preemptions=count) for at, count in enumerate(preemptions)]
+    known: dict[str, Any] = {"attempt": 1, "tp_sizes": [1, 2]}
+    return RuntimeStatus(**{**known, **more}, step=first + len(rounds) - 1, recent_rounds=rounds[-16:])
+
+
+def without_nulls(value: Any) -> Any:
+    """As some API servers store what is applied."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return value
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    return [event.reason for event in cluster.events if event.reason not in ("Started", "Suspended", "Resumed")]
+
+
+class TestRepurposing:
+    def test_half_of_the_gpus_with_the_fewest_tokens_train_when_what_runs_fits_the_others(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        assignment = cluster.status.assignment
+        assert assignment.epoch == 2
+        assert assignment.overlay == Overlay(round=1, attempt=1, trainer_pods=[2, 3])
+        assert assignment.reason == "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
+        event = cluster.events[-1]
+        assert (event.type, event.reason, event.message) == ("Normal", "Repurpose", assignment.reason)
+
+    def test_the_same_telemetry_again_and_later_milestones_of_the_round_give_nothing(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        before = cluster.status.assignment
+        cluster.tell(at_milestone())
+        cluster.tell(at_milestone(fraction=0.45, load=load(10)))
+        assert cluster.status.assignment == before
+        assert reasons(cluster) == ["Repurpose"]
+
+    def test_the_next_round_is_decided_anew_and_late_telemetry_of_the_one_before_gives_nothing(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(1))
+        cluster.tell(at_milestone(2, load=load(busy=(1, 2, 3, 4))))
+        assignment = cluster.status.assignment
+        assert (assignment.epoch, assignment.overlay) == (3, Overlay(round=2, attempt=1, trainer_pods=[0, 1]))
+        cluster.tell(at_milestone(1))
+        assert cluster.status.assignment == assignment
+
+    def test_nothing_is_written_while_the_projected_peak_is_too_high(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(load=load(1_801)))
+        assert cluster.status.assignment.epoch == 1
+        assert cluster.plan().actions == ()
+        cluster.tell(at_milestone(fraction=0.35, load=load(1_800)))
+        assert cluster.status.assignment.epoch == 2
+
+    def test_the_trigger_fixed_asks_for_no_room(self) -> None:
+        cluster = job({**STREAMED, "repurposing": {"trigger": "Fixed"}})
+        cluster.tell(at_milestone(load=load(100_000)))
+        assert cluster.status.assignment.overlay is not None
+
+    def test_the_users_limit_of_the_peak_counts(self) -> None:
+        cluster = job({**STREAMED, "repurposing": {"maxKvPeak": 0.4}})
+        cluster.tell(at_milestone(load=load(1_000)))
+        assert cluster.status.assignment.overlay is None
+
+    def test_only_pods_with_trainer_replicas_are_taken(self) -> None:
+        cluster = job(STREAMED, trainer={"dataParallelSize": 1})
+        cluster.tell(at_milestone())
+        overlay = cluster.status.assignment.overlay
+        assert overlay is not None and overlay.trainer_pods == [0]
+
+    def test_pods_without_gpus_are_repurposed_too(self) -> None:
+        cluster = job(STREAMED, {"replicas": 2, "gpusPerPod": 0})
+        cluster.tell(at_milestone(load=load(500, busy=(5, 6), gpus=0)))
+        overlay = cluster.status.assignment.overlay
+        assert overlay is not None and overlay.trainer_pods == [0]
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            RuntimeStatus(attempt=1),
+            RuntimeStatus(attempt=1, round=RoundStatus(number=1, kind=RoundKind.SHORT, fraction_finished=0.3)),
+            at_milestone(attempt=2),
+            at_milestone().model_copy(update={"step": 1}),
+            at_milestone(load=RolloutLoad(projected_kv_peak_tokens=0, pods=[])),
+            at_milestone(load=load(busy=(1,))),
+        ],
+        ids=["no round", "no load", "another attempt", "a round that is over", "no engines", "engines of one pod"],
+    )
+    def test_telemetry_that_says_nothing_about_this_round_gives_nothing(self, told: RuntimeStatus) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(told)
+        assert cluster.status.assignment.epoch == 1
+
+    def test_engines_that_can_hold_nothing_are_full(self) -> None:
+        cluster = job(STREAMED)
+        empty = [PodLoad(pod=pod, gpus=2, kv_capacity_tokens=0, running_tokens=0) for pod in range(4)]
+        cluster.tell(at_milestone(load=RolloutLoad(projected_kv_peak_tokens=10, pods=empty)))
+        assert cluster.status.assignment.epoch == 1
+
+    @pytest.mark.parametrize(
+        "rollout", [{}, {**STREAMED, "repurposing": {"trigger": "Never"}}], ids=["after the round", "never"]
+    )
+    def test_a_job_that_does_not_ask_for_it_keeps_its_pods(self, rollout: dict[str, Any]) -> None:
+        cluster = job(rollout)
+        cluster.tell(at_milestone())
+        assert cluster.status.assignment.epoch == 1
+
+    def test_a_new_attempt_decides_for_itself(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(3))
+        cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        cluster.settle()
+        assert cluster.status.assignment.epoch == 2
+        cluster.tell(at_milestone(2, attempt=2))
+        overlay = cluster.status.assignment.overlay
+        assert overlay is not None and (overlay.round, overlay.attempt) == (2, 2)
+
+    def test_a_suspended_job_is_asked_for_nothing(self) -> None:
+        cluster = job(STREAMED)
+        cluster.spec = cluster.spec | {"suspend": True}
+        cluster.tell(at_milestone())
+        assert cluster.status.assignment.epoch == 1
+
+
+class TestRegrouping:
+    def test_a_rise_in_preemptions_doubles_the_engines_of_its_kind_of_round(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        assignment = cluster.status.assignment
+        assert assignment.epoch == 2
+        assert assignment.baseline.tp_size == 1
+        assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+        assert assignment.reason == "tensor-parallel size 1 to 2: 90 preemptions in a Short round, usually 30"
+        event = cluster.events[-1]
+        assert (event.type, event.reason, event.message) == ("Normal", "Regroup", assignment.reason)
+
+    def test_four_quiet_rounds_halve_them_and_the_default_needs_no_entry_of_its_own(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        cluster.tell(after_rounds(*[0] * 7, first=4))
+        assert cluster.status.assignment.epoch == 2, "the smaller size proved too small and must cool down"
+        cluster.tell(after_rounds(0, first=11))
+        assert cluster.status.assignment.epoch == 3
+        assert cluster.status.assignment.baseline.tp_sizes == {}
+
+    def test_rounds_told_one_by_one_or_together_or_twice_give_the_same_sizes_and_memory(self) -> None:
+        counts = (30, 30, 90, 40, 40, 0)
+        one_by_one, together = job(ADAPTIVE), job(ADAPTIVE)
+        for number in range(1, len(counts) + 1):
+            for _ in range(2):
+                one_by_one.tell(after_rounds(*counts[:number]))
+        together.tell(after_rounds(*counts))
+        assert one_by_one.status.planner == together.status.planner
+        assert one_by_one.status.assignment == together.status.assignment
+
+    def test_rounds_that_a_new_attempt_repeats_are_not_counted_twice(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 30))
+        before = cluster.status.planner
+        cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        cluster.settle()
+        cluster.tell(after_rounds(90, first=3, attempt=2))
+        assert cluster.status.planner == before
+        cluster.tell(after_rounds(90, 90, first=3, attempt=2))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
+    def test_sizes_that_the_coordinator_has_not_told_are_waited_for(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90, tp_sizes=[]))
+        assert (cluster.status.assignment.epoch, cluster.status.planner) == (1, PlannerStatus())
+        cluster.tell(after_rounds(30, 30, 90))
+        assert cluster.status.assignment.epoch == 2
+
+    def test_a_size_that_does_not_suit_the_model_is_not_taken(self) -> None:
+        cluster = job(ADAPTIVE, {"replicas": 1, "gpusPerPod": 4})
+        cluster.tell(after_rounds(30, 30, 90, tp_sizes=[1, 4]))
+        assert cluster.status.assignment.epoch == 1
+
+    def test_each_kind_of_round_has_its_own_size(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        cluster.tell(after_rounds(50, 50, 200, first=4, kind=RoundKind.LONG))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2, RoundKind.LONG: 2}
+
+    def test_fixed_parallelism_never_regroups(self) -> None:
+        cluster = job({})
+        cluster.tell(after_rounds(30, 30, 900))
+        assert (cluster.status.assignment.epoch, cluster.status.planner) == (1, None)
+
+    def test_one_telemetry_that_asks_for_both_gives_one_assignment_with_both(self) -> None:
+        cluster = job({**STREAMED, **ADAPTIVE})
+        ended = after_rounds(30, 30, 90)
+        cluster.tell(at_milestone(4, recent_rounds=ended.recent_rounds, tp_sizes=[1, 2]))
+        assignment = cluster.status.assignment
+        assert assignment.epoch == 2
+        assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+        assert assignment.overlay is not None and assignment.overlay.round == 4
+        assert assignment.reason.startswith("tensor-parallel size 1 to 2") and "; 4 of 8 GPUs" in assignment.reason
+        assert reasons(cluster) == ["Regroup", "Repurpose"]
+
+    def test_a_regroup_does_not_carry_an_overlay_whose_round_is_over(self) -> None:
+        cluster = job({**STREAMED, **ADAPTIVE})
+        cluster.tell(at_milestone(3))
+        cluster.tell(after_rounds(30, 30, 90))
+        assert (cluster.status.assignment.epoch, cluster.status.assignment.overlay) == (3, None)
+
+    def test_a_regroup_beside_a_running_round_keeps_its_overlay(self) -> None:
+        cluster = job({**STREAMED, **ADAPTIVE})
+        cluster.tell(at_milestone(4))
+        overlay = cluster.status.assignment.overlay
+        cluster.tell(after_rounds(30, 30, 90, attempt=0))
+        assert cluster.status.assignment.epoch == 3
+        assert cluster.status.assignment.overlay == overlay
+        cluster.tell(at_milestone(4))
+        assert cluster.status.assignment.epoch == 3
+
+    def test_an_api_server_that_drops_fields_without_a_value_costs_no_memory(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30))
+        planner = cluster.status.planner
+        assert planner is not None
+        stored = PlannerStatus(round=planner.round, state=without_nulls(planner.state))
+        cluster.status = cluster.status.model_copy(update={"planner": stored})
+        cluster.tell(after_rounds(30, 30, 90))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
+    def test_a_memory_that_cannot_be_read_is_begun_anew_and_told(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        state = {"order": ["Medium"], "kinds": {}}
+        planner = PlannerStatus(round=3, state=state)
+        cluster.status = cluster.status.model_copy(update={"planner": planner})
+        cluster.tell(after_rounds(30, first=4))
+        assert cluster.status.assignment.baseline.tp_sizes == {}
+        assert cluster.status.planner is not None and cluster.status.planner.state != state
+        assert "PlannerReset" in reasons(cluster)
+
+
+class TestSpecChange:
+    def change(self, cluster: Cluster, **spec: Any) -> None:
+        cluster.spec = cluster.spec | {"suspend": True}
+        cluster.settle()
+        cluster.spec = cluster.spec | spec
+        cluster.settle()
+
+    def test_a_new_size_resets_baseline_and_planner_and_old_rounds_say_nothing_about_it(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        self.change(cluster, rollout={"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        assignment = cluster.status.assignment
+        assert (assignment.epoch, assignment.reason) == (3, "tensorParallelSize changed")
+        assert (assignment.baseline.tp_size, assignment.baseline.tp_sizes) == (2, {})
+        assert cluster.status.planner == PlannerStatus(round=3)
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"rollout": {}},
+            {"rollout": {**ADAPTIVE, "strategy": "Synchronous"}},
+            {"workers": {"replicas": 4, "gpusPerPod": 3}},
+        ],
+        ids=["fixed", "another strategy", "other pods"],
+    )
+    def test_sizes_that_no_longer_fit_the_spec_are_dropped(self, spec: dict[str, Any]) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        self.change(cluster, **spec)
+        assert cluster.status.assignment.epoch == 3
+        assert cluster.status.assignment.reason == "the spec changed"
+        assert cluster.status.assignment.baseline.tp_sizes == {}
+
+    def test_another_change_keeps_sizes_and_memory(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(after_rounds(30, 30, 90))
+        before = cluster.status.assignment, cluster.status.planner
+        self.change(cluster, reward={"pods": 2})
+        assert (cluster.status.assignment, cluster.status.planner) == before
+
+
+class TestRejection:
+    def test_it_is_told_once_and_the_round_is_not_asked_again(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        refused = at_milestone(rejected_epoch=2, rejected_reason="round 1 has its batch already")
+        for _ in range(2):
+            cluster.tell(refused)
+        assert cluster.status.assignment.epoch == 2
+        assert reasons(cluster) == ["Repurpose", "AssignmentRejected"]
+        event = cluster.events[-1]
+        assert event.type == "Warning"
+        assert event.message == "assignment 2 was not carried out: round 1 has its batch already"
+
+    def test_an_operator_that_forgot_that_it_told_gives_the_event_the_same_name(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        cluster.tell(at_milestone(rejected_epoch=2, rejected_reason="too late"))
+        cluster.told_rejection = 0
+        assert cluster.plan().actions == (cluster.events[-1],)
+
+    def test_that_of_an_older_assignment_is_no_news(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(1))
+        cluster.tell(at_milestone(2))
+        cluster.tell(at_milestone(2, rejected_epoch=2, rejected_reason="too late"))
+        assert reasons(cluster) == ["Repurpose", "Repurpose"]
+
+
+class TestAcknowledgement:
+    def roles(self, cluster: Cluster) -> list[tuple[str | None, str | None]]:
+        return [(pod.role, pod.tp_size) for pod in sorted(cluster.workers(), key=lambda pod: pod.index)]
+
+    def test_labels_and_gpu_counts_follow_what_was_carried_out_and_not_what_was_asked(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        assert self.roles(cluster) == [("rollout", "1")] * 4
+        assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (8, 0)
+        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        assert self.roles(cluster) == [("rollout", "1")] * 2 + [("trainer", "1")] * 2
+        assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (4, 4)
+        cluster.tell(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
+        assert self.roles(cluster) == [("rollout", "1")] * 4
+        assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (8, 0)
+
+    def test_the_label_of_the_size_follows_a_regroup(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.tell(RuntimeStatus(attempt=1, tp_size=2))
+        assert self.roles(cluster) == [("rollout", "2")] * 4
+
+    def test_only_pods_whose_labels_are_wrong_are_labelled_and_the_uid_guards_each(self) -> None:
+        cluster = job(STREAMED)
+        told = RuntimeStatus(attempt=1, trainer_pods=[3], tp_size=1)
+        cluster.status = cluster.status.model_copy(update={"runtime": told})
+        labels = {"longshore.dev/role": "trainer", "longshore.dev/tp-size": "1"}
+        uid = cluster.pods["demo-worker-3"].uid
+        assert cluster.plan().actions == (LabelPod("demo-worker-3", uid, labels),)
+
+    def test_what_an_earlier_attempt_acknowledged_labels_nothing(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        cluster.settle()
+        assert cluster.status.attempt == 2
+        assert self.roles(cluster) == [("rollout", "1")] * 4
+        assert cluster.status.gpus.trainer == 0
+
+    def test_a_replaced_worker_gets_the_label_of_what_it_does(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        cluster.delete("demo-worker-3")
+        cluster.settle()
+        assert self.roles(cluster)[3] == ("trainer", "1")
+        assert not any(isinstance(action, LabelPod) for action in cluster.plan().actions)
+
+    def test_no_engines_yet_leave_the_label_of_the_size_alone(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(RuntimeStatus(attempt=1))
+        assert self.roles(cluster) == [("rollout", "1")] * 4
+
+
+class TestConditions:
+    def unavailable(self, cluster: Cluster) -> dict[str, tuple[str, str, str]]:
+        kinds = [c.type for c in cluster.status.conditions if c.type.endswith("Unavailable")]
+        return {kind: cluster.condition(kind) for kind in kinds}
+
+    def test_a_shape_that_can_do_what_was_asked_has_none(self) -> None:
+        cluster = job({**STREAMED, **ADAPTIVE})
+        cluster.tell(after_rounds(0))
+        assert self.unavailable(cluster) == {}
+
+    @pytest.mark.parametrize("gpus", [0, 1])
+    def test_nothing_is_said_about_what_was_not_asked_for(self, gpus: int) -> None:
+        assert self.unavailable(job({}, {"replicas": 1, "gpusPerPod": gpus})) == {}
+
+    def test_one_pod_cannot_be_halved(self) -> None:
+        cluster = job(STREAMED, {"replicas": 1, "gpusPerPod": 8})
+        assert self.unavailable(cluster) == {
+            "RepurposeUnavailable": (
+                "True",
+                "NoPodToSpare",
+                "spec.workers: one pod holds all GPUs, and pods are handed over whole; "
+                "every pod samples until the round ends",
+            )
+        }
+        assert cluster.condition("Ready")[0] == "True", "the job runs without"
+
+    def test_trainers_with_pods_of_their_own_take_none_of_the_others(self) -> None:
+        cluster = job(STREAMED, placement="Disaggregated", trainerWorkers={"replicas": 1, "gpusPerPod": 2})
+        status, reason, message = self.unavailable(cluster)["RepurposeUnavailable"]
+        assert (status, reason) == ("True", "Disaggregated")
+        assert message.startswith("spec.placement: ")
+        cluster.tell(at_milestone())
+        assert cluster.status.assignment.epoch == 1
+
+    @pytest.mark.parametrize("gpus", [0, 1])
+    def test_a_pod_with_one_gpu_or_none_has_one_size(self, gpus: int) -> None:
+        cluster = job(ADAPTIVE, {"replicas": 2, "gpusPerPod": gpus})
+        assert self.unavailable(cluster)["RegroupUnavailable"][1] == "TooFewGPUs"
+        cluster.tell(after_rounds(30, 30, 90))
+        assert cluster.status.assignment.epoch == 1
+
+    @pytest.mark.parametrize(("tp_sizes", "found"), [([1], "1"), ([1, 3], "1"), ([2], "2"), ([0], "none")])
+    def test_a_model_that_can_be_divided_in_one_way_keeps_its_size(self, tp_sizes: list[int], found: str) -> None:
+        cluster = job(ADAPTIVE)
+        assert self.unavailable(cluster) == {}
+        cluster.tell(after_rounds(30, 30, 90, tp_sizes=tp_sizes))
+        _, reason, message = self.unavailable(cluster)["RegroupUnavailable"]
+        assert reason == "NoOtherSize"
+        assert message.endswith(f"engines keep 1; sizes that suit the model and the pods: {found}")
+        assert cluster.status.assignment.epoch == 1
+
+    def test_they_stay_while_the_job_is_suspended_and_go_when_it_ends(self) -> None:
+        cluster = job(STREAMED, {"replicas": 1, "gpusPerPod": 1})
+        cluster.spec = cluster.spec | {"suspend": True}
+        cluster.settle()
+        assert list(self.unavailable(cluster)) == ["RepurposeUnavailable"]
+        cluster.spec = cluster.spec | {"suspend": False}
+        cluster.settle()
+        cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
+        cluster.settle()
+        assert self.unavailable(cluster) == {}
+
+
+def test_what_was_assigned_stays_when_the_job_ends() -> None:
+    cluster = job({**STREAMED, **ADAPTIVE})
+    cluster.tell(after_rounds(30, 30, 90))
+    before = cluster.status.assignment, cluster.status.planner
+    cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
+    cluster.settle()
+    assert (cluster.status.assignment, cluster.status.planner) == before
+
+
+def test_a_job_that_never_started_has_no_assignment() -> None:
+    cluster = Cluster(spec={"suspend": True, "rollout": STREAMED}, status=RLJobStatus(runtime=at_milestone()))
+    cluster.settle()
+    assert cluster.status.assignment.epoch == 0
+    assert not any(isinstance(action, Event) for action in cluster.plan().actions)

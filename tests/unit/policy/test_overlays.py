@@ -1,0 +1,71 @@
+"""Which overlays can be carried out: late, repeated and impossible ones are refused with the reason."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.status import Overlay
+from longshore.policy.overlays import RoundState, refusal
+
+NOW = RoundState(
+    number=7,
+    attempt=2,
+    has_ended=False,
+    trainer_pods=(),
+    rollout_pods=frozenset({0, 1, 2}),
+    whole_replicas=frozenset({0, 1}),
+)
+
+
+def overlay(*pods: int, round: int = 7, attempt: int = 2) -> Overlay:
+    return Overlay(round=round, attempt=attempt, trainer_pods=list(pods))
+
+
+def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
+    assert refusal(overlay(0), NOW) == ""
+    assert refusal(overlay(1, 0), NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "reason"),
+    [
+        (overlay(0, attempt=1), {}, "it is for attempt 1, and this is attempt 2"),
+        (overlay(0, round=6), {}, "it is for round 6, and this is round 7"),
+        (overlay(0, round=8), {}, "it is for round 8, and this is round 7"),
+        (overlay(0), {"has_ended": True}, "round 7 has its batch already"),
+        (overlay(0), {"trainer_pods": (1,)}, "round 7 has handed over pods 1 already"),
+        (overlay(3), {}, "no engine samples in pods 3"),
+        (overlay(2), {}, "pods 2 hold no whole trainer replica"),
+        (overlay(0, 1), {"rollout_pods": frozenset({0, 1})}, "no pod would be left to sample"),
+    ],
+)
+def test_every_other_is_refused_with_the_reason(asked: Overlay, changes: dict[str, Any], reason: str) -> None:
+    assert refusal(asked, replace(NOW, **changes)) == reason
+
+
+@given(
+    st.builds(
+        lambda pods, round, attempt: overlay(*pods, round=round, attempt=attempt),
+        st.lists(st.integers(0, 4), min_size=1, max_size=5),
+        st.integers(1, 3),
+        st.integers(1, 2),
+    ),
+    st.builds(
+        RoundState,
+        number=st.integers(1, 3),
+        attempt=st.integers(1, 2),
+        has_ended=st.booleans(),
+        trainer_pods=st.just(()),
+        rollout_pods=st.frozensets(st.integers(0, 4)),
+        whole_replicas=st.frozensets(st.integers(0, 4)),
+    ),
+)
+def test_what_is_carried_out_leaves_a_pod_to_sample_and_splits_no_replica(asked: Overlay, state: RoundState) -> None:
+    if refusal(asked, state) == "":
+        pods = set(asked.trainer_pods)
+        assert state.rollout_pods - pods
+        assert pods <= state.rollout_pods & state.whole_replicas
+        assert (asked.round, asked.attempt) == (state.number, state.attempt)

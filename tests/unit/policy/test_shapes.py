@@ -1,0 +1,49 @@
+"""Which kinds of round a strategy plans, and which pods its trainer replicas span."""
+
+import random
+from typing import Any
+
+import pytest
+
+from longshore.api.pods import Workers
+from longshore.api.rljob import RLJob
+from longshore.api.rollout import OnPolicy, Rollout, Strategy
+from longshore.policy.round_policy import BatchShape
+from longshore.policy.shapes import ROUND_KINDS, replica_pods, replica_slots
+from tests.unit.policy.rounds import FakeRollout, Job
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_the_kinds_of_a_strategy_are_those_that_its_rounds_have(strategy: Strategy) -> None:
+    job = Job(Rollout(strategy=strategy, on_policy=OnPolicy.RELAXED), BatchShape(4, 2))
+    policy = job.policy()
+    fake = FakeRollout(policy, job, random.Random(0))
+    kinds = {fake.round().kind for _ in range(40)}
+    assert kinds == set(ROUND_KINDS[strategy])
+
+
+def spec(trainer: dict[str, Any], **more: Any) -> Any:
+    fields = {
+        "model": {"builtin": "Tiny"},
+        "data": {"builtin": "Counting"},
+        "algorithm": {"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "storage": {"create": {"size": "1Gi"}},
+        "workers": {"replicas": 3, "gpusPerPod": 4},
+        "trainer": trainer,
+    }
+    return RLJob.model_validate({"metadata": {"name": "demo"}, "spec": fields | more}).spec
+
+
+def test_every_replica_lies_in_one_pod() -> None:
+    halves = spec({"backend": "Megatron", "tensorParallelSize": 2})
+    assert replica_pods(halves) == tuple(frozenset({pod}) for pod in (0, 0, 1, 1, 2, 2))
+
+
+def test_a_given_number_of_replicas_is_spread_over_the_pods() -> None:
+    assert replica_pods(spec({"dataParallelSize": 2})) == (frozenset({0}), frozenset({1}))
+    assert replica_slots(Workers(replicas=2, gpus_per_pod=4), 3) == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_trainers_apart_lie_in_their_own_pods() -> None:
+    apart = spec({}, placement="Disaggregated", trainerWorkers={"replicas": 1, "gpusPerPod": 2})
+    assert replica_pods(apart) == (frozenset({0}), frozenset({0}))

@@ -1,0 +1,62 @@
+"""What the elastic parts of the runtime run against, without threads."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from longshore.api.status import Assignment, RolloutLoad
+from longshore_runtime.rollout.round_runner import Progress
+
+
+@dataclass
+class Report:
+    """Remembers what the outside was told."""
+
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+        self.told.append(("milestone", round(progress.fraction_finished, 2), load))
+
+    def engines(self, tp_size: int) -> None:
+        self.told.append(("engines", tp_size))
+
+    def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
+        self.told.append(("applied", epoch, trainer_pods))
+
+    def rejected(self, epoch: int, reason: str) -> None:
+        self.told.append(("rejected", epoch, reason))
+
+
+@dataclass
+class Known:
+    """Implements `Assignments`."""
+
+    assignment: Assignment = field(default_factory=Assignment)
+
+    def newest(self) -> Assignment:
+        return self.assignment
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class AtOnce(Executor):
+    """Does work when it is submitted, or when the test says so."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self._waits = waits
+        self._work: list[Callable[[], None]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._work.append(lambda: future.set_result(fn(*args, **kwargs)))
+        if not self._waits:
+            self.work()
+        return future
+
+    def work(self) -> None:
+        """Do what was submitted."""
+        work, self._work = self._work, []
+        for one in work:
+            one()

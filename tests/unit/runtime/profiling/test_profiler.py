@@ -1,0 +1,121 @@
+"""Engines and trainers of a job are measured through its own handles; here they have no model, but Ray is real."""
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from longshore.api.pods import Workers
+from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.training import TrainerBackend
+from longshore.sim.lengths import LognormalLengths
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.clock import SystemClock
+from longshore_runtime.errors import Interrupted, TrainerLost
+from longshore_runtime.places import trainer_places
+from longshore_runtime.profiling import engine_probe
+from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
+from longshore_runtime.profiling.trainer_probe import TrainerLimits
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import Event, RewardPulse, StopRequested, TrainerGone
+from longshore_runtime.trainer.group import TrainerGroup
+from tests.contract.trainers.replicas import OPTIONS
+
+STEP_S = 0.002
+WORKERS = Workers(replicas=1, gpus_per_pod=2, gpu_resource_name="longshore.dev/pretend-gpu")
+SCOPE = Scope(
+    max_num_seqs=8,
+    max_context_tokens=256,
+    vocab_size=100,
+    trainer=TrainerLimits(1, 1024, LognormalLengths.from_quantiles(20, 40, 200)),
+    other_tp_sizes=(2,),
+)
+
+
+@contextlib.contextmanager
+def running(step_s: float) -> Iterator[Machine]:
+    """Two engines, and two trainer replicas."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = Engine(backend=EngineBackend.FAKE, max_num_seqs=8, extra_args={"step_s": step_s, "num_kv_blocks": 256})
+    engines = EnginePool(WORKERS, EngineSpec(options, max_context_tokens=256), "model", "output", events)
+    trainers = TrainerGroup(trainer_places(WORKERS, None), TrainerSpec(TrainerBackend.FAKE, OPTIONS), "model", "output")
+    engines.wait_for_all()
+    try:
+        yield Machine(engines, trainers, events, SystemClock())
+    finally:
+        trainers.stop()
+        engines.stop()
+
+
+@pytest.fixture(scope="module")
+def machine(storage: Path) -> Iterator[Machine]:
+    """As in a job that runs nothing."""
+    with running(STEP_S) as found:
+        yield found
+
+
+def test_everything_is_measured_at_every_size_and_says_how_often(machine: Machine) -> None:
+    stages: list[str] = []
+    profiler = Profiler(machine, SCOPE, stages.append)
+    profiler.run(budget_s=6.0)
+    profile = profiler.profile()
+    assert stages == ["ProfileEngines", "ProfileTrainers", "ProfileSizes"]
+    assert profile.tp_sizes == (1, 2)
+    assert {point.num_running for point in profile.decode if point.tp_size == 1} == {7, 4, 2, 1}
+    for point in profile.decode:
+        assert STEP_S <= point.step_s < 50 * STEP_S
+        assert point.measurements
+    assert profile.kv_capacity_tokens == {1: 4096, 2: 4096}
+    assert profile.publish_s is not None
+    assert profile.publish_s > 0
+    assert profile.regroup_s is not None
+    assert profile.regroup_s > 0
+    assert profile.measurements["regroupSeconds"] == 1
+    assert profile.measurements["publishSeconds"] >= 2
+    assert machine.engines.tp_size == 1, "the engines are again as they were"
+
+
+def test_events_of_others_are_still_there_afterwards(machine: Machine) -> None:
+    machine.events.put(RewardPulse())
+    Profiler(machine, SCOPE).measure()
+    assert machine.events.get_nowait() == RewardPulse()
+
+
+@pytest.mark.parametrize(
+    ("event", "error"), [(StopRequested(), Interrupted), (TrainerGone("rank 1 is gone"), TrainerLost)]
+)
+def test_a_request_to_stop_and_a_lost_trainer_end_it(machine: Machine, event: Event, error: type[Exception]) -> None:
+    machine.events.put(event)
+    with pytest.raises(error):
+        Profiler(machine, SCOPE).measure()
+
+
+def test_a_batch_that_takes_too_long_is_cut_off_and_what_it_has_shown_counts(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five levels of at least 0.7 s each, the largest batch is the first to be seen whole."""
+    monkeypatch.setattr(engine_probe, "BATCH_LIMIT_S", 2.5)
+    with running(step_s=0.03) as slow:
+        profiler = Profiler(slow, SCOPE)
+        profiler.measure()
+        sizes = {point.num_running for point in profiler.profile().decode}
+        assert 7 in sizes
+        assert 1 not in sizes
+        assert all(one.num_running + one.num_waiting == 0 for one in slow.engines.stats().values())
+
+
+def test_an_engine_that_is_lost_is_left_out_and_comes_back(storage: Path) -> None:
+    with running(STEP_S) as machine:
+        profiler = Profiler(machine, SCOPE)
+        profiler.measure()
+        ray.kill(machine.engines._fleet[0]._actor)
+        profiler.measure()
+        counts = {point.measurements for point in profiler.profile().decode}
+        assert min(filter(None, counts)) == 3, "two engines, and then the other one alone"
+        while len(machine.engines.alive()) < 2:
+            with contextlib.suppress(queue.Empty):
+                machine.events.get(timeout=0.1)

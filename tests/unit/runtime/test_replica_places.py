@@ -1,0 +1,42 @@
+"""Which replicas lie in which pods: what decides who can be repurposed together."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.names import Component
+from longshore_runtime.places import Place
+from longshore_runtime.trainer.replica_places import ReplicaPlaces
+
+FOUR_RANKS = [Place(0, (0,)), Place(0, (1,)), Place(0, (2,)), Place(1, (0,))]
+
+
+def test_a_replica_is_in_the_pods_of_its_ranks() -> None:
+    replicas = ReplicaPlaces(FOUR_RANKS, 2)
+    assert replicas.num_replicas == 2
+    assert [list(replicas.ranks(replica)) for replica in range(2)] == [[0, 1], [2, 3]]
+    assert [replicas.pods_of(replica) for replica in range(2)] == [(0,), (0, 1)]
+
+
+def test_only_whole_replicas_are_within_pods() -> None:
+    replicas = ReplicaPlaces(FOUR_RANKS, 2)
+    assert replicas.within([0]) == (0,)
+    assert replicas.within([1]) == ()
+    assert replicas.within([1, 0]) == (0, 1)
+    assert replicas.within([]) == ()
+
+
+def test_pods_that_only_train_are_no_worker_pods() -> None:
+    replicas = ReplicaPlaces([Place(0, (0,), Component.TRAINER), Place(0, (0,))], 1)
+    assert [replicas.pods_of(replica) for replica in range(2)] == [(), (0,)]
+    assert replicas.within([0]) == (1,)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(1, 3), st.sets(st.integers(0, 4)))
+def test_replicas_that_fill_pods_are_split_between_any_pods_and_the_others(
+    workers: list[int], ranks_per_replica: int, pods: set[int]
+) -> None:
+    places = [Place(worker, (rank,)) for worker in workers for rank in range(ranks_per_replica)]
+    replicas = ReplicaPlaces(places, ranks_per_replica)
+    inside, outside = replicas.within(pods), replicas.within(set(range(5)) - pods)
+    assert sorted((*inside, *outside)) == list(range(len(workers)))
+    assert all(set(replicas.pods_of(replica)) <= pods for replica in inside)

@@ -1,0 +1,112 @@
+"""A streamed step: whatever arrives when, every sample is computed by one replica, and one update follows."""
+
+import queue
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore_runtime.rollout.events import Event, GradientsDone
+from longshore_runtime.trainer.streaming import StreamedUpdate
+from longshore_runtime.types import Sample
+from tests.contract.trainers.replicas import make_samples
+from tests.contract.trainers.streams import Replicas, StillClock, stream
+
+BATCH = make_samples(24)
+GROUPS: dict[Any, list[Sample]] = {}
+for _sample in BATCH:
+    GROUPS.setdefault(_sample.draw, []).append(_sample)
+DRAWS = list(GROUPS)
+
+
+def begun(replicas: Replicas, awake: tuple[int, ...] = ()) -> tuple[StreamedUpdate, "queue.SimpleQueue[Event]"]:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    update = StreamedUpdate(
+        replicas,  # type: ignore[arg-type]
+        lambda groups: GROUPS[groups[0]],  # type: ignore[index]
+        events,
+        StillClock(),
+        awake=awake,
+    )
+    return update, events
+
+
+def handed(replicas: Replicas) -> list[int]:
+    """Parts by replica."""
+    return [len(parts) for parts in replicas.parts]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(0, 10_000), st.booleans())
+def test_every_sample_is_in_the_sums_of_one_replica(num_replicas: int, seed: int, loses_world: bool) -> None:
+    replicas = Replicas(num_replicas)
+    stream(replicas, BATCH, random.Random(seed), loses_world=loses_world)
+    given_out = Counter((one.draw, one.index) for parts in replicas.parts for part in parts for one in part)
+    assert given_out == Counter((one.draw, one.index) for one in BATCH)
+    assert replicas.num_updates == 1
+
+
+def test_nothing_is_computed_before_a_replica_wakes() -> None:
+    replicas = Replicas(2)
+    update, _ = begun(replicas)
+    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    assert not update.has_begun
+    update.replicas_awake([1])
+    assert update.has_begun
+    assert handed(replicas) == [0, 1]
+
+
+def test_a_group_goes_to_an_awake_replica_the_moment_it_is_trainable() -> None:
+    replicas = Replicas(2)
+    update, _ = begun(replicas, awake=(0, 1))
+    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    update.trainable(DRAWS[1])  # type: ignore[arg-type]
+    assert handed(replicas) == [1, 1]
+
+
+def test_a_replica_gets_the_next_group_when_it_has_computed_one() -> None:
+    replicas = Replicas(1)
+    update, events = begun(replicas, awake=(0,))
+    for draw in DRAWS:
+        update.trainable(draw)  # type: ignore[arg-type]
+    assert handed(replicas) == [2]
+    replicas.answers[0].told.set_result(None)
+    event = events.get_nowait()
+    assert isinstance(event, GradientsDone)
+    update.gradients_done(event)
+    assert handed(replicas) == [3]
+
+
+def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
+    replicas = Replicas(4)
+    update, _ = begun(replicas)
+    for draw in DRAWS:
+        update.trainable(draw)  # type: ignore[arg-type]
+    trained = update.finish()
+    assert handed(replicas) == [1, 1, 1, 1]
+    assert sorted(trained.samples, key=lambda one: (one.draw, one.index)) == BATCH
+
+
+def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:
+    replicas = Replicas(1)
+    update, events = begun(replicas, awake=(0,))
+    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    old = replicas.answers[0]
+    update.again()
+    old.told.set_result(None)
+    event = events.get_nowait()
+    assert isinstance(event, GradientsDone)
+    update.gradients_done(event)
+    assert update.finish().first_gradient_s is None
+
+
+def test_a_part_that_failed_is_not_told_as_done() -> None:
+    replicas = Replicas(1)
+    update, events = begun(replicas, awake=(0,))
+    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    replicas.answers[0].told.set_exception(RuntimeError("the replica is gone"))
+    with pytest.raises(queue.Empty):
+        events.get_nowait()

@@ -105,7 +105,7 @@ class StepLog:
 
     def events(self) -> list[tuple[float, str]]:
         """In their order."""
-        return sorted(self._events)
+        return sorted((round(moment_s, 4), event) for moment_s, event in self._events)
 
 
 class WatchedTrainers:
@@ -176,7 +176,6 @@ class LoggingRecorder(Recorder):
                 "overlap_share": overlap_share(passes, ended_s),
                 "dispatch_s": sorted({round(one.given_s, 4) for one in passes}),
                 "events": self._log.events(),
-                "passes": [asdict(one) for one in passes],
             }
             | (asdict(repurposed) if repurposed else {})
         )
@@ -243,6 +242,15 @@ def logged_period(
         recorder.close()
     assert policy.num_deferred == 0, "a period trains every draw that it starts"
     return recorder.steps
+
+
+def raw(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What is kept of the runs: everything but which draws a step trained."""
+    return [
+        {**run, "steps": [{key: value for key, value in step.items() if key != "draws"} for step in run["steps"]]}
+        for of in runs.values()
+        for run in of
+    ]
 
 
 Totals = Callable[[Sequence[Step]], Mapping[str, float]]

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Final
 
 from benchmarks.local_pods import in_coordinator, lacks_for_pinning, run_in_coordinator
-from benchmarks.overlap import Alternations
+from benchmarks.overlap import Alternations, raw
 from benchmarks.papers import simulated
 from benchmarks.period import Run, Step, running
 from benchmarks.report import report, spreads
@@ -57,7 +57,7 @@ def measure(num_alternations: int, num_rounds: int) -> None:
         ratios(runs),
         {"alternations": num_alternations, "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}",
          "cores_per_pod": 1},
-        [run for of in runs.values() for run in of],
+        raw(runs),
         figures=spreads(columns),
         dispatch_s={name: of[0]["steps"][0]["dispatch_s"] for name, of in runs.items()},
         simulated=simulated(Paper.ROLLOUTPIPE, "5.2/", "5.3/", "abstract/"),

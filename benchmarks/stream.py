@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.local_pods import in_coordinator, lacks_for_pinning, run_in_coordinator
-from benchmarks.overlap import Alternations
+from benchmarks.overlap import Alternations, raw
 from benchmarks.papers import simulated
 from benchmarks.period import Run, Step, running
 from benchmarks.report import report, spreads
@@ -48,7 +48,7 @@ def measure(num_alternations: int) -> None:
         "stream",
         ratios(runs),
         {"alternations": num_alternations, "workload": f"benchmarks/{WORKLOAD.path.name}", "cores_per_pod": 1},
-        [run for of in runs.values() for run in of],
+        raw(runs),
         figures=figures(runs),
         timelines={name: timeline(of) for name, of in runs.items()},
         simulated=simulated(Paper.ROLLPACKER, "table3/", "table4/"),

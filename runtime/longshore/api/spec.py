@@ -198,8 +198,8 @@ class RLJobSpec(ApiModel):
     trainer_workers: Workers | None = None
     """GPU pods of the trainer, with placement Disaggregated."""
     profiling: Profiling = Profiling.OFF
-    """First: measure throughputs on the job's own pods before it trains, into `profile.json` of its output, and plan
-    with them. Only: measure and end."""
+    """First: measure throughputs on the job's own pods before it trains, into `profile.json` of its output, for
+    `longshore simulate --profile`. Only: measure and end."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
     """The pod with the Ray head and the training loop."""
     image: str | None = Field(default=None, min_length=1, max_length=512)

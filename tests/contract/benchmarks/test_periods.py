@@ -8,7 +8,7 @@ import yaml
 from benchmarks.local_pods import run_in_coordinator
 from benchmarks.workload import Workload
 
-FAKE = {"backend": "Fake", "extraArgs": {"median_tokens": 1000, "step_s": 0.02}}
+FAKE = {"backend": "Fake", "extraArgs": {"median_tokens": 1000, "step_s": 0.04}}
 PODS = {"replicas": 2, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"}
 LENGTHS = {"median": 16, "promptSigma": 0.8, "responseSigma": 0.4, "max": 100, "seed": 7}
 
@@ -41,18 +41,17 @@ def periods(tmp_path: Path, num_rounds: int, jobs: dict[str, Any], **spec: Any) 
 def test_a_round_that_streams_hands_a_pod_over_and_trains_before_it_ends(tmp_path: Path) -> None:
     streamed = {"strategy": "Synchronous", "handover": "Streamed", "repurposing": {"trigger": "Fixed", "fraction": 0.2}}
     jobs = {"AfterRound": {"rollout": {"strategy": "Synchronous"}}, "Streamed": {"rollout": streamed}}
-    runs = periods(tmp_path, 2, jobs)
-    after, during = runs["AfterRound"]["steps"], runs["Streamed"]["steps"]
-    assert [step["draws"] for step in after] == [step["draws"] for step in during]
-    assert all(step["overlap_share"] == 0.0 and "control_path_s" not in step for step in after)
-    for step in during:
-        assert step["num_moved"] > 0
-        assert step["overlap_share"] > 0.0
-        assert step["first_gradient_s"] < step["rollout_s"]
-        events = [event.split(" at ")[0].split(":")[0] for _, event in step["events"]]
-        order = ["rollout begins", "telemetry", "assigned", "replicas of pods", "first gradients", "rollout ends"]
-        places = [next(at for at, event in enumerate(events) if event.startswith(name)) for name in order]
-        assert places == sorted(places)
+    runs = periods(tmp_path, 1, jobs)
+    (after,), (during,) = runs["AfterRound"]["steps"], runs["Streamed"]["steps"]
+    assert after["draws"] == during["draws"]
+    assert after["overlap_share"] == 0.0
+    assert "control_path_s" not in after
+    assert during["num_moved"] > 0
+    assert during["overlap_share"] > 0.0
+    events = [event for _, event in during["events"]]
+    order = ["rollout begins", "telemetry", "assigned", "replicas of pods", "first gradients", "rollout ends"]
+    places = [next(at for at, event in enumerate(events) if event.startswith(name)) for name in order]
+    assert places == sorted(places)
 
 
 def test_trainers_in_pods_of_their_own_take_groups_while_the_round_runs(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Engines and trainers of a job are measured through its own handles; here they have no model, but Ray is real."""
 
 import contextlib
+import dataclasses
 import queue
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,13 +86,23 @@ def test_events_of_others_are_still_there_afterwards(machine: Machine) -> None:
     assert machine.events.get_nowait() == RewardPulse()
 
 
+def test_trainers_with_gpus_of_their_own_switch_nothing(machine: Machine) -> None:
+    scope = dataclasses.replace(SCOPE, trainer=dataclasses.replace(SCOPE.trainer, takes_turns=False))
+    profiler = Profiler(machine, scope)
+    profiler.measure()
+    profile = profiler.profile()
+    assert profile.publish_s is not None
+    assert (profile.to_training_s, profile.to_rollout_s) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("event", "error"), [(StopRequested(), Interrupted), (TrainerGone("rank 1 is gone"), TrainerLost)]
 )
-def test_a_request_to_stop_and_a_lost_trainer_end_it(machine: Machine, event: Event, error: type[Exception]) -> None:
-    machine.events.put(event)
-    with pytest.raises(error):
-        Profiler(machine, SCOPE).measure()
+def test_a_request_to_stop_and_a_lost_trainer_end_it(storage: Path, event: Event, error: type[Exception]) -> None:
+    with running(STEP_S) as machine:
+        machine.events.put(event)
+        with pytest.raises(error):
+            Profiler(machine, SCOPE).measure()
 
 
 def test_a_batch_that_takes_too_long_is_cut_off_and_what_it_has_shown_counts(

@@ -109,6 +109,7 @@ class TrainingLoop:
     def step(self, *, draining: bool) -> None:
         """One round and one optimizer step; `draining`: on deferred draws only."""
         parts, clock = self._parts, self._parts.clock
+        begun_s = clock.now_s()
         self._baseline.apply(parts.policy.next_kind(draining=draining), self._state.step + 1)
         started_s = clock.now_s()
         self._step = step = self._begin_step()
@@ -124,7 +125,8 @@ class TrainingLoop:
         self._step = None
         self.num_steps += 1
         times = StepTimes(
-            step_s=published_s - started_s,
+            step_s=published_s - begun_s,
+            regroup_s=started_s - begun_s,
             gen_s=result.rollout_s,
             reward_s=rolled_out_s - started_s - result.rollout_s,
             train_s=trained_s - rolled_out_s,
@@ -175,8 +177,8 @@ class TrainingLoop:
 
     def save(self, *, timeout_s: float) -> None:
         """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
-        if self._step is not None and self._step.work.has_begun:
-            raise TrainerLost("the trainers have begun the next step")
+        if self._step is not None and self._step.work.may_have_updated:
+            raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
             raise TrainerLost("a trainer replica is gone")
         if self._state.policy:

@@ -212,3 +212,28 @@ def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert_exact_and_on_policy(job)
     job.delete()
+
+
+def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Cluster, root: Path) -> None:
+    """Complete groups go to the trainers of a disaggregated job one update at a time; a lost trainer pod comes back."""
+    manifest = demonstration(root, "apart", backend="Torch")
+    spec = manifest["spec"]
+    spec["rollout"] = {"strategy": "GroupPipeline", "engine": {"enforceEager": True}}
+    spec["algorithm"] |= {"steps": 6, "promptsPerUpdate": 2}
+    spec["placement"] = "Disaggregated"
+    spec["workers"] |= {"replicas": 1, "gpusPerPod": 1}
+    spec["trainerWorkers"] = spec["workers"]
+    job = cluster.apply(manifest)
+    job.wait_step(2)
+    assert roles(job) == {"apart-worker-0": "rollout", "apart-trainer-0": "trainer"}
+    assert job.status()["gpus"] == {"rollout": 1, "trainer": 1}
+    job.kill("trainer-0")
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    assert status["attempt"] == 1
+    rows = metrics(job)
+    assert [row["actor/num_updates"] for row in rows] == [4] * 6
+    assert all(row["trainer/first_dispatch_s"] < row["timing_s/gen"] for row in rows)
+    assert max(row.get("trainer/gradient_difference", 0.0) for row in rows) < 2e-5
+    assert_every_draw_once(job.ledger(), 8, 8, num_updates=4)
+    job.delete()

@@ -16,6 +16,8 @@ class StepTimes:
     """Where the time of a step went."""
 
     step_s: float
+    regroup_s: float
+    """Until the engines had the size that the round asks for."""
     gen_s: float
     reward_s: float
     """Waiting for rewards after the rollout; scoring during the rollout costs nothing."""
@@ -53,6 +55,7 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
     total_tokens = num_tokens + sum(prompts)
     clipped = sum(one.completion.finish_reason is FinishReason.LENGTH for one in responses)
     return {
+        "timing_s/regroup": times.regroup_s,
         "timing_s/gen": times.gen_s,
         "timing_s/reward": times.reward_s,
         "timing_s/update_actor": times.train_s,

@@ -42,10 +42,12 @@ class StreamedUpdate:
         self._started_s = clock.now_s()
         self._first_dispatch_s: float | None = None
         self._first_gradient_s: float | None = None
+        self._has_ended = False
 
     @property
-    def has_begun(self) -> bool:
-        return self._first_dispatch_s is not None
+    def may_have_updated(self) -> bool:
+        """Gradients change no weights: what was streamed so far is lost with the trainers, and with nothing else."""
+        return self._has_ended
 
     def trainable(self, group: ScoredGroup) -> None:
         samples = self._samples_of([group])
@@ -68,6 +70,7 @@ class StreamedUpdate:
     def finish(self) -> StepTraining:
         self._give(self._ledger.last_parts(range(self._trainers.num_replicas)))
         batch = tuple(self._samples.values())
+        self._has_ended = True
         self._trainers.end(self._update, verify=self._verify, batch=batch)
         result = self._trainers.finish(self._update)
         assert self._first_dispatch_s is not None, "a round has groups"

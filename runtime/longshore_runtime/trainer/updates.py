@@ -60,8 +60,8 @@ class StepWork(Protocol):
     """What the trainers do in one step. One use: give it every group of the batch, then finish."""
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the trainers were given anything: their state is then no longer that of the step before."""
+    def may_have_updated(self) -> bool:
+        """Whether the trainers' weights may no longer be those of the step before."""
 
     def trainable(self, group: ScoredGroup) -> None:
         """A group of the batch is ready."""
@@ -109,7 +109,7 @@ class StepUpdates:
         self._updates: list[PendingUpdate] = []
 
     @property
-    def has_begun(self) -> bool:
+    def may_have_updated(self) -> bool:
         return self._first_dispatch_s is not None
 
     def trainable(self, group: ScoredGroup) -> None:

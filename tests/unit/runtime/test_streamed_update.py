@@ -53,10 +53,17 @@ def test_nothing_is_computed_before_a_replica_wakes() -> None:
     replicas = Replicas(2)
     update, _ = begun(replicas)
     update.trainable(DRAWS[0])  # type: ignore[arg-type]
-    assert not update.has_begun
+    assert handed(replicas) == [0, 0]
     update.replicas_awake([1])
-    assert update.has_begun
     assert handed(replicas) == [0, 1]
+
+
+def test_streamed_gradients_change_no_weights_before_the_end_of_the_round() -> None:
+    update, _ = begun(Replicas(1), awake=(0,))
+    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    assert not update.may_have_updated
+    update.finish()
+    assert update.may_have_updated
 
 
 def test_a_group_goes_to_an_awake_replica_the_moment_it_is_trainable() -> None:

@@ -104,6 +104,7 @@ class Repurposing:
         self._overlay: Overlay | None = None
         self._leaving: tuple[int, ...] = ()
         """Engines of its pods."""
+        self._measuring: list[Future[None]] = []
         self._hand_over: Future[PodsHandedOver] | None = None
         self.times: RepurposingTimes | None = None
         """Of the hand-over of this round, if there was one."""
@@ -127,7 +128,7 @@ class Repurposing:
         due = self._milestones.is_due(progress.num_finished, progress.num_launched)
         if due and self._overlay is None and not self._running.has_ended:
             self._milestone = progress
-            self._work.submit(self._measure, self._lengths[progress.kind])
+            self._measuring.append(self._work.submit(self._measure, self._lengths[progress.kind]))
 
     def happened(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
@@ -142,7 +143,9 @@ class Repurposing:
                 self._handed_over(event)
 
     def finish(self) -> None:
-        """The round is over: wait until a hand-over that is under way has ended."""
+        """The round is over: wait for what is under way, and raise what went wrong."""
+        for measuring in self._measuring:
+            measuring.result()
         if self._hand_over is not None and self.times is None:
             self._handed_over(self._hand_over.result())
 

@@ -64,6 +64,8 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.trainer_pod(job, index)
         case Component.REWARD:
             return names.reward_pod(job, index)
+        case Component.JUDGE:
+            return names.judge_pod(job, index)
 
 
 def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:

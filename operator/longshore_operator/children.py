@@ -28,9 +28,10 @@ def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
     return tuple(_apply(manifest) for manifest in manifests)
 
 
-def ray_token_secret(job: RLJob, token: str) -> CreateOnce:
-    """The Secret that lets the pods of a job, and nobody else, into its Ray cluster."""
+def token_secret(job: RLJob, ray_token: str, judge_token: str) -> CreateOnce:
+    """The Secret that lets the pods of a job, and nobody else, into its Ray cluster and to its judges."""
     identity = Identity.of(job)
+    tokens = {contract.RAY_TOKEN_KEY: ray_token, contract.JUDGE_TOKEN_KEY: judge_token}
     return CreateOnce(
         {
             "apiVersion": "v1",
@@ -38,7 +39,7 @@ def ray_token_secret(job: RLJob, token: str) -> CreateOnce:
             "metadata": identity.metadata(names.ray_token_secret(identity.name)),
             "type": "Opaque",
             "immutable": True,
-            "data": {contract.RAY_TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+            "data": {key: base64.b64encode(token.encode()).decode() for key, token in tokens.items()},
         }
     )
 

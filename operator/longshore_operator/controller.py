@@ -191,6 +191,7 @@ class Controller:
             pods=pods,
             children=dict(job.applied),
             ray_token=secrets.token_hex(_SECRET_BYTES),
+            judge_token=secrets.token_hex(_SECRET_BYTES),
             claim=await self._claim(key, parsed, pods),
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,

@@ -85,6 +85,7 @@ def _num_peers(job: RLJob, wanted: Wanted) -> dict[Component, int]:
         Component.WORKER: job.spec.workers.replicas,
         Component.TRAINER: trainers.replicas if trainers is not None else 0,
         Component.REWARD: wanted.num_rewards,
+        Component.JUDGE: len(job.spec.reward.judge_pods),
     }
 
 
@@ -111,7 +112,12 @@ def _missing_peers(
         for index in range(count[Component.REWARD])
         if names.reward_pod(name, index) not in present
     )
-    return tuple(CreatePod(manifest) for manifest in (*workers, *trainers, *rewards))
+    judges = (
+        build.judge_pod(job, config, attempt, index, address)
+        for index in range(count[Component.JUDGE])
+        if names.judge_pod(name, index) not in present
+    )
+    return tuple(CreatePod(manifest) for manifest in (*workers, *trainers, *judges, *rewards))
 
 
 def _delete(pods: Iterable[PodView]) -> tuple[DeletePod, ...]:

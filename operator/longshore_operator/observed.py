@@ -69,7 +69,8 @@ class Observed:
     children: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) to the fingerprint that was applied last; absent: not known to exist."""
     ray_token: str = ""
-    """A fresh random token, used if the Secret has to be created."""
+    judge_token: str = ""
+    """Fresh random tokens, used if the Secret has to be created."""
     claim: ClaimView | None = None
     """The job's volume claim, where it was looked at."""
     apply_error: str | None = None

@@ -49,7 +49,8 @@ def label_pods(pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged
 
 def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged | None) -> GpuCounts:
     """GPUs of pods that hold a node and have not ended, by what they do."""
-    counts = dict.fromkeys(Role, 0)
+    counts, judge = dict.fromkeys(Role, 0), 0
+    gpus_of_judges = [one.pool.gpus_per_pod for one, _ in spec.reward.judge_pods if one.pool is not None]
     for pod in pods:
         if not pod.scheduled or pod.terminal:
             continue
@@ -57,7 +58,9 @@ def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowled
             counts[Role.TRAINER] += spec.trainer_workers.gpus_per_pod
         elif pod.component is Component.WORKER:
             counts[_role(pod, attempt, acknowledged)] += spec.workers.gpus_per_pod
-    return GpuCounts(rollout=counts[Role.ROLLOUT], trainer=counts[Role.TRAINER])
+        elif pod.component is Component.JUDGE:
+            judge += gpus_of_judges[pod.index] if pod.index < len(gpus_of_judges) else 0
+    return GpuCounts(rollout=counts[Role.ROLLOUT], trainer=counts[Role.TRAINER], judge=judge)
 
 
 def _role(pod: PodView, attempt: int, acknowledged: Acknowledged | None) -> Role:

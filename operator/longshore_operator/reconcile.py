@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from longshore.api.names import Component
+from longshore.api.pods import PodOptions
 from longshore.api.rljob import RLJob
 from longshore.api.status import (
     FINISHED_PHASES,
@@ -100,9 +101,11 @@ def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
     if progress.finished or config.allow_privileged_templates:
         return progress
-    templates = {"workers": job.spec.workers, "coordinator": job.spec.coordinator}
+    templates: dict[str, PodOptions] = {"workers": job.spec.workers, "coordinator": job.spec.coordinator}
     if job.spec.trainer_workers is not None:
         templates["trainerWorkers"] = job.spec.trainer_workers
+    pools = {one.name: one.pool for one in job.spec.reward.functions if one.pool is not None}
+    templates |= {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
     for field, options in templates.items():
         refused = template.refusals(options.template)
         if refused:
@@ -116,7 +119,7 @@ def _child_actions(job: RLJob, observed: Observed, config: OperatorConfig) -> li
     actions: list[Action] = [
         apply for apply in children.children(job, config) if observed.children.get(apply.key) != apply.fingerprint
     ]
-    secret: CreateOnce = children.ray_token_secret(job, observed.ray_token)
+    secret: CreateOnce = children.token_secret(job, observed.ray_token, observed.judge_token)
     if secret.key not in observed.children:
         actions.append(secret)
     return actions
@@ -154,6 +157,7 @@ def _status(
         workers=PodCounts(desired=desired[Component.WORKER], ready=ready[Component.WORKER]),
         trainers=PodCounts(desired=desired[Component.TRAINER], ready=ready[Component.TRAINER]),
         rewards=rewards.model_copy(update={"ready": ready[Component.REWARD]}),
+        judges=PodCounts(desired=desired[Component.JUDGE], ready=ready[Component.JUDGE]),
         gpus=projection.gpu_counts(job.spec, observed.pods, progress.attempt, acknowledged),
         assignment=elasticity.assignment,
         planner=elasticity.planner,
@@ -170,6 +174,7 @@ def _desired(job: RLJob, progress: Progress) -> dict[Component, int]:
         Component.WORKER: job.spec.workers.replicas,
         Component.TRAINER: job.spec.trainer_workers.replicas if job.spec.trainer_workers is not None else 0,
         Component.REWARD: job.spec.reward.pods,
+        Component.JUDGE: len(job.spec.reward.judge_pods),
     }
 
 
@@ -196,7 +201,7 @@ def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progre
 
 
 def _num_ready_peers(status: RLJobStatus) -> int:
-    return status.workers.ready + status.trainers.ready + status.rewards.ready
+    return status.workers.ready + status.trainers.ready + status.rewards.ready + status.judges.ready
 
 
 def _unschedulable(status: RLJobStatus) -> Condition | None:

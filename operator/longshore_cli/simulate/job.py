@@ -36,7 +36,7 @@ def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
         raise BadInput(str(error)) from error
     layout = replace(
         job.trainer,
-        gpus_per_replica=spec.trainer.ranks_per_replica if spec.workers.gpus_per_pod else 1,
+        gpus_per_replica=spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1,
         num_extra_forwards=job.trainer.num_extra_forwards + (spec.algorithm.kl_coefficient > 0),
     )
     return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions, profile))

@@ -159,6 +159,10 @@ def _per_sample(counted: KindCount) -> str:
 def _gpus_row(view: JobView) -> Text:
     gpus = view.status.gpus
     row = Text.assemble(str(gpus.rollout), (" rollout / ", "dim"), str(gpus.trainer), (" trainer", "dim"))
+    if gpus.judge:
+        row.append(" / ", style="dim")
+        row.append(str(gpus.judge))
+        row.append(" judge", style="dim")
     if view.runtime.tp_size:
         row.append("   tensor-parallel size ", style="dim")
         row.append(str(view.runtime.tp_size))
@@ -176,8 +180,9 @@ def _pods_row(view: JobView) -> Text:
         ("workers", status.workers),
         ("trainers", status.trainers),
         ("rewards", status.rewards),
+        ("judges", status.judges),
     ):
-        if component == "trainers" and not counts.desired:
+        if component in ("trainers", "judges") and not counts.desired:
             continue
         row.append(f"{component} ", style="dim")
         row.append(f"{counts.ready}/{counts.desired}   ", style=_pods_style(counts))

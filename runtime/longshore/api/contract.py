@@ -13,11 +13,11 @@ ENV_ATTEMPT: Final = "LONGSHORE_ATTEMPT"
 """Attempt of the coordinator that this pod belongs to (from 1)."""
 ENV_COMPONENT: Final = "LONGSHORE_COMPONENT"
 ENV_INDEX: Final = "LONGSHORE_INDEX"
-"""Index of a worker or reward pod."""
+"""Index of a pod among those of its component (all but the coordinator)."""
 ENV_POD_NAME: Final = "LONGSHORE_POD_NAME"
 ENV_POD_IP: Final = "LONGSHORE_POD_IP"
 ENV_COORDINATOR_ADDRESS: Final = "LONGSHORE_COORDINATOR_ADDRESS"
-"""IP address of the coordinator pod of this attempt (workers and reward pods)."""
+"""IP address of the coordinator pod of this attempt (all other pods)."""
 ENV_CONFIG: Final = "LONGSHORE_CONFIG"
 """File with the job's spec as JSON, all defaults applied."""
 ENV_STORAGE: Final = "LONGSHORE_STORAGE"
@@ -25,17 +25,21 @@ ENV_STORAGE: Final = "LONGSHORE_STORAGE"
 ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
 """File for the one sentence that says why a pod ended."""
 ENV_REWARD_TOKENS: Final = "LONGSHORE_REWARD_TOKENS"
-"""Directory with one file per reward function that has a `tokenSecret` (pods that score only)."""
+"""Directory with one file per reward function that has a `tokenSecret` or a judge pool (pods that score only)."""
+ENV_JUDGE_TOKEN: Final = "LONGSHORE_JUDGE_TOKEN"
+"""File with the bearer token that the job's judges ask for (judge pods only)."""
 ENV_RAY_AUTH_MODE: Final = "RAY_AUTH_MODE"
 ENV_RAY_TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
 
 CONTAINER: Final = "longshore"
 CONFIG_KEY: Final = "spec.json"
 RAY_TOKEN_KEY: Final = "token"
+JUDGE_TOKEN_KEY: Final = "judge-token"
 
 STORAGE_MOUNT: Final = "/mnt/longshore/storage"
 CONFIG_MOUNT: Final = "/etc/longshore"
 RAY_TOKEN_MOUNT: Final = "/var/run/longshore/ray"
+JUDGE_TOKEN_MOUNT: Final = "/var/run/longshore/judge"
 REWARD_TOKENS_MOUNT: Final = "/var/run/longshore/rewards"
 TERMINATION_LOG: Final = "/dev/termination-log"
 
@@ -43,6 +47,8 @@ RAY_PORT: Final = 6379
 """The Ray head listens here, on the coordinator pod's address."""
 HEALTH_PORT: Final = 8080
 """`/readyz` and `/metrics` of the coordinator; `/readyz` of workers and reward pods."""
+JUDGE_PORT: Final = 8000
+"""`/health` and the OpenAI-compatible interface of judge pods."""
 
 
 class ExitCode(IntEnum):

@@ -20,6 +20,7 @@ LABEL_INDEX: Final = "longshore.dev/index"
 LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
+LABEL_REWARD: Final = "longshore.dev/reward"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "longshore"
 
@@ -34,6 +35,7 @@ class Component(StrEnum):
     WORKER = "worker"
     TRAINER = "trainer"
     REWARD = "reward"
+    JUDGE = "judge"
 
 
 class Role(StrEnum):
@@ -63,6 +65,11 @@ def reward_pod(job: str, index: int) -> str:
     return f"{job}-reward-{index}"
 
 
+def judge_pod(job: str, index: int) -> str:
+    """Name of a pod that serves a judge; `Reward.judge_pods` says which."""
+    return f"{job}-judge-{index}"
+
+
 def headless_service(job: str) -> str:
     """Name of the service over all pods of the job."""
     return f"{job}-pods"
@@ -74,7 +81,7 @@ def config_map(job: str) -> str:
 
 
 def ray_token_secret(job: str) -> str:
-    """Name of the Secret with the Ray token."""
+    """Name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
     return f"{job}-ray-token"
 
 

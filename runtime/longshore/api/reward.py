@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, model_validator
 
 from longshore.api.base import ApiModel, Quantity, RelativePath, cel
+from longshore.api.pods import Workers
 
 
 class RewardKind(StrEnum):
@@ -96,6 +97,7 @@ class JudgePlacement(StrEnum):
 
     COLOCATED = "Colocated"
     REMOTE = "Remote"
+    POOL = "Pool"
 
 
 class Judge(ApiModel):
@@ -110,16 +112,20 @@ class Judge(ApiModel):
             ),
             (
                 "(self.placement == 'Remote') != has(self.modelPath)",
-                "modelPath belongs to placement Colocated; with Remote the endpoint has the model",
+                "modelPath belongs to placements Colocated and Pool; with Remote the endpoint has the model",
                 ".modelPath",
             ),
+            ("(self.placement == 'Pool') == has(self.pool)", "pool belongs to placement Pool: set both or neither", ".pool"),
         )
     }
 
     placement: JudgePlacement = JudgePlacement.COLOCATED
-    """Colocated: in the worker pods, layer by layer from host memory; Remote: an OpenAI-compatible endpoint."""
+    """Colocated: in the worker pods, layer by layer from host memory; Pool: in pods of its own, served by vLLM;
+    Remote: an OpenAI-compatible endpoint."""
     model_path: RelativePath | None = None
-    """Colocated: directory of a Hugging Face checkpoint in the storage of the job."""
+    """Colocated and Pool: directory of a Hugging Face checkpoint in the storage of the job."""
+    pool: Workers | None = None
+    """Pool: the pods, each of which serves the whole model on all of its GPUs."""
     url: str | None = Field(default=None, max_length=2_048, pattern=r"^https?://.+")
     """Remote: address up to and including /v1."""
     model_name: str = Field(default="judge", max_length=256)
@@ -148,7 +154,9 @@ class Judge(ApiModel):
         if is_remote != (self.url is not None):
             raise ValueError("url: belongs to placement Remote, set both or neither")
         if is_remote == (self.model_path is not None):
-            raise ValueError("modelPath: belongs to placement Colocated")
+            raise ValueError("modelPath: belongs to placements Colocated and Pool")
+        if (self.placement is JudgePlacement.POOL) != (self.pool is not None):
+            raise ValueError("pool: belongs to placement Pool, set both or neither")
         return self
 
 
@@ -219,6 +227,11 @@ class RewardFunction(ApiModel):
         """Whether it runs in the worker pods, beside the engines."""
         return self.judge is not None and self.judge.placement is JudgePlacement.COLOCATED
 
+    @property
+    def pool(self) -> Workers | None:
+        """The pods that serve its judge, if it has pods of its own."""
+        return self.judge.pool if self.judge is not None else None
+
     @model_validator(mode="after")
     def _cross_field_rules(self) -> "RewardFunction":
         """The CEL rules again, for those who build a spec in Python."""
@@ -267,6 +280,16 @@ class Reward(ApiModel):
     def most_pods(self) -> int:
         """Reward pods that there are room and workers for."""
         return self.pods if self.max_pods is None else self.max_pods
+
+    @property
+    def judge_pods(self) -> list[tuple[RewardFunction, int]]:
+        """(function, replica) of every pod of the judge pools; the index of a pod is its place in this list."""
+        return [
+            (function, replica)
+            for function in self.functions
+            if function.pool is not None
+            for replica in range(function.pool.replicas)
+        ]
 
     @model_validator(mode="after")
     def _cross_field_rules(self) -> "Reward":

@@ -309,6 +309,8 @@ class GpuCounts(ApiModel):
     """In pods whose role is rollout."""
     trainer: int = 0
     """In pods whose role is trainer."""
+    judge: int = 0
+    """In pods that serve judges."""
 
 
 class RLJobStatus(ApiModel):
@@ -341,6 +343,8 @@ class RLJobStatus(ApiModel):
     """GPU pods that only train."""
     rewards: RewardPodCounts = Field(default_factory=RewardPodCounts)
     """Reward pods."""
+    judges: PodCounts = Field(default_factory=PodCounts)
+    """Pods that serve judges (placement Pool)."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """GPUs by role."""
     assignment: Assignment = Field(default_factory=Assignment)

@@ -2,12 +2,18 @@
 
 A response can be scored as soon as it has finished, long before its group is served. Such early work is done when
 nobody waits for anything else; what a served group waits for goes first, in the order in which groups were served.
-Each reward function has a budget of workers, so that a slow one never holds up the others.
+Each reward function has a budget, so that a slow one never holds up the others.
+
+A worker is given calls: one response each, or several where a call costs about as much for several as for one.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from longshore.policy.draws import Draw
@@ -16,6 +22,9 @@ from longshore.policy.round import ResponseId
 MAX_EARLY_PER_WORKER: Final = 8
 """Responses that may wait to be scored early, per worker; further ones are scored when their group is served. More
 would only fill memory: a worker that is so far behind the rollout is not waiting for work."""
+
+MAX_RESPONSES_PER_CALL: Final = 32
+"""Of functions that score several at once. A call ends with its last response: more would make the first ones wait."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +57,34 @@ class Fault:
 
 
 @dataclass
-class _Entry:
-    task: ScoreTask
-    queued_s: float
-    is_needed: bool
+class _Call:
+    num_open: int
+    """Tasks that are not answered yet."""
 
 
 class RewardQueue:
-    """Tasks in, tasks out, as workers are free. Pure: time is an argument."""
+    """Tasks in, calls out, as workers are free. Pure: time is an argument."""
 
-    def __init__(self, num_workers: int, budgets: Mapping[str, int], max_retries: Mapping[str, int]) -> None:
-        """`budgets`: workers that a function may hold at once; `max_retries`: by function."""
+    def __init__(
+        self,
+        num_workers: int,
+        budgets: Mapping[str, int],
+        max_retries: Mapping[str, int],
+        max_per_call: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """All by function; `budgets`: responses scored at once; `max_per_call`: responses of one call, unset: 1."""
         self._num_workers = num_workers
         self._budgets = budgets
         self._max_retries = max_retries
-        self._early: deque[ScoreTask] = deque()
-        self._needed: deque[ScoreTask] = deque()
-        self._entries: dict[ScoreTask, _Entry] = {}
-        """Tasks that wait."""
-        self._running: dict[ScoreTask, float] = {}
+        self._max_per_call = max_per_call
+        self._max_early_per_worker = max(MAX_EARLY_PER_WORKER, *max_per_call.values(), 0)
+        self._needed: dict[ScoreTask, float] = {}
+        """Tasks that wait and that a group waits for, in order, with the times since when."""
+        self._early: dict[ScoreTask, float] = {}
+        """Tasks that wait and that nobody waits for."""
+        self._running: dict[ScoreTask, _Call] = {}
         self._num_running: Counter[str] = Counter()
-        self._num_early = 0
+        self._num_calls = 0
         self._num_faults: Counter[ScoreTask] = Counter()
         self._needed_draws: set[Draw] = set()
 
@@ -79,61 +95,48 @@ class RewardQueue:
     def submit(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
         """Responses finished. Those that nobody waits for yet are dropped when too many wait already."""
         for task in tasks:
-            if task in self._entries or task in self._running:
+            if task in self._needed or task in self._early or task in self._running:
                 continue
-            is_needed = task.response.draw in self._needed_draws
-            if not is_needed and self._num_early >= MAX_EARLY_PER_WORKER * max(1, self._num_workers):
-                continue
-            self._add(task, now_s, is_needed=is_needed)
+            if task.response.draw in self._needed_draws:
+                self._needed[task] = now_s
+            elif len(self._early) < self._max_early_per_worker * max(1, self._num_workers):
+                self._early[task] = now_s
 
     def need(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
         """A group is served: its scores are waited for, unless they are there or on their way."""
         for task in tasks:
             self._needed_draws.add(task.response.draw)
-            entry = self._entries.get(task)
-            if entry is not None and not entry.is_needed:
-                entry.is_needed = True
-                self._num_early -= 1
-                self._needed.append(task)
-            elif entry is None and task not in self._running:
-                self._add(task, now_s, is_needed=True)
+            if task not in self._needed and task not in self._running:
+                self._needed[task] = self._early.pop(task, now_s)
 
     def drop(self, draws: Iterable[Draw]) -> None:
         """Nobody wants the scores of these draws any longer; what runs ends by itself."""
         gone = set(draws)
         self._needed_draws -= gone
-        for task in [task for task in self._entries if task.response.draw in gone]:
-            self._num_early -= not self._entries.pop(task).is_needed
+        for waiting in (self._needed, self._early):
+            for task in [task for task in waiting if task.response.draw in gone]:
+                del waiting[task]
 
     def clear(self) -> None:
         """A round is over: nobody wants what still waits; what runs ends by itself."""
         self._early.clear()
         self._needed.clear()
-        self._entries.clear()
-        self._num_early = 0
         self._num_faults.clear()
         self._needed_draws.clear()
 
-    def start(self, now_s: float) -> tuple[ScoreTask, ...]:
-        """Tasks for the workers that are free."""
-        started: list[ScoreTask] = []
-        for queue in (self._needed, self._early):
-            held: list[ScoreTask] = []
-            while queue and len(self._running) < self._num_workers:
-                task = queue.popleft()
-                entry = self._entries.get(task)
-                if entry is None or (queue is self._early and entry.is_needed):
-                    continue
-                if self._num_running[task.function] >= self._budgets.get(task.function, self._num_workers):
-                    held.append(task)
-                    continue
-                del self._entries[task]
-                self._num_early -= not entry.is_needed
-                self._running[task] = now_s
+    def start(self) -> tuple[tuple[ScoreTask, ...], ...]:
+        """Calls for the workers that are free; all tasks of a call are of one function."""
+        calls: list[tuple[ScoreTask, ...]] = []
+        while self._num_calls < self._num_workers and (tasks := self._next_call()):
+            calls.append(tasks)
+            call = _Call(len(tasks))
+            self._num_calls += 1
+            for task in tasks:
+                self._needed.pop(task, None)
+                self._early.pop(task, None)
+                self._running[task] = call
                 self._num_running[task.function] += 1
-                started.append(task)
-            queue.extendleft(reversed(held))
-        return tuple(started)
+        return tuple(calls)
 
     def finished(self, task: ScoreTask) -> None:
         """A worker answered."""
@@ -149,22 +152,42 @@ class RewardQueue:
     @property
     def depth(self) -> int:
         """Tasks that wait."""
-        return len(self._entries)
+        return len(self._needed) + len(self._early)
 
     @property
-    def num_running(self) -> int:
-        """Tasks that workers have."""
-        return len(self._running)
+    def num_calls(self) -> int:
+        """Workers that have something to do: a call ends with the last of its tasks."""
+        return self._num_calls
 
     def oldest_wait_s(self, now_s: float) -> float:
         """Longest time that a needed task has waited for a worker."""
-        return max((now_s - entry.queued_s for entry in self._entries.values() if entry.is_needed), default=0.0)
+        return max((now_s - queued_s for queued_s in self._needed.values()), default=0.0)
 
-    def _add(self, task: ScoreTask, now_s: float, *, is_needed: bool) -> None:
-        self._entries[task] = _Entry(task, now_s, is_needed)
-        (self._needed if is_needed else self._early).append(task)
-        self._num_early += not is_needed
+    def _next_call(self) -> tuple[ScoreTask, ...]:
+        """What waits first and may be scored, with its share of what waits for the same function.
+
+        Workers that are free share what waits. A task that met a fault goes alone: should it be its own doing, no
+        other suffers from it again.
+        """
+        first = next((task for task in self._waiting() if self._room(task.function) > 0), None)
+        if first is None:
+            return ()
+        most = min(self._max_per_call.get(first.function, 1), self._room(first.function))
+        if most == 1 or self._num_faults[first]:
+            return (first,)
+        alike = [task for task in self._waiting() if task.function == first.function and not self._num_faults[task]]
+        share = math.ceil(len(alike) / (self._num_workers - self._num_calls))
+        return tuple(alike[: min(share, most)])
+
+    def _waiting(self) -> Iterator[ScoreTask]:
+        return itertools.chain(self._needed, self._early)
+
+    def _room(self, function: str) -> int:
+        """Responses that the function may score beside those that it scores."""
+        return self._budgets.get(function, sys.maxsize) - self._num_running[function]
 
     def _end(self, task: ScoreTask) -> None:
-        del self._running[task]
+        call = self._running.pop(task)
         self._num_running[task.function] -= 1
+        call.num_open -= 1
+        self._num_calls -= call.num_open == 0

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from longshore.api.rollout import Rollout
-from longshore.api.spec import RLJobSpec
+from longshore.api.pods import Workers
+from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
@@ -157,24 +158,49 @@ class SimJob:
 def job_of(
     spec: RLJobSpec, model: ModelShape, gpu: Gpu, lengths: LengthModel, profile: Profile | None = None
 ) -> SimJob:
-    """The job of a manifest; reward times and accuracy are the defaults."""
-    workers, algorithm = spec.workers, spec.algorithm
-    num_gpus = workers.replicas * max(1, workers.gpus_per_pod)
+    """The job of a manifest; reward times and accuracy are the defaults.
+
+    A fixed fraction of finished requests, at which pods are repurposed, is taken as that share of the groups. Trainers
+    that have GPUs of their own train after the round unless the job pipelines.
+    """
+    algorithm = spec.algorithm
+    training_gpus = _pool(gpu, spec.training_pods)
     return SimJob(
         rollout=spec.rollout,
         shape=BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
         model=model,
-        gpus=GpuPool(gpu, num_gpus, max(1, workers.gpus_per_pod)),
+        gpus=_pool(gpu, spec.workers),
         lengths=lengths,
         trainer=TrainerLayout(
-            gpus_per_replica=num_gpus // (spec.trainer.data_parallel_size or num_gpus),
+            training=_training(spec),
+            pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
+            gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             groups_per_update=algorithm.groups_per_update,
+            scale_down_at=_fixed_fraction(spec.rollout),
         ),
         rewards=Rewards(num_workers=max(1, spec.reward.pods) * spec.reward.workers_per_pod),
         profile=profile or Profile(),
         dynamic_sampling=algorithm.dynamic_sampling,
+        plans_parallelism=spec.rollout.engine.parallelism is Parallelism.ADAPTIVE,
         seed=algorithm.seed,
     )
+
+
+def _pool(gpu: Gpu, pods: Workers) -> GpuPool:
+    """A pod without GPUs stands for one."""
+    return GpuPool(gpu, pods.replicas * max(1, pods.gpus_per_pod), max(1, pods.gpus_per_pod))
+
+
+def _training(spec: RLJobSpec) -> Training:
+    is_colocated = spec.placement is Placement.COLOCATED
+    if spec.rollout.is_pipelined and not is_colocated:
+        return Training.PIPELINED
+    return Training.STREAMED if spec.rollout.repurposes and is_colocated else Training.AFTER_ROUND
+
+
+def _fixed_fraction(rollout: Rollout) -> float | None:
+    knobs = rollout.repurposing
+    return knobs.fraction if rollout.repurposes and knobs.trigger is RepurposeTrigger.FIXED else None
 
 
 def default_lengths(spec: RLJobSpec) -> LognormalLengths:

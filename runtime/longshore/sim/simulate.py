@@ -3,13 +3,13 @@
 from functools import partial
 from statistics import fmean
 
-from longshore.api.rollout import Strategy
 from longshore.api.status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.policy.presets import round_policy
 from longshore.policy.round import Decision, ResponseId
 from longshore.policy.round_policy import RoundEnd
+from longshore.policy.shapes import ROUND_KINDS
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
@@ -172,8 +172,7 @@ class _Simulation:
 
 def _planner(job: SimJob) -> ParallelismPlanner:
     """Starts from the job's size; it may take every size whose engines hold the longest response."""
-    is_tail_batching = job.rollout.strategy is Strategy.TAIL_BATCHING
-    kinds = (RoundKind.SHORT, RoundKind.LONG) if is_tail_batching else (RoundKind.FULL,)
+    kinds = ROUND_KINDS[job.rollout.strategy]
     gpus_per_pod = len(job.gpus.pods()[0])
     sizes = [size for size in range(1, gpus_per_pod + 1) if gpus_per_pod % size == 0 and _fits(job, size)]
     return ParallelismPlanner(dict.fromkeys(kinds, job.rollout.engine.tensor_parallel_size), sizes, gpus_per_pod)

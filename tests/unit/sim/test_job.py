@@ -1,13 +1,15 @@
 """From a manifest to a job to simulate."""
 
+from typing import Any
+
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
 from longshore.api.pods import Storage, Workers
-from longshore.api.rollout import Rollout, Strategy
-from longshore.api.spec import RLJobSpec
+from longshore.api.rollout import Engine, Handover, Parallelism, Repurposing, RepurposeTrigger, Rollout, Strategy
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import Trainer
 from longshore.sim.hardware import GPUS, MODELS
-from longshore.sim.job import job_of
+from longshore.sim.job import SimJob, Training, job_of
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import LENGTHS
 
@@ -27,3 +29,37 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
     assert job.trainer.gpus_per_replica == 4
     assert job.groups_per_update == 4
     assert simulate(job, 1).steps[0].num_trained_samples == 8
+
+
+def elastic(**changes: Any) -> SimJob:
+    """Four pods of two GPUs."""
+    spec = RLJobSpec(
+        model=Model(path="models/qwen", max_context_tokens=8192),
+        data=Data(builtin=BuiltinTask.COUNTING),
+        algorithm=Algorithm(steps=10, prompts_per_step=16, responses_per_prompt=4, max_response_tokens=4096),
+        workers=Workers(replicas=4, gpus_per_pod=2),
+        storage=Storage(claim_name="data"),
+        **changes,
+    )
+    return job_of(spec, MODELS["Qwen3-8B"], GPUS["H100"], LENGTHS)
+
+
+def test_a_job_that_repurposes_pods_is_simulated_so() -> None:
+    job = elastic(rollout=Rollout(handover=Handover.STREAMED, engine=Engine(parallelism=Parallelism.ADAPTIVE)))
+    assert (job.trainer.training, job.trainer.scale_down_at) == (Training.STREAMED, None)
+    assert job.plans_parallelism
+    steps = simulate(job, 5).steps
+    assert any("GPUs to training at" in reason for step in steps for reason in step.scale_downs)
+
+
+def test_a_fixed_trigger_is_simulated_at_its_fraction() -> None:
+    knobs = Repurposing(trigger=RepurposeTrigger.FIXED, fraction=0.4)
+    assert elastic(rollout=Rollout(handover=Handover.STREAMED, repurposing=knobs)).trainer.scale_down_at == 0.4
+
+
+def test_trainers_in_pods_of_their_own_have_gpus_of_their_own() -> None:
+    apart: dict[str, Any] = {"placement": Placement.DISAGGREGATED, "trainer_workers": Workers(gpus_per_pod=2)}
+    pipeline = elastic(rollout=Rollout(strategy=Strategy.GROUP_PIPELINE), **apart)
+    assert (pipeline.trainer.training, pipeline.num_gpus) == (Training.PIPELINED, 10)
+    assert elastic(**apart).trainer.training is Training.AFTER_ROUND
+    assert simulate(pipeline, 2).steps[0].num_trained_samples == 64

@@ -5,7 +5,7 @@ from typing import Any
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
 from longshore.api.pods import Storage, Workers
-from longshore.api.rollout import Engine, Handover, Parallelism, Repurposing, RepurposeTrigger, Rollout, Strategy
+from longshore.api.rollout import Engine, Handover, Parallelism, RepurposeTrigger, Repurposing, Rollout, Strategy
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import Trainer
 from longshore.sim.hardware import GPUS, MODELS

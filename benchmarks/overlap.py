@@ -1,5 +1,6 @@
 """Periods of training that tell when the trainers computed what: how much of it was done while the round still ran."""
 
+import math
 import queue
 import tempfile
 from collections import defaultdict
@@ -92,8 +93,9 @@ class StepLog:
         num_tokens = sum(len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples)
 
         def done(future: "Future[tuple[GradientSums, float]]") -> None:
-            done_s, took_s = self.now_s(), future.result()[1]
-            self._news.put(Pass(replica, num_tokens, given_s, done_s - took_s, done_s))
+            done_s = self.now_s()
+            if future.exception() is None:  # What failed shows when the update is finished.
+                self._news.put(Pass(replica, num_tokens, given_s, done_s - future.result()[1], done_s))
 
         answer.add_done_callback(done)
 
@@ -266,8 +268,21 @@ class Alternations:
         self._num_rounds = num_rounds
         self._known: dict[str, KnownLengths] = {name: defaultdict(LengthDistribution) for name in jobs}
 
-    def run(self, number: int, totals: Totals) -> dict[str, dict[str, Any]]:
-        """One period of every job."""
+    def run(self, num_alternations: int, totals: Totals, limit_s: float = math.inf) -> dict[str, list[dict[str, Any]]]:
+        """By job: its periods. One alternation before them warms up, and teaches the lengths; when all together take
+        longer than the limit, fewer follow.
+        """
+        deadline_s = self._parts.clock.now_s() + limit_s
+        self._alternate(0, totals)
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in self._jobs}
+        for number in range(num_alternations):
+            for name, run in self._alternate(number, totals).items():
+                runs[name].append(run)
+            if self._parts.clock.now_s() > deadline_s:
+                break
+        return runs
+
+    def _alternate(self, number: int, totals: Totals) -> dict[str, dict[str, Any]]:
         names = list(self._jobs)
         first = number % len(names)
         runs: dict[str, dict[str, Any]] = {}

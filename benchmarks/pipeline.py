@@ -2,7 +2,7 @@
 
 `Serial` makes the updates of a step after the round. `CGP` (complete-group pipelining) hands every U complete groups
 to the trainer while the round runs, all groups being in service at once. `CGP+FGD` (frontier-group dispatch) keeps only
-the groups of the frontier in service: those of one update, as the paper's equation says; `CGP+FGD16` four times as
+the groups of the frontier in service: those of one update, as the paper's equation says; `CGP+FGD8` four times as
 many. All make as many optimizer steps, from as many groups each.
 
 An alternation is a period of rounds of each, from the same weights and the same place in the data; each alternation
@@ -11,6 +11,7 @@ of the paper's cluster, and what the paper printed.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,25 +43,21 @@ FIGURES: Final = (
 Runs = Mapping[str, Sequence[Run]]
 
 
-def measure(num_alternations: int, num_rounds: int) -> None:
+def measure(num_alternations: int, num_rounds: int, limit_s: float, *, with_papers: bool) -> None:
     """In the coordinator pod: run the alternations and report."""
-    runs: dict[str, list[Run]] = {name: [] for name in WORKLOAD.jobs}
     with running(WORKLOAD) as parts:
         alternations = Alternations(WORKLOAD.jobs, parts, WORKLOAD.lengths, num_rounds)
-        alternations.run(0, totals)  # Warms up.
-        for number in range(num_alternations):
-            for name, run in alternations.run(number, totals).items():
-                runs[name].append(run)
+        runs = alternations.run(num_alternations, totals, limit_s)
     columns = {f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}
     report(
         "pipeline",
         ratios(runs),
-        {"alternations": num_alternations, "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}",
+        {"alternations": len(runs[BASELINE]), "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}",
          "cores_per_pod": 1},
         raw(runs),
         figures=spreads(columns),
         dispatch_s={name: of[0]["steps"][0]["dispatch_s"] for name, of in runs.items()},
-        simulated=simulated(Paper.ROLLOUTPIPE, "5.2/", "5.3/", "abstract/"),
+        simulated=simulated(Paper.ROLLOUTPIPE, "5.2/", "5.3/", "abstract/") if with_papers else {},
     )  # fmt: skip
 
 
@@ -86,10 +83,12 @@ def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=4, help="per period")
+    parser.add_argument("--rounds", type=int, default=3, help="per period")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="then no further alternation begins")
+    parser.add_argument("--without-papers", action="store_true", help="do not simulate: saves minutes")
     arguments = parser.parse_args()
     if in_coordinator():
-        measure(arguments.alternations, arguments.rounds)
+        measure(arguments.alternations, arguments.rounds, arguments.limit_s, with_papers=not arguments.without_papers)
         return 0
     if lacks := lacks_for_pinning(WORKLOAD.spec):
         print(f"pipeline: {lacks}", file=sys.stderr)

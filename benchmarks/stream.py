@@ -11,6 +11,7 @@ says of the paper's cluster (RollPacker, Tables 3 and 4), and what the paper pri
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,23 +36,19 @@ HAND_OVER: Final = ("control_path_s", "hand_over_s", "num_moved")
 Runs = Mapping[str, Sequence[Run]]
 
 
-def measure(num_alternations: int) -> None:
+def measure(num_alternations: int, limit_s: float, *, with_papers: bool) -> None:
     """In the coordinator pod: run the alternations and report."""
-    runs: dict[str, list[Run]] = {name: [] for name in WORKLOAD.jobs}
     with running(WORKLOAD) as parts:
         alternations = Alternations(WORKLOAD.jobs, parts, WORKLOAD.lengths, ROUNDS_PER_PERIOD)
-        alternations.run(0, totals)  # Warms up, and teaches the lengths.
-        for number in range(num_alternations):
-            for name, run in alternations.run(number, totals).items():
-                runs[name].append(run)
+        runs = alternations.run(num_alternations, totals, limit_s)
     report(
         "stream",
         ratios(runs),
-        {"alternations": num_alternations, "workload": f"benchmarks/{WORKLOAD.path.name}", "cores_per_pod": 1},
+        {"alternations": len(runs[BASELINE]), "workload": f"benchmarks/{WORKLOAD.path.name}", "cores_per_pod": 1},
         raw(runs),
         figures=figures(runs),
         timelines={name: timeline(of) for name, of in runs.items()},
-        simulated=simulated(Paper.ROLLPACKER, "table3/", "table4/"),
+        simulated=simulated(Paper.ROLLPACKER, "table3/", "table4/") if with_papers else {},
     )
 
 
@@ -109,9 +106,11 @@ def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="then no further alternation begins")
+    parser.add_argument("--without-papers", action="store_true", help="do not simulate: saves minutes")
     arguments = parser.parse_args()
     if in_coordinator():
-        measure(arguments.alternations)
+        measure(arguments.alternations, arguments.limit_s, with_papers=not arguments.without_papers)
         return 0
     if lacks := lacks_for_pinning(WORKLOAD.spec):
         print(f"stream: {lacks}", file=sys.stderr)

@@ -137,7 +137,7 @@ def logs(
     job: options.Job,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
     component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
-    index: Annotated[int, typer.Option(help="Which worker, trainer or reward pod.")] = 0,
+    index: Annotated[int, typer.Option(help="Which worker, trainer, reward or judge pod.")] = 0,
     tail: Annotated[int | None, typer.Option(help="Only so many last lines.")] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="The container before the last restart.")] = False,
     namespace: options.Namespace = None,

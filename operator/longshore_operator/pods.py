@@ -1,11 +1,11 @@
-"""Builders of the coordinator, worker, trainer and reward pods: plain data, from the spec alone."""
+"""Builders of the coordinator, worker, trainer, reward and judge pods: plain data, from the spec alone."""
 
 from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
-from longshore.api.reward import Reward
+from longshore.api.reward import RewardFunction
 from longshore.api.rljob import RLJob
 from longshore_operator import template
 from longshore_operator.fingerprint import pod_settings_fingerprint
@@ -46,8 +46,9 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["automountServiceAccountToken"] = True
     pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
+    _enter_ray(pod, job)
     if job.spec.reward.pods == 0:
-        _mount_reward_tokens(pod, job.spec.reward)
+        _mount_reward_tokens(pod, job)
     return _finished(pod, job.spec.coordinator)
 
 
@@ -60,6 +61,7 @@ def worker_pod(
     pod = _pod(job, config, attempt, Component.WORKER, name, index, workers)
     pod["metadata"]["labels"] |= {names.LABEL_ROLE: Role.ROLLOUT.value, names.LABEL_TP_SIZE: str(tp_size)}
     _join(pod, index, coordinator_ip)
+    _enter_ray(pod, job)
     _hold_gpus(pod, workers)
     return _finished(pod, workers)
 
@@ -71,6 +73,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     pod = _pod(job, config, attempt, Component.TRAINER, name, index, workers)
     pod["metadata"]["labels"][names.LABEL_ROLE] = Role.TRAINER.value
     _join(pod, index, coordinator_ip)
+    _enter_ray(pod, job)
     _hold_gpus(pod, workers)
     return _finished(pod, workers)
 
@@ -80,18 +83,38 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     name = names.reward_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.REWARD, name, index, PodOptions())
     _join(pod, index, coordinator_ip)
-    _mount_reward_tokens(pod, job.spec.reward)
+    _enter_ray(pod, job)
+    _mount_reward_tokens(pod, job)
     if job.spec.reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = job.spec.reward.runtime_class_name
     return _finished(pod, PodOptions())
 
 
-def _mount_reward_tokens(pod: dict[str, Any], reward: Reward) -> None:
+def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
+    """A pod that serves a judge; it takes no part in Ray."""
+    function, _ = job.spec.reward.judge_pods[index]
+    assert function.pool is not None, "a pool has pods"
+    name = names.judge_pod(Identity.of(job).name, index)
+    pod = _pod(job, config, attempt, Component.JUDGE, name, index, function.pool)
+    pod["metadata"]["labels"][names.LABEL_REWARD] = function.name
+    _join(pod, index, coordinator_ip)
+    _mount_token(pod, job, "judge-token", contract.JUDGE_TOKEN_KEY, contract.JUDGE_TOKEN_MOUNT)
+    container = pod["spec"]["containers"][0]
+    container["env"].append(
+        {"name": contract.ENV_JUDGE_TOKEN, "value": f"{contract.JUDGE_TOKEN_MOUNT}/{contract.JUDGE_TOKEN_KEY}"}
+    )
+    container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
+    container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
+    _hold_gpus(pod, function.pool)
+    return _finished(pod, function.pool)
+
+
+def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
     """Bearer tokens of reward functions, one file each, for the pods that score and no others."""
     sources = [
-        {"secret": {"name": one.token_secret.name, "items": [{"key": one.token_secret.key, "path": one.name}]}}
-        for one in reward.functions
-        if one.token_secret is not None
+        {"secret": {"name": secret, "items": [{"key": key, "path": function.name}]}}
+        for function in job.spec.reward.functions
+        for secret, key in _reward_token(job, function)
     ]
     if not sources:
         return
@@ -101,6 +124,32 @@ def _mount_reward_tokens(pod: dict[str, Any], reward: Reward) -> None:
         {"name": "reward-tokens", "mountPath": contract.REWARD_TOKENS_MOUNT, "readOnly": True}
     )
     container["env"].append({"name": contract.ENV_REWARD_TOKENS, "value": contract.REWARD_TOKENS_MOUNT})
+
+
+def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]:
+    """Secret and key of the token that a reward function needs, if it needs one."""
+    if function.pool is not None:
+        return [(names.ray_token_secret(Identity.of(job).name), contract.JUDGE_TOKEN_KEY)]
+    if function.token_secret is not None:
+        return [(function.token_secret.name, function.token_secret.key)]
+    return []
+
+
+def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
+    """What a Ray node of the job needs to be let in."""
+    _mount_token(pod, job, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
+    pod["spec"]["containers"][0]["env"] += [
+        {"name": contract.ENV_RAY_AUTH_MODE, "value": "token"},
+        {"name": contract.ENV_RAY_TOKEN_PATH, "value": f"{contract.RAY_TOKEN_MOUNT}/{contract.RAY_TOKEN_KEY}"},
+    ]
+
+
+def _mount_token(pod: dict[str, Any], job: RLJob, volume: str, key: str, path: str) -> None:
+    """One token of the job's Secret."""
+    name = names.ray_token_secret(Identity.of(job).name)
+    secret = {"secretName": name, "items": [{"key": key, "path": key}], "defaultMode": 0o440}
+    pod["spec"]["volumes"].append({"name": volume, "secret": secret})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": path, "readOnly": True})
 
 
 def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
@@ -175,7 +224,6 @@ def _container(
         "volumeMounts": [
             {"name": "storage", "mountPath": contract.STORAGE_MOUNT},
             {"name": "config", "mountPath": contract.CONFIG_MOUNT, "readOnly": True},
-            {"name": "ray-token", "mountPath": contract.RAY_TOKEN_MOUNT, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH_MOUNT},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -192,8 +240,6 @@ def _environment(identity: Identity, attempt: int, component: Component) -> list
         contract.ENV_CONFIG: f"{contract.CONFIG_MOUNT}/{contract.CONFIG_KEY}",
         contract.ENV_STORAGE: contract.STORAGE_MOUNT,
         contract.ENV_TERMINATION_LOG: contract.TERMINATION_LOG,
-        contract.ENV_RAY_AUTH_MODE: "token",
-        contract.ENV_RAY_TOKEN_PATH: f"{contract.RAY_TOKEN_MOUNT}/{contract.RAY_TOKEN_KEY}",
         "HOME": SCRATCH_MOUNT,
         "TMPDIR": SCRATCH_MOUNT,
     }
@@ -234,7 +280,6 @@ def _volumes(job: RLJob) -> list[dict[str, Any]]:
     return [
         {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},
         {"name": "config", "configMap": {"name": names.config_map(name)}},
-        {"name": "ray-token", "secret": {"secretName": names.ray_token_secret(name), "defaultMode": 0o440}},
         {"name": "scratch", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]

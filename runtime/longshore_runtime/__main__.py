@@ -1,4 +1,4 @@
-"""`python -m longshore_runtime coordinator|worker|trainer|reward`: the main program of every pod of a job."""
+"""`python -m longshore_runtime coordinator|worker|trainer|reward|judge`: the main program of every pod of a job."""
 
 import os
 import sys
@@ -22,7 +22,12 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.settings import Settings
 
             return run_node(Settings.from_env())
-    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward\n")
+        case ["judge"]:
+            from longshore_runtime.judge.server import run_judge
+            from longshore_runtime.settings import Settings
+
+            return run_judge(Settings.from_env())
+    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward|judge\n")
     return 2
 
 

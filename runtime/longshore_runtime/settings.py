@@ -27,7 +27,7 @@ class Settings:
     attempt: int
     component: Component
     index: int
-    """Number of a worker or reward pod; 0 for the coordinator."""
+    """Number of the pod among those of its component; 0 for the coordinator."""
     pod_name: str
     pod_ip: str
     coordinator_ip: str

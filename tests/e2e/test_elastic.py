@@ -207,6 +207,8 @@ def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cl
 def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None:
     manifest = demonstration(root, "show-torch", backend="Torch")
     manifest["spec"]["workers"]["gpusPerPod"] = 1
+    # Every round has a tail, so that pods can leave each of them.
+    manifest["spec"]["rollout"]["strategy"] = "Synchronous"
     manifest["spec"]["rollout"]["engine"] |= {"tensorParallelSize": 1, "parallelism": "Fixed"}
     job = cluster.apply(manifest)
     assert job.wait_finished()["phase"] == "Succeeded", job.story()

@@ -77,7 +77,7 @@ class RewardQueue:
         self._budgets = budgets
         self._max_retries = max_retries
         self._max_per_call = max_per_call
-        self._max_early_per_worker = max(MAX_EARLY_PER_WORKER, *max_per_call.values(), 0)
+        self._max_early_per_worker = max([MAX_EARLY_PER_WORKER, *max_per_call.values()])
         self._needed: dict[ScoreTask, float] = {}
         """Tasks that wait and that a group waits for, in order, with the times since when."""
         self._early: dict[ScoreTask, float] = {}

@@ -10,18 +10,21 @@ import structlog
 
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
-from longshore_runtime.judge.mps import share_gpus
+from longshore_runtime.judge.mps import MpsDaemon, share_gpus
 from longshore_runtime.settings import Settings
 
 log = structlog.get_logger()
 
 
 @contextlib.contextmanager
-def shared_gpus(settings: Settings) -> Iterator[None]:
-    """While it lasts, every process started from here finds the MPS daemon, if there is one."""
+def shared_gpus(settings: Settings) -> Iterator[MpsDaemon | None]:
+    """While it lasts, every process started from here finds the MPS daemon, if there is one.
+
+    Yields the daemon where this pod runs one: somebody has to watch it.
+    """
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     if settings.component is not Component.WORKER or not any(one.is_colocated for one in spec.reward.functions):
-        yield
+        yield None
         return
     # Sockets have short paths, so the directory lies in /tmp whatever TMPDIR says.
     with tempfile.TemporaryDirectory(prefix="mps-", dir="/tmp") as directory:
@@ -29,7 +32,7 @@ def shared_gpus(settings: Settings) -> Iterator[None]:
         log.info("GPU sharing", mode=sharing.mode.value, reason=sharing.reason)
         os.environ.update(sharing.client_environment())
         try:
-            yield
+            yield sharing.daemon
         finally:
             if sharing.daemon is not None:
                 sharing.daemon.stop()

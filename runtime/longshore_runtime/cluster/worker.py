@@ -2,6 +2,7 @@
 
 import signal
 from types import FrameType
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -9,13 +10,16 @@ from prometheus_client import CollectorRegistry
 from longshore.api.contract import ExitCode
 from longshore_runtime.cluster.gpu_sharing import shared_gpus
 from longshore_runtime.cluster.health import HealthServer
-from longshore_runtime.cluster.ray_node import RayNodeError, head_goes, join
+from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_goes, join
 from longshore_runtime.errors import Interrupted
+from longshore_runtime.judge.mps import MpsDaemon
 from longshore_runtime.settings import Settings
 
 log = structlog.get_logger()
 
-CRASHED = 1
+CRASHED: Final = 1
+MPS_POLL_S: Final = 1.0
+"""How often the MPS daemon is asked whether it works. Until the pod ends, who lost its GPU tries in vain to start."""
 
 
 def run_node(settings: Settings) -> int:
@@ -35,16 +39,29 @@ def run_node(settings: Settings) -> int:
 def _serve(settings: Settings) -> tuple[int, str]:
     with (
         HealthServer(settings.pod_ip, CollectorRegistry()) as health,
-        shared_gpus(settings),
+        shared_gpus(settings) as daemon,
         join(settings) as node,
     ):
         health.ready()
         log.info("joined the coordinator", address=settings.ray_address)
-        node.wait()
+        fault = _serve_until_the_end(node, daemon)
         health.not_ready()
+        if fault is not None:
+            return CRASHED, f"{fault}; engine and judge start again in another pod"
         if head_goes(settings):
             return ExitCode.SUCCEEDED, "the coordinator is gone"
         return CRASHED, "the pod's Ray node ended although the coordinator is there"
+
+
+def _serve_until_the_end(node: RayNode, daemon: MpsDaemon | None) -> str | None:
+    """Wait until the node ends, or until MPS fails for everybody on the node's GPUs: then what is wrong."""
+    if daemon is None:
+        node.wait()
+        return None
+    while not node.wait(MPS_POLL_S):
+        if (fault := daemon.fault()) is not None:
+            return fault
+    return None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """What can go wrong with a judge; never a silent zero."""
 
-from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError
+from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, WorkerBroken
 
 
 class JudgeError(RewardError):
@@ -9,6 +9,10 @@ class JudgeError(RewardError):
 
 class JudgeFault(RewardFault):
     """The judge could not be asked: one sentence that names the reward and the sample."""
+
+
+class JudgeBroken(WorkerBroken):
+    """Nor can it be asked in this process again: one sentence that names the reward and the sample."""
 
 
 class JudgeSetupError(RewardSetupError):
@@ -21,3 +25,11 @@ class NoReply(Exception):
 
 class NoReplyYet(NoReply):
     """As before, and another attempt may go better: no answer in time, a failing server, no memory."""
+
+
+class DeviceBroken(NoReplyYet):
+    """As before, but in another process: this one cannot use its GPU any more."""
+
+
+class NotThere(NoReplyYet):
+    """As before, and nothing was asked: nobody listens at the address."""

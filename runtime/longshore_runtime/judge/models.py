@@ -3,28 +3,34 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from longshore_runtime.judge.options import RemoteJudgeOptions, StreamedJudgeOptions
+from longshore_runtime.judge.errors import NoReply
+from longshore_runtime.judge.options import PoolJudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
 
 
 class JudgeModel(Protocol):
     """Answers questions; equal questions get equal answers as far as the model behind allows."""
 
-    def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
-        """One reply per prompt, in order, of up to `max_tokens` tokens.
+    def complete(self, prompts: Sequence[str], max_tokens: int) -> Sequence[str | NoReply]:
+        """One reply per prompt, in order, of up to `max_tokens` tokens, or why this prompt has none.
 
-        Raises NoReply or NoReplyYet, and JudgeSetupError (beginning with the field) when no prompt can have one.
+        Raises NoReply or NoReplyYet when none has a reply, and JudgeSetupError (beginning with the field) when none
+        ever can have one.
         """
 
     def close(self) -> None:
         """Give up memory and connections."""
 
 
-def create_judge_model(options: StreamedJudgeOptions | RemoteJudgeOptions) -> JudgeModel:
+def create_judge_model(options: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions) -> JudgeModel:
     """The model behind a judge; raises JudgeSetupError, which begins with the field."""
     if isinstance(options, RemoteJudgeOptions):
         from longshore_runtime.judge.remote import RemoteJudge
 
         return RemoteJudge(options)
+    if isinstance(options, PoolJudgeOptions):
+        from longshore_runtime.judge.pool import PoolJudge
+
+        return PoolJudge(options)
     from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
 
     return StreamedJudge(options)

@@ -16,6 +16,8 @@ class StreamedJudgeOptions:
     """GPU memory that it may take; None: what is free when a batch starts."""
     max_batch: int = 32
     """Most samples that run together."""
+    timeout_s: float | None = None
+    """Limit of a call per prompt in it; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class RemoteJudgeOptions:
     """File that holds a bearer token; read anew for every call, so that it may rotate."""
     timeout_s: float = 60.0
     """Limit of one try, from connecting to the last byte."""
+    connect_timeout_s: float | None = None
+    """Limit of connecting alone, if it has one."""
     num_tries: int = 3
     """Tries when the server does not answer in time, fails (5xx) or cannot be reached."""
     retry_wait_s: float = 0.5
@@ -39,12 +43,31 @@ class RemoteJudgeOptions:
 
 
 @dataclass(frozen=True)
+class PoolJudgeOptions:
+    """A judge that pods of the job serve."""
+
+    directory: Path
+    """Where the pods tell their addresses."""
+    num_replicas: int
+    attempt: int
+    """Addresses of other attempts are void."""
+    model: str
+    """Name of the model there."""
+    token_file: Path | None
+    """File that holds the bearer token."""
+    timeout_s: float = 60.0
+    """Limit of one request."""
+    wait_s: float = 900.0
+    """Longest wait while no pod can be reached: at the start, and while a lost one is replaced."""
+
+
+@dataclass(frozen=True)
 class JudgeOptions:
     """A judge: its question, how its reply is read, and its model."""
 
     name: str
     """Of the reward function, in messages."""
-    model: StreamedJudgeOptions | RemoteJudgeOptions
+    model: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions
     template: str
     """With {prompt}, {response} and {answer}; {{ and }} stand for braces."""
     score_pattern: str

@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet
+from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet, NotThere
 from longshore_runtime.judge.options import RemoteJudgeOptions
 
 _CHAT_PATH: Final = "/chat/completions"
@@ -34,7 +34,7 @@ class RemoteJudge:
         """No connection outlives a call."""
 
     async def _complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
-        timeout = aiohttp.ClientTimeout(total=self._options.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=self._options.connect_timeout_s)
         places = asyncio.Semaphore(self._options.max_parallel)
         connector = aiohttp.TCPConnector(limit=0)  # The semaphore limits: waiting for it costs a try no time.
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers(), connector=connector) as session:
@@ -61,13 +61,15 @@ class RemoteJudge:
         try:
             return await tries(self._try, session, request)
         except NoReplyYet as error:
-            raise NoReplyYet(f"{error}; tries: {options.num_tries}") from error
+            raise type(error)(f"{error}; tries: {options.num_tries}") from error
 
     async def _try(self, session: aiohttp.ClientSession, request: dict[str, Any]) -> str:
         try:
             # A redirect would turn the request into another, and might carry the token elsewhere.
             async with session.post(self._url, json=request, allow_redirects=False) as response:
                 status, body = response.status, await response.read()
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            raise NotThere(f"{self._url} cannot be reached ({error})") from error
         except TimeoutError as error:
             raise NoReplyYet(f"{self._url} did not answer within {self._options.timeout_s:g} s") from error
         except aiohttp.InvalidURL as error:

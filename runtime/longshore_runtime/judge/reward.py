@@ -1,17 +1,27 @@
 """Scores responses by asking a judge."""
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Final
 
-from longshore_runtime.judge.errors import JudgeError, JudgeFault, JudgeSetupError, NoReply, NoReplyYet
+from longshore_runtime.judge.errors import (
+    DeviceBroken,
+    JudgeBroken,
+    JudgeError,
+    JudgeFault,
+    JudgeSetupError,
+    NoReply,
+    NoReplyYet,
+)
 from longshore_runtime.judge.models import JudgeModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult
 
 _SHOWN_CHARACTERS: Final = 120
+_NOTHING_TO_ASK: Final = "nothing to ask: judge.promptTemplate has no words of its own"
 
 
 class JudgeReward:
@@ -29,54 +39,58 @@ class JudgeReward:
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Reward of one response. A streamed judge reads its weights for every call: several at once cost less."""
-        return self.score_many([item])[0]
+        (outcome,) = self.score_many([item])
+        if isinstance(outcome, ScoreResult):
+            return outcome
+        raise outcome
 
-    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreResult]:
-        """Rewards from 0 to 1 of several responses; raises JudgeError, JudgeFault or JudgeSetupError."""
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        """Rewards from 0 to 1 of several responses, each with a failure of its own; raises JudgeSetupError."""
         started_s = time.monotonic()
-        questions = [self._question(item) for item in items]
-        replies = self._ask(items, questions)
-        unread = [index for index, reply in enumerate(replies) if self._pattern.reward(reply) is None]
+        questions = [self._template.fill(item.prompt, item.response, item.answer) for item in items]
+        replies = self._ask(questions)
+        unread = [index for index, reply in enumerate(replies) if isinstance(reply, str) and not self._is_read(reply)]
         if unread:
             reminded = [questions[index] + self._pattern.reminder for index in unread]
-            for index, reply in zip(unread, self._ask([items[index] for index in unread], reminded), strict=True):
+            for index, reply in zip(unread, self._ask(reminded), strict=True):
                 replies[index] = reply
-        rewards = [self._reward(item, reply) for item, reply in zip(items, replies, strict=True)]
         seconds = (time.monotonic() - started_s) / max(1, len(items))
-        return [ScoreResult(reward, seconds) for reward in rewards]
+        return [self._outcome(item, reply, seconds) for item, reply in zip(items, replies, strict=True)]
 
     def close(self) -> None:
         """Give the model up."""
         self._model.close()
 
-    def _question(self, item: ScoreItem) -> str:
-        question = self._template.fill(item.prompt, item.response, item.answer)
-        if not question.strip():
-            raise JudgeError(f"{self._who([item])}: nothing to ask: judge.promptTemplate has no words of its own")
-        return question
-
-    def _ask(self, items: Sequence[ScoreItem], questions: Sequence[str]) -> list[str]:
+    def _ask(self, questions: Sequence[str]) -> list[str | NoReply]:
+        possible = [question for question in questions if question.strip()]
         try:
-            return self._model.complete(questions, self._options.max_reply_tokens)
-        except NoReplyYet as error:
-            raise JudgeFault(f"{self._who(items)}: {error}") from error
+            replies = iter(self._model.complete(possible, self._options.max_reply_tokens))
         except NoReply as error:
-            raise JudgeError(f"{self._who(items)}: {error}") from error
+            # Another one, without a traceback: that would keep tensors of the call alive.
+            replies = itertools.repeat(type(error)(str(error)))
         except JudgeSetupError as error:
             raise self._setup_error(error) from error
+        return [next(replies) if question.strip() else NoReply(_NOTHING_TO_ASK) for question in questions]
 
-    def _reward(self, item: ScoreItem, reply: str) -> float:
+    def _is_read(self, reply: str) -> bool:
+        return self._pattern.reward(reply) is not None
+
+    def _outcome(self, item: ScoreItem, reply: str | NoReply, seconds: float) -> ScoreOutcome:
+        who = f"reward {self._options.name}: {item.sample}"
+        match reply:
+            case DeviceBroken():
+                return JudgeBroken(f"{who}: {reply}")
+            case NoReplyYet():
+                return JudgeFault(f"{who}: {reply}")
+            case NoReply():
+                return JudgeError(f"{who}: {reply}")
         reward = self._pattern.reward(reply)
         if reward is None:
-            raise JudgeError(
-                f"{self._who([item])}: the judge gave no score that judge.scorePattern finds in its range, also when "
+            return JudgeError(
+                f"{who}: the judge gave no score that judge.scorePattern finds in its range, also when "
                 f"asked again; its reply ends with {reply[-_SHOWN_CHARACTERS:]!r}"
             )
-        return reward
-
-    def _who(self, items: Sequence[ScoreItem]) -> str:
-        others = f" and {len(items) - 1} more" if len(items) > 1 else ""
-        return f"reward {self._options.name}: {items[0].sample}{others}"
+        return ScoreResult(reward, seconds)
 
     def _setup_error(self, error: Exception) -> JudgeSetupError:
         return JudgeSetupError(f"reward.functions[{self._options.name}].{error}")

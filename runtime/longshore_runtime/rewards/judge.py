@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+from longshore.api import contract
 from longshore.api.reward import JudgePlacement, RewardFunction
 from longshore_runtime.errors import UserError
-from longshore_runtime.judge.options import JudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
+from longshore_runtime.judge import addresses
+from longshore_runtime.judge.options import JudgeOptions, PoolJudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
 from longshore_runtime.judge.reward import JudgeReward
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
@@ -17,11 +19,10 @@ def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> J
     """The judge of a reward function, where this process runs; raises RewardSetupError."""
     judge = function.judge
     assert judge is not None, "validation asks for it"
-    is_remote = judge.placement is JudgePlacement.REMOTE
     return JudgeReward(
         JudgeOptions(
             name=function.name,
-            model=_remote(function, token) if is_remote else streamed_options(function, output),
+            model=_model_options(function, token, output),
             template=judge.prompt_template,
             score_pattern=judge.score_pattern,
             score_min=judge.min_score,
@@ -43,11 +44,36 @@ def check_judge(function: RewardFunction) -> None:
         raise UserError(f"reward.functions[{function.name}].{error}") from error
 
 
+def _model_options(
+    function: RewardFunction, token: Path | None, output: str
+) -> StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions:
+    assert function.judge is not None, "validation asks for it"
+    match function.judge.placement:
+        case JudgePlacement.COLOCATED:
+            return streamed_options(function, output)
+        case JudgePlacement.REMOTE:
+            return _remote(function, token)
+        case JudgePlacement.POOL:
+            return _pool(function, token, output)
+
+
 def _remote(function: RewardFunction, token: Path | None) -> RemoteJudgeOptions:
     judge = function.judge
     assert judge is not None and judge.url is not None, "validation asks for it"
     # The reward queue tries again, so that a hanging endpoint holds one worker for one time limit only.
     return RemoteJudgeOptions(judge.url, judge.model_name, token, timeout_s=function.limit_s, num_tries=1)
+
+
+def _pool(function: RewardFunction, token: Path | None, output: str) -> PoolJudgeOptions:
+    assert function.judge is not None and function.pool is not None, "validation asks for it"
+    return PoolJudgeOptions(
+        directory=addresses.directory(JobStorage.from_env(output).output_dir, function.name),
+        num_replicas=function.pool.replicas,
+        attempt=int(os.environ[contract.ENV_ATTEMPT]),
+        model=function.judge.model_name,
+        token_file=token,
+        timeout_s=function.limit_s,
+    )
 
 
 def streamed_options(function: RewardFunction, output: str) -> StreamedJudgeOptions:
@@ -58,4 +84,5 @@ def streamed_options(function: RewardFunction, output: str) -> StreamedJudgeOpti
         model=JobStorage.from_env(output).resolve(judge.model_path),
         accelerator=bool(os.environ.get("CUDA_VISIBLE_DEVICES")),
         reserved_bytes=parse_bytes(judge.gpu_memory),
+        timeout_s=function.limit_s,
     )

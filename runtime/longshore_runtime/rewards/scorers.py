@@ -7,7 +7,16 @@ from pathlib import Path
 
 from longshore.api import contract
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore_runtime.rewards.scoring import ResponseScorer, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import (
+    ManyScorer,
+    ResponseScorer,
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+)
 
 
 class LazyScorer:
@@ -29,11 +38,24 @@ class LazyScorer:
         assert self._scorer is not None
         return self._scorer.score(item)
 
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        """Score several responses, each with an outcome of its own: together where the function can, or in turn."""
+        self.prepare()
+        if isinstance(self._scorer, ManyScorer):
+            return self._scorer.score_many(items)
+        return [self._outcome(item) for item in items]
+
     def close(self) -> None:
         """End what it started; the next response starts it again."""
         if self._scorer is not None:
             self._scorer.close()
             self._scorer = None
+
+    def _outcome(self, item: ScoreItem) -> ScoreOutcome:
+        try:
+            return self.score(item)
+        except (RewardError, RewardFault) as error:
+            return error
 
 
 @dataclass(frozen=True)
@@ -52,11 +74,12 @@ class ScorerFactory:
 def _token(function: RewardFunction) -> Path | None:
     """The file with its bearer token."""
     secret = function.token_secret
-    if secret is None:
+    if secret is None and function.pool is None:
         return None
     tokens = os.environ.get(contract.ENV_REWARD_TOKENS, "")
     path = Path(tokens) / function.name
     if not tokens or not path.is_file():
+        assert secret is not None, "the token of a pool is the job's own, and mounted"
         raise RewardSetupError(
             f"reward.functions[{function.name}].tokenSecret: {secret.name!r} has no key {secret.key!r}"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from longshore.policy.adaptive_timeout import CaseRun
 
@@ -17,6 +17,10 @@ class RewardSetupError(RewardError):
 
 class RewardFault(Exception):
     """The infrastructure failed, not the response: worth another attempt. One sentence."""
+
+
+class WorkerBroken(RewardFault):
+    """So did this worker for good: another has to be started for the next attempt."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ class ScoreResult:
     """Every test case passed."""
 
 
+ScoreOutcome = ScoreResult | RewardError | RewardFault
+"""What became of one response among several."""
+
+
 class ResponseScorer(Protocol):
     """One reward function, ready to score."""
 
@@ -55,3 +63,11 @@ class ResponseScorer(Protocol):
 
     def close(self) -> None:
         """End what it started."""
+
+
+@runtime_checkable
+class ManyScorer(ResponseScorer, Protocol):
+    """One for which several responses together cost about as much as one."""
+
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        """Score several responses, each with an outcome of its own; raises RewardSetupError."""

@@ -81,15 +81,19 @@ class ResponseScored:
     result: ScoreResult | None = None
     error: str | None = None
     kind: ErrorKind | None = None
+    is_last_of_call: bool = True
+    """The worker has nothing more to answer."""
 
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """A reward worker takes work, or tells why none ever will."""
+    """A reward worker takes work, or why it does not start."""
 
     lane: int
     worker: int
     error: str | None = None
+    kind: ErrorKind | None = None
+    """SETUP: none ever will."""
 
 
 @dataclass(frozen=True)

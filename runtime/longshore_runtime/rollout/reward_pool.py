@@ -130,8 +130,11 @@ class RewardPool:
                 self._lanes[lane].joined(worker)
                 self._dispatch()
                 return None
-            case WorkerReady(error=error):
-                raise UserError(str(error))
+            case WorkerReady(error=str() as error, kind=ErrorKind.SETUP):
+                raise UserError(error)
+            case WorkerReady(lane=lane, worker=worker, error=error):
+                self._lanes[lane].failed(worker, str(error))
+                return None
             case WorkerLost(lane=lane, worker=worker):
                 self._lanes[lane].lost(worker)
                 return None
@@ -184,7 +187,7 @@ class RewardPool:
     def _dispatch(self) -> None:
         now_s = self._clock.now_s()
         for lane in self._lanes:
-            lane.start(now_s, self._item)
+            lane.start(self._item)
         depth = sum(lane.queue.depth for lane in self._lanes)
         self.stats.max_depth = max(self.stats.max_depth, depth)
         self.stats.max_wait_s = max(self.stats.max_wait_s, *(lane.queue.oldest_wait_s(now_s) for lane in self._lanes))
@@ -213,7 +216,7 @@ class RewardPool:
         lane = self._lanes[self._lane_of[task.function]]
         if event.kind is ErrorKind.LOST:
             lane.lost(event.worker)
-        else:
+        elif event.is_last_of_call:
             lane.freed(event.worker)
         if is_late:
             lane.queue.finished(task)

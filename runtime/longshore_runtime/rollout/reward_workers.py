@@ -9,22 +9,35 @@ import bisect
 import itertools
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import ray
 import structlog
 
 from longshore.api.reward import RewardFunction
 from longshore.policy.reward_pods import RewardPressure
-from longshore.policy.reward_queue import RewardQueue, ScoreTask
+from longshore.policy.reward_queue import MAX_RESPONSES_PER_CALL, RewardQueue, ScoreTask
+from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import LazyScorer, ScorerFactory
-from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerBroken,
+)
 from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
 
 log = structlog.get_logger()
+
+_MAX_FAILED_STARTS: Final = 3
+"""Workers of one place that may fail to start in a row: the GPU of a pod that is about to be replaced is of no use."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Lane:
 
 
 class _RewardActor:
-    """One worker: every reward function, ready to score one response at a time."""
+    """One worker: every reward function, ready to score; one call at a time."""
 
     def __init__(self, factory: ScorerFactory) -> None:
         self._factory = factory
@@ -55,8 +68,8 @@ class _RewardActor:
         """Never answers: the call fails when the worker is lost, also while it has nothing to do."""
         threading.Event().wait()
 
-    def score(self, function: str, item: ScoreItem) -> ScoreResult:
-        return self._scorers[function].score(item)
+    def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        return self._scorers[function].score_many(items)
 
 
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(_RewardActor)
@@ -83,9 +96,12 @@ class RewardWorkers:
         self._ready: set[int] = set()
         self._idle: list[tuple[int, int]] = []
         """(place, worker), in order."""
+        self._num_failures: Counter[int] = Counter()
+        """Workers in a row that did not start, by place."""
         self._is_stopped = False
         budgets = {f.name: f.max_concurrency for f in lane.functions if f.max_concurrency is not None}
-        self.queue = RewardQueue(0, budgets, {f.name: f.retries for f in lane.functions})
+        per_call = {f.name: MAX_RESPONSES_PER_CALL for f in lane.functions if f.is_colocated}
+        self.queue = RewardQueue(0, budgets, {f.name: f.retries for f in lane.functions}, per_call)
         for place in range(len(lane.placements)):
             self._ask_for(place)
 
@@ -93,7 +109,19 @@ class RewardWorkers:
         """A worker can take work."""
         if worker in self._workers:
             self._ready.add(worker)
+            self._num_failures[self._workers[worker].place] = 0
             self.freed(worker)
+
+    def failed(self, worker: int, error: str) -> None:
+        """A worker does not start: another is asked for. Raises UserError when that does not help."""
+        gone = self._workers.get(worker)
+        if gone is None:
+            return
+        self._num_failures[gone.place] += 1
+        if self._num_failures[gone.place] >= _MAX_FAILED_STARTS:
+            raise UserError(error)
+        log.warning("reward worker does not start", lane=self._number, place=gone.place, reason=error)
+        self.lost(worker)
 
     def freed(self, worker: int) -> None:
         """A worker has answered, and can take work unless it was lost since."""
@@ -111,13 +139,13 @@ class RewardWorkers:
         ray.kill(gone.actor)
         self._ask_for(gone.place)
 
-    def start(self, now_s: float, item_of: Callable[[ScoreTask], ScoreItem]) -> None:
+    def start(self, item_of: Callable[[ScoreTask], ScoreItem]) -> None:
         """Give work to idle workers: to those of the lowest places, so that the pods that go first are idle first."""
-        self.queue.resize(len(self._idle) + self.queue.num_running)
-        for task in self.queue.start(now_s):
+        self.queue.resize(len(self._idle) + self.queue.num_calls)
+        for tasks in self.queue.start():
             _, worker = self._idle.pop(0)
-            reference = self._workers[worker].actor.score.remote(task.function, item_of(task))
-            reference.future().add_done_callback(self._teller(task, worker))
+            reference = self._workers[worker].actor.score.remote(tasks[0].function, list(map(item_of, tasks)))
+            reference.future().add_done_callback(self._teller(tasks, worker))
 
     def pressure(self, now_s: float) -> RewardPressure:
         """How the workers keep up."""
@@ -144,16 +172,24 @@ class RewardWorkers:
         if error is None:
             self._tell(WorkerReady(self._number, worker))
         elif not isinstance(error, ray.exceptions.RayActorError):  # WorkerLost tells of those.
-            self._tell(WorkerReady(self._number, worker, str(_cause(error))))
+            cause = _cause(error)
+            kind = ErrorKind.SETUP if isinstance(cause, RewardSetupError) else ErrorKind.FAULT
+            self._tell(WorkerReady(self._number, worker, str(cause), kind))
 
-    def _teller(self, task: ScoreTask, worker: int) -> "Callable[[Future[ScoreResult]], None]":
-        def tell(future: "Future[ScoreResult]") -> None:
+    def _teller(self, tasks: Sequence[ScoreTask], worker: int) -> "Callable[[Future[list[ScoreOutcome]]], None]":
+        """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
+
+        def tell(future: "Future[list[ScoreOutcome]]") -> None:
             error = future.exception()
-            if error is None:
-                self._tell(ResponseScored(task, worker, future.result()))
-            else:
-                kind, sentence = _failure(task, error)
-                self._tell(ResponseScored(task, worker, error=sentence, kind=kind))
+            outcomes = future.result() if error is None else [error] * len(tasks)
+            for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):
+                is_last = number == len(tasks)
+                if isinstance(outcome, ScoreResult):
+                    self._tell(ResponseScored(task, worker, outcome, is_last_of_call=is_last))
+                else:
+                    kind, sentence = _failure(task, outcome)
+                    scored = ResponseScored(task, worker, error=sentence, kind=kind, is_last_of_call=is_last)
+                    self._tell(scored)
 
         return tell
 
@@ -175,6 +211,8 @@ def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
             return ErrorKind.SETUP, str(cause)
         case RewardError():
             return ErrorKind.ERROR, str(cause)
+        case WorkerBroken():
+            return ErrorKind.LOST, str(cause)
         case RewardFault():
             return ErrorKind.FAULT, str(cause)
     kind = ErrorKind.LOST if isinstance(error, ray.exceptions.RayActorError) else ErrorKind.FAULT

@@ -13,8 +13,8 @@ def main(workload_file: str, result_file: str, num_rounds: str) -> None:
     workload = Workload(Path(workload_file))
     with running(workload) as parts:
         alternations = Alternations(workload.jobs, parts, workload.lengths, int(num_rounds))
-        runs = alternations.run(0, lambda steps: {})
-    Path(result_file).write_text(json.dumps(runs), encoding="utf-8")
+        runs = alternations.run(1, lambda steps: {})
+    Path(result_file).write_text(json.dumps({name: run for name, (run,) in runs.items()}), encoding="utf-8")
 
 
 if __name__ == "__main__":

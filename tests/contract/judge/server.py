@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-Complete = Callable[[Sequence[str], int], list[str]]
+Complete = Callable[[Sequence[str], int], Sequence[object]]
 
 
 @dataclass

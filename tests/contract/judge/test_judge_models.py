@@ -1,12 +1,16 @@
 """What every judge model does, in this process and behind HTTP."""
 
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
-from longshore_runtime.judge.errors import JudgeError, JudgeSetupError, NoReply
+from longshore_runtime.backends.streamed_lm.model import StreamedLM
+from longshore_runtime.judge.errors import DeviceBroken, JudgeError, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.models import JudgeModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
 from longshore_runtime.judge.reward import JudgeReward
@@ -65,26 +69,78 @@ def test_equal_prompts_get_equal_replies(model: JudgeModel) -> None:
 
 def test_a_reply_ends_at_the_limit(model: JudgeModel) -> None:
     short, long = model.complete(PROMPTS, 3), model.complete(PROMPTS, 9)
-    for few, many in zip(short, long, strict=True):  # One character is one token, special ones none.
+    for few, many in zip(
+        map(str, short), map(str, long), strict=True
+    ):  # One character is one token, special ones none.
         assert many.startswith(few) and len(few) <= 3 and len(many) <= 9
-    assert any(len(many) > 3 for many in long)
+    assert any(len(str(many)) > 3 for many in long)
 
 
 def test_a_judge_that_talks_nonsense_is_an_error_that_names_reward_and_sample(model: JudgeModel) -> None:
     options = JudgeOptions("taste", RemoteJudgeOptions("", ""), "{response}", r"Score: (\d+)", 0, 10, 8)
     items = [ScoreItem(f"row {number}", "p", "r" * number, "a", row={}) for number in (1, 2)]
-    with pytest.raises(JudgeError, match=r"^reward taste: row 1: the judge gave no score"):
-        JudgeReward(options, model).score_many(items)
+    for number, outcome in enumerate(JudgeReward(options, model).score_many(items), start=1):
+        assert isinstance(outcome, JudgeError)
+        assert str(outcome).startswith(f"reward taste: row {number}: the judge gave no score")
 
 
-def test_a_question_longer_than_the_context_has_no_reply(streamed: StreamedJudge) -> None:
-    with pytest.raises(NoReply, match=r"a question of 2100 tokens and a reply of 8 exceed the 2048 of the judge's"):
-        streamed.complete(["x" * 2_100], 8)
+def test_a_question_longer_than_the_context_has_no_reply_and_the_others_have_theirs(streamed: StreamedJudge) -> None:
+    reply, failure = streamed.complete(["Why?", "x" * 2_100], 8)
+    assert reply == streamed.complete(["Why?"], 8)[0]
+    assert isinstance(failure, NoReply) and not isinstance(failure, NoReplyYet)
+    assert str(failure).startswith("a question of 2100 tokens and a reply of 8 exceed the 2048 of the judge's")
 
 
-def test_a_question_too_long_for_the_reserved_memory_has_no_reply(streamed: StreamedJudge) -> None:
-    with pytest.raises(NoReply, match=r"^1 x 1908 tokens need .* are reserved: raise judge.gpuMemory$"):
-        streamed.complete(["x" * 1_900], 8)
+def test_a_question_too_long_for_the_reserved_memory_has_no_reply_and_the_others_have_theirs(
+    streamed: StreamedJudge,
+) -> None:
+    failure, reply = streamed.complete(["x" * 1_900, "Why?"], 8)
+    assert reply == streamed.complete(["Why?"], 8)[0]
+    assert isinstance(failure, NoReply) and not isinstance(failure, NoReplyYet)
+    assert re.match(r"^1 x 1908 tokens need .* are reserved: raise judge.gpuMemory$", str(failure))
+
+
+def test_the_limit_of_a_call_grows_with_its_questions(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every token takes a second here, and a question has five."""
+    seconds = itertools.count()
+    monkeypatch.setattr("longshore_runtime.backends.streamed_lm.model.time.monotonic", lambda: float(next(seconds)))
+    options = StreamedJudgeOptions(checkpoints("llama"), accelerator=False, timeout_s=5.0)
+    judge = StreamedJudge(options)
+    with pytest.raises(NoReplyYet, match=r"^the judge did not answer within 5 s$"):
+        judge.complete(["Why?"], 9)
+    assert len(judge.complete(["Why?", "What?"], 9)) == 2
+
+
+@pytest.mark.parametrize("call", ["require_room", "generate"])
+@pytest.mark.parametrize(
+    ("error", "kind", "sentence"),
+    [
+        (torch.AcceleratorError("CUDA error: unspecified launch failure\nDetails"), DeviceBroken, "launch failure)"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling ..."), DeviceBroken, "calling ...)"),
+        (torch.OutOfMemoryError("CUDA out of memory"), NoReplyYet, "than judge.gpuMemory reserves"),
+        (RuntimeError("shapes do not fit"), RuntimeError, "shapes do not fit"),
+    ],
+)
+def test_an_error_of_the_gpu_tells_whether_this_process_can_go_on(
+    streamed: StreamedJudge,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    error: Exception,
+    kind: type[Exception],
+    sentence: str,
+) -> None:
+    """Errors as CUDA reports them, at any of its calls: also at the first one after another process broke the GPU."""
+
+    def fails(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(StreamedLM, call, fails)
+    with pytest.raises(kind) as failure:
+        streamed.complete(["Why?"], 8)
+    assert type(failure.value) is kind
+    assert str(failure.value).endswith(sentence) and "\n" not in str(failure.value)
 
 
 def test_a_closed_judge_gives_its_weights_up(checkpoints: Checkpoints) -> None:

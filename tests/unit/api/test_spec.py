@@ -51,6 +51,11 @@ def reward(**function: Any) -> Json:
     return {"reward.functions": [{"name": "only", **function}]}
 
 
+def judge(placement: str, **judge: Any) -> Json:
+    """Changes that score with one judge."""
+    return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
+
+
 def megatron(gpus: int, **sizes: int) -> Json:
     """Changes that split the trainer, on pods with so many GPUs."""
     trainer = {f"trainer.{field}": size for field, size in sizes.items()}
@@ -112,6 +117,11 @@ def from_api_server(changes: Json, old: Json | None = None) -> list[str]:
         (reward(kind="Maths", importPath="rewards:score"), "importPath"),
         (reward(kind="HTTP"), "http"),
         (reward(kind="Judge"), "judge"),
+        (judge("Pool", modelPath="judge"), "pool"),
+        (judge("Pool", pool={}), "modelPath"),
+        (judge("Pool", pool={}, modelPath="judge", url="http://judge/v1"), "url"),
+        (judge("Colocated", pool={}, modelPath="judge"), "pool"),
+        (judge("Remote", pool={}, url="http://judge/v1"), "pool"),
         ({"data": {"path": "data/a.jsonl"}}, "reward.functions"),
         (reward(kind="Task", domains=["maths"]), "data.domainField"),
         ({"reward.pods": 2, "reward.maxPods": 1}, "maxPods"),

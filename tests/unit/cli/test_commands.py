@@ -111,6 +111,7 @@ def test_pods_are_named_by_component_and_index() -> None:
     assert jobs.pod_name("demo", Component.COORDINATOR, 3) == "demo-coordinator"
     assert jobs.pod_name("demo", Component.WORKER, 3) == "demo-worker-3"
     assert jobs.pod_name("demo", Component.REWARD, 3) == "demo-reward-3"
+    assert jobs.pod_name("demo", Component.JUDGE, 3) == "demo-judge-3"
 
 
 def test_fetch_means_the_final_model_a_checkpoint_or_a_path() -> None:

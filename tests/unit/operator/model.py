@@ -70,7 +70,8 @@ class Cluster:
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
-        remembered = {"told_rejection": self.told_rejection, "ray_token": "t0ken"}
+        remembered: dict[str, Any] = {"told_rejection": self.told_rejection}
+        remembered |= {"ray_token": "t0ken", "judge_token": "0ther"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
     def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:

@@ -2,7 +2,7 @@
 
 import os
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,70 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from longshore.api import contract
 from longshore.api.names import Component
-from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
+from longshore.api.reward import Judge, OnRewardError, RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.tiny_model import build_tokenizer
 from longshore_runtime.cluster.placement import node_labels, placement
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
+from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
+from tests.e2e.reward_inputs import write_judge
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 NUM_PODS = 2
 REPOSITORY = Path(__file__).parents[3]
+UNGRADABLE = 7
+"""A draw whose response exceeds the context of the judge."""
+TOO_LONG = 5_000
+JUDGE = Judge(model_path="judge", prompt_template="{response}", score_pattern=r"(\d)", max_score=9)
 
 
 def gate(prompt: str, response: str, answer: str) -> float:
     """A reward that takes until somebody writes into the pipe that `answer` names, if it names one."""
     return 1.0 if not answer or Path(answer).read_text(encoding="utf-8") else 0.5
+
+
+@dataclass(frozen=True)
+class Fragile(ScorerFactory):
+    """Workers that do what stands in the files of a directory, as workers on a failing GPU would."""
+
+    directory: str = ""
+
+    def create(self) -> Mapping[str, Any]:
+        starts = Path(self.directory, "failing-starts")
+        if left := starts.read_text():
+            starts.write_text(left[1:])
+            raise RuntimeError("CUDA error: the MPS server is not ready")
+        return {function.name: FragileScorer(Path(self.directory)) for function in self.functions}
+
+
+@dataclass
+class FragileScorer:
+    """Scores when the pipe lets it, and breaks where there is such a file."""
+
+    directory: Path
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        if (self.directory / "pipe").exists():
+            (self.directory / "pipe").read_text()
+        broken = self.directory / "broken"
+        if broken.exists():
+            broken.unlink()
+            return [WorkerBroken(f"reward gate: {item.sample}: the judge's GPU failed") for item in items]
+        return [ScoreResult(1.0, 0.0) for _ in items]
 
 
 class Characters:
@@ -82,6 +123,8 @@ class Driver:
     clock: Hands
     told: list[RewardPressure]
     scored: list[GroupScored] = field(default_factory=list)
+    calls: list[list[int]] = field(default_factory=lambda: [[]])
+    """Draws whose responses were answered, by call; the last call is still open."""
 
     def finish(self, *draws: int) -> list[ResponseId]:
         """A response of each draw finishes."""
@@ -103,6 +146,10 @@ class Driver:
             if isinstance(event, GroupScored):
                 self.scored.append(event)
                 continue
+            if isinstance(event, ResponseScored):
+                self.calls[-1].append(event.task.response.draw.index)
+                if event.is_last_of_call:
+                    self.calls.append([])
             scored = self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
             if scored is not None:
                 self.scored.append(scored)
@@ -116,7 +163,9 @@ class Driver:
 
 
 def completion(response: ResponseId) -> Completion:
-    run = TokenRun(0, (ord("x"),), (0.0,))
+    """Of one character, by draw."""
+    text = "x" * TOO_LONG if response.draw.index == UNGRADABLE else "abcdefgh"[response.draw.index]
+    run = TokenRun(0, tuple(map(ord, text)), (0.0,) * len(text))
     return Completion(str(response), (run,), FinishReason.STOP, 0)
 
 
@@ -154,6 +203,39 @@ def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
     pool.use([record(index) for index in range(8)])
     yield Driver(pool, events, clock, told)
     pool.stop()
+
+
+def judges(factory: ScorerFactory, options: Mapping[str, Any], environment: Mapping[str, str] = {}) -> Driver:
+    """A pool whose judges wait for pods."""
+    function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
+    places = [
+        placement(index, component=Component.REWARD, environment={"CUDA_VISIBLE_DEVICES": "", **environment})
+        for index in range(NUM_PODS)
+    ]
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock = Hands()
+    pool = RewardPool([Lane((function,), places, is_sized=True)], factory, Characters(), events, clock, lambda _: None)
+    pool.use([record(index) for index in range(8)])
+    return Driver(pool, events, clock, [])
+
+
+@pytest.fixture
+def judge(pods: Pods, tmp_path: Path) -> Iterator[Driver]:
+    """Real judges, on a model that answers with a digit that follows from the response."""
+    write_judge(tmp_path / "judge")
+    replaces = {"on_error": OnRewardError.REPLACE}
+    driver = judges(ScorerFactory((), "output"), replaces, {contract.ENV_STORAGE: str(tmp_path)})
+    yield driver
+    driver.pool.stop()
+
+
+@pytest.fixture
+def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Judges that break as the files of `tmp_path` say; the parameter: how many do not start."""
+    (tmp_path / "failing-starts").write_text("." * getattr(request, "param", 0))
+    driver = judges(Fragile((), "output", str(tmp_path)), {})
+    yield driver
+    driver.pool.stop()
 
 
 @pytest.fixture
@@ -258,6 +340,73 @@ def test_a_function_that_can_score_nothing_ends_the_job(one_pod: Pods, driver: D
     """Its worker says so when it should be ready, before anything is scored and whatever `onError` is."""
     with pytest.raises(UserError, match=r"reward.functions\[gate\].importPath: 'nowhere:score' cannot be imported"):
         driver.until_workers(1)
+
+
+def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_grade(
+    one_pod: Pods, judge: Driver
+) -> None:
+    judge.serve(0, 1, UNGRADABLE, 2)
+    groups = {group.draw.index: group for group in judge.until_scored(4)}
+    assert judge.calls == [[0, 1, UNGRADABLE, 2], []]
+    last_digits = {draw: build_tokenizer().convert_tokens_to_ids("abc"[draw]) % 10 for draw in range(3)}
+    assert {draw: groups[draw].scores[0].reward for draw in range(3)} == {
+        draw: pytest.approx(digit / 9) for draw, digit in last_digits.items()
+    }
+    failed = groups[UNGRADABLE]
+    assert "exceed the" in str(failed.error) and not failed.is_fatal
+    assert judge.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
+
+
+def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(one_pod: Pods, fragile: Driver, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    fragile.until_workers(1)
+    fragile.serve(0)
+    fragile.finish(1, 2)
+    fragile.serve(3)
+    assert fragile.pool.pressure(0.0) == RewardPressure(3, 0.0, 1, 1)
+    (tmp_path / "pipe").write_text("1")
+    fragile.until(lambda: len(fragile.calls) == 2)
+    (tmp_path / "pipe").write_text("1")
+    fragile.until(lambda: len(fragile.calls) == 3)
+    assert fragile.calls == [[0], [3, 1, 2], []]
+
+
+def test_all_responses_of_a_call_whose_pod_is_lost_are_scored_again(
+    one_pod: Pods, fragile: Driver, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    fragile.serve(0, 1, 2)
+    fragile.until_workers(1)
+    assert fragile.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 1)
+    one_pod.leave(0)
+    fragile.until(lambda: fragile.pool.stats.num_faults == 3)
+    (tmp_path / "pipe").unlink()
+    one_pod.join(0)
+    assert {group.draw.index for group in fragile.until_scored(3)} == {0, 1, 2}
+    assert fragile.calls[0] == [0, 1, 2] and sorted(fragile.calls[1:]) == [[], [0], [1], [2]]
+    assert fragile.pool.stats.num_faults == 3
+
+
+def test_a_worker_whose_gpu_failed_is_replaced_and_its_responses_are_scored_again(
+    one_pod: Pods, fragile: Driver, tmp_path: Path
+) -> None:
+    (tmp_path / "broken").touch()
+    fragile.serve(0, 1)
+    assert [group.error for group in fragile.until_scored(2)] == [None, None]
+    assert fragile.pool.stats.num_faults == 2
+
+
+@pytest.mark.parametrize("fragile", [2], indirect=True)
+def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: Driver) -> None:
+    fragile.serve(0)
+    assert [group.error for group in fragile.until_scored(1)] == [None]
+    assert fragile.pool.stats.num_faults == 0
+
+
+@pytest.mark.parametrize("fragile", [3], indirect=True)
+def test_three_workers_in_a_row_that_do_not_start_end_the_job(one_pod: Pods, fragile: Driver) -> None:
+    with pytest.raises(UserError, match="the MPS server is not ready"):
+        fragile.until_workers(1)
 
 
 def test_pulses_do_not_pile_up() -> None:

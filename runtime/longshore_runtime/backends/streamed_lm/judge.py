@@ -1,16 +1,20 @@
 """A judge in this process, on a model that shares its GPU with the actor."""
 
+import contextlib
+import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import torch
 from transformers import AutoTokenizer
 
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
 from longshore_runtime.backends.streamed_lm.plan import ModelShape
-from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet
+from longshore_runtime.judge.errors import DeviceBroken, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.options import StreamedJudgeOptions
+
+_TOO_LITTLE_MEMORY: Final = "the GPU has less memory left than judge.gpuMemory reserves"
 
 
 class StreamedJudge:
@@ -19,6 +23,7 @@ class StreamedJudge:
     def __init__(self, options: StreamedJudgeOptions) -> None:
         """Load model and tokenizer; raises JudgeSetupError."""
         self._on_gpu = options.accelerator
+        self._timeout_s = options.timeout_s
         device = torch.device("cuda" if options.accelerator else "cpu")
         stream = StreamOptions(reserved_bytes=options.reserved_bytes, max_batch=options.max_batch)
         try:
@@ -34,22 +39,14 @@ class StreamedJudge:
         assert self._model is not None, "it was closed"
         return self._model.shape
 
-    def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
+    def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str | NoReply]:
         """See `judge.models.JudgeModel`."""
-        assert self._model is not None, "it was closed"
         questions = [self._tokens(prompt) for prompt in prompts]
-        longest, limit = max(map(len, questions), default=0), self._model.max_context_tokens
-        if longest + max_tokens > limit:
-            raise NoReply(
-                f"a question of {longest} tokens and a reply of {max_tokens} exceed the {limit} of the judge's model"
-            )
-        try:
-            replies = self._model.generate(questions, max_tokens, self._stop)
-        except ValueError as error:
-            raise NoReply(f"{error}: raise judge.gpuMemory") from error
-        except torch.OutOfMemoryError as error:
-            raise NoReplyYet("the GPU has less memory left than judge.gpuMemory reserves") from error
-        return [self._tokenizer.decode(reply, skip_special_tokens=True) for reply in replies]
+        with _gpu_errors():
+            obstacles = [self._obstacle(len(question), max_tokens) for question in questions]
+            possible = [question for question, obstacle in zip(questions, obstacles, strict=True) if obstacle is None]
+            replies = iter(self._replies(possible, max_tokens))
+        return [next(replies) if obstacle is None else NoReply(obstacle) for obstacle in obstacles]
 
     def measure(self, question_tokens: int, reply_tokens: int) -> tuple[float, int | None]:
         """Seconds that a question and a reply of such lengths take, and the most GPU memory that was held meanwhile.
@@ -68,13 +65,39 @@ class StreamedJudge:
         except ValueError as error:
             raise NoReply(str(error)) from error
         except torch.OutOfMemoryError as error:
-            raise NoReplyYet("the GPU has less memory left than judge.gpuMemory reserves") from error
+            raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
         elapsed_s = time.monotonic() - started_s
         return elapsed_s, torch.cuda.max_memory_allocated() if self._on_gpu else None
 
     def close(self) -> None:
         """Give the weights up."""
         self._model = None
+
+    def _obstacle(self, question_tokens: int, reply_tokens: int) -> str | None:
+        """Why a question of such a length can have no reply: one sentence."""
+        assert self._model is not None, "it was closed"
+        limit = self._model.max_context_tokens
+        if question_tokens + reply_tokens > limit:
+            return (
+                f"a question of {question_tokens} tokens and a reply of {reply_tokens} "
+                f"exceed the {limit} of the judge's model"
+            )
+        try:
+            self._model.require_room(question_tokens + reply_tokens)
+        except ValueError as error:
+            return f"{error}: raise judge.gpuMemory"
+        return None
+
+    def _replies(self, questions: Sequence[Sequence[int]], max_tokens: int) -> list[str]:
+        assert self._model is not None, "it was closed"
+        limit_s = math.inf if self._timeout_s is None else self._timeout_s * len(questions)
+        try:
+            replies = self._model.generate(questions, max_tokens, self._stop, limit_s)
+        except TimeoutError as error:
+            raise NoReplyYet(f"the judge did not answer within {limit_s:g} s") from error
+        except ValueError as error:  # There was room for each question a moment ago.
+            raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
+        return [self._tokenizer.decode(reply, skip_special_tokens=True) for reply in replies]
 
     @property
     def _stop(self) -> frozenset[int]:
@@ -90,3 +113,16 @@ class StreamedJudge:
         text = self._tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         chat: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return chat
+
+
+@contextlib.contextmanager
+def _gpu_errors() -> Iterator[None]:
+    """Raises NoReplyYet where memory is short, and DeviceBroken after errors that end all use of the GPU."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
+    except RuntimeError as error:
+        if isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error):
+            raise DeviceBroken(f"the judge's GPU failed ({str(error).splitlines()[0]})") from error
+        raise

@@ -1,5 +1,7 @@
 """Scores tokens and replies greedily with a Hugging Face decoder, most of whose layers may lie in host memory."""
 
+import math
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,20 +87,28 @@ class StreamedLM:
         stop = self._model.generation_config.eos_token_id
         return frozenset(stop if isinstance(stop, list) else [] if stop is None else [stop])
 
+    def require_room(self, num_tokens: int) -> None:
+        """Raises ValueError when prompt and reply of so many tokens do not fit into the reserved memory alone."""
+        resident_layers(num_tokens, 1, self.shape, self._budget_bytes(), ring_buffers=self._num_buffers)
+
     @property
     def num_resident_layers(self) -> int:
         """Layers that stayed on the device in the last batch."""
         return len(self._ring.resident)
 
     @torch.no_grad()
-    def generate(self, prompts: Sequence[_Tokens], max_tokens: int, stop: Collection[int]) -> list[list[int]]:
+    def generate(
+        self, prompts: Sequence[_Tokens], max_tokens: int, stop: Collection[int], limit_s: float = math.inf
+    ) -> list[list[int]]:
         """Greedy replies of up to `max_tokens`, without the token of `stop` that ends one.
 
-        Raises ValueError for a prompt that does not fit into the reserved memory.
+        Raises ValueError for a prompt that does not fit into the reserved memory, and TimeoutError when the first
+        token after `limit_s` is due.
         """
+        deadline_s = time.monotonic() + limit_s
         replies: dict[int, list[int]] = {}
         for batch in self._batches([len(prompt) + max_tokens for prompt in prompts]):
-            tokens = self._decode([prompts[index] for index in batch], max_tokens, stop)
+            tokens = self._decode([prompts[index] for index in batch], max_tokens, stop, deadline_s)
             replies.update(zip(batch, tokens, strict=True))
         return [replies[index] for index in range(len(prompts))]
 
@@ -123,7 +133,9 @@ class StreamedLM:
             self._ring.arrange(residency_order(self.shape.num_layers)[:count])
             yield batch
 
-    def _decode(self, prompts: Sequence[_Tokens], max_tokens: int, stop: Collection[int]) -> list[list[int]]:
+    def _decode(
+        self, prompts: Sequence[_Tokens], max_tokens: int, stop: Collection[int], deadline_s: float
+    ) -> list[list[int]]:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         longest = int(lengths.max())
         cache = kv_cache(self.shape.num_layers, longest + max_tokens)
@@ -142,6 +154,8 @@ class StreamedLM:
                     replies[row].append(token)
             if not open_rows or step == max_tokens - 1:
                 break
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
             visible = torch.nn.functional.pad(visible, (0, 1), value=True)
             last = self._hidden(
                 input_ids=chosen[:, None],

@@ -1,0 +1,54 @@
+"""Where the servers of a judge pool are. Each tells it in a file of the job's storage, which every pod mounts: that
+works where names of pods do not resolve, needs no rights in the cluster, and outlives neither attempt nor address."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+_DIRECTORY = "judges"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Of one server."""
+
+    url: str
+    """What `RemoteJudgeOptions.url` may be: up to /v1 for chats, or to /completions for a model without a template."""
+    attempt: int
+    """Attempt of the job that the server belongs to."""
+
+
+def directory(output: Path, function: str) -> Path:
+    """Where the servers of a reward function tell their addresses; `output`: that of the job."""
+    return output / _DIRECTORY / function
+
+
+def tell(directory: Path, replica: int, address: Address) -> None:
+    """Tell an address in one piece, over that of a predecessor."""
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f".{replica}.json"
+    unfinished.write_bytes(orjson.dumps(asdict(address)))
+    unfinished.replace(_file(directory, replica))
+
+
+def was_told(directory: Path, replica: int) -> bool:
+    """Whether this replica, or one that it replaces, has ever served."""
+    return _file(directory, replica).exists()
+
+
+def known(directory: Path, num_replicas: int, attempt: int) -> dict[int, str]:
+    """URLs by replica, of those that serve in this attempt, or did before they were lost."""
+    urls = {}
+    for replica in range(num_replicas):
+        try:
+            address = Address(**orjson.loads(_file(directory, replica).read_bytes()))
+        except FileNotFoundError:
+            continue
+        if address.attempt == attempt:
+            urls[replica] = address.url
+    return urls
+
+
+def _file(directory: Path, replica: int) -> Path:
+    return directory / f"{replica}.json"

@@ -203,7 +203,8 @@ class RewardFunction(ApiModel):
     """Scoring of one response is cut off after so many seconds, and counts as wrong (Code has limits of its own). For
     Judge and HTTP a late answer is a fault. Unset: 2; 60 for Judge and 10 for HTTP."""
     max_concurrency: int | None = Field(default=None, ge=1, le=65_536)
-    """Responses that it scores at once; unset: as many as there are reward workers."""
+    """Responses that it scores at once; unset: one by every reward worker, and up to 32 in one call of a colocated
+    judge, which reads its weights once for all of them."""
     retries: int = Field(default=2, ge=0, le=100)
     """Attempts after a fault of the infrastructure: a worker that died, an endpoint that hangs or answers 5xx. They
     wait longer and longer, from half a second to half a minute."""

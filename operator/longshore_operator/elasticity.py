@@ -14,11 +14,12 @@ from longshore.api.status import (
     ConditionType,
     Overlay,
     PlannerStatus,
+    RolloutTimes,
     RoundKind,
     RoundSummary,
     RuntimeStatus,
 )
-from longshore.policy.parallelism_planner import ParallelismPlanner
+from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile
 from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
 from longshore_operator.conditions import Fact
@@ -129,7 +130,7 @@ def _sizes(spec: RLJobSpec, baseline: Baseline, before: PlannerStatus | None, ru
     possible = _possible(spec, runtime.tp_sizes)
     if not rounds or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
         return _Sizes(baseline, before)
-    planner, events = _planner(spec, possible, before)
+    planner, events = _planner(spec, possible, before, runtime.rollout_times)
     kinds = ROUND_KINDS[spec.rollout.strategy]
     reasons: dict[RoundKind, str] = {}
     for one in rounds:
@@ -159,20 +160,28 @@ def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
 
 
 def _planner(
-    spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None
+    spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None, times: RolloutTimes | None
 ) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
     """The planner as it was left. A memory that this version cannot read is begun anew, which an event tells."""
     default = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
-    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod)
+    profile = _profile(times, default, allowed)
+    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile)
     if before is None or not before.state:
         return planner, ()
     try:
         planner.load_state(before.state)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"what is known of the rounds up to {before.round} cannot be read and begins anew: {error!r}"
-        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod)
+        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile)
         return fresh, (Event("Warning", "PlannerReset", message, key=f"planner-{before.round}"),)
     return planner, ()
+
+
+def _profile(times: RolloutTimes | None, kinds: Iterable[RoundKind], sizes: Sequence[int]) -> RolloutProfile | None:
+    """The job's own profile, if it knows every size in every kind of round."""
+    if times is None or any(size not in times.round_s.get(kind, {}) for kind in kinds for size in sizes):
+        return None
+    return RolloutProfile(times.switch_s, times.preemption_s, times.round_s)
 
 
 def _overlay(

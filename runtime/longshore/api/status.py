@@ -98,6 +98,17 @@ class RoundSummary(ApiModel):
     """Requests that engines preempted in it."""
 
 
+class RolloutTimes(ApiModel):
+    """What the job's own profile says about tensor-parallel sizes (`spec.profiling`)."""
+
+    switch_s: float = Field(ge=0, alias="switchSeconds")
+    """What a regroup takes."""
+    preemption_s: float = Field(ge=0, alias="preemptionSeconds")
+    """What a preemption adds to a round."""
+    round_s: dict[RoundKind, dict[int, float]] = Field(alias="roundSeconds")
+    """Rollout of a round without preemptions, by kind and size."""
+
+
 class RoundStatus(ApiModel):
     """The round that runs now."""
 
@@ -208,6 +219,8 @@ class RuntimeStatus(ApiModel):
     """Tensor-parallel size of the engines; 0: there are none yet."""
     tp_sizes: list[int] = Field(default_factory=list, max_length=16)
     """Sizes that suit the model and the pods."""
+    rollout_times: RolloutTimes | None = None
+    """For the parallelism planner, where the job has a profile."""
     reward: float | None = None
     """Mean training reward of the last step."""
     held_out: HeldOutReward = Field(default_factory=HeldOutReward)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from longshore.api.rollout import Parallelism
 from longshore.api.spec import Placement, Profiling, RLJobSpec
+from longshore.api.status import RolloutTimes
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
@@ -18,6 +19,7 @@ from longshore_runtime.profiling.judge_probe import measure_judges
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.subject import read_config, subject_of
 from longshore_runtime.profiling.trainer_probe import TrainerLimits
+from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.training import Parts
 
 log = structlog.get_logger()
@@ -35,7 +37,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[
     subject = subject_of(spec, model)
     profile = read_fitting(path, subject)
     if profile is not None:
-        tell(profile, spec)
+        tell(profile, spec, parts.recorder)
         return False
     config = read_config(model)
     sizes = possible_tp_sizes(spec.workers, config, spec.rollout.engine.tensor_parallel_size)
@@ -53,7 +55,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[
     profile = profiler.profile(subject)
     write(path, profile)
     log.info("profile", path=str(path), decode_points=len(profile.decode), tp_sizes=list(profile.tp_sizes))
-    tell(profile, spec)
+    tell(profile, spec, parts.recorder)
     return True
 
 
@@ -108,12 +110,19 @@ def write(path: Path, profile: Profile) -> None:
     sync(path.parent)
 
 
-def tell(profile: Profile, spec: RLJobSpec) -> None:
-    """What the planner could go by, into the log."""
+def tell(profile: Profile, spec: RLJobSpec, recorder: Recorder) -> None:
+    """What the planner goes by, into the status of the job and the log."""
     figures = rollout_profile(profile, spec)
     if figures is None:
         log.warning("the profile lacks decode steps of the engines: nothing is predicted from it")
         return
+    recorder.rollout_times(
+        RolloutTimes(
+            switch_s=round(figures.switch_s, 4),
+            preemption_s=round(figures.preemption_s, 6),
+            round_s={kind: {size: round(s, 4) for size, s in of.items()} for kind, of in figures.round_s.items()},
+        )
+    )
     log.info(
         "rollout profile",
         switch_s=round(figures.switch_s, 2),

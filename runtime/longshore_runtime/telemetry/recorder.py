@@ -12,6 +12,7 @@ from longshore.api.status import (
     ResponseTokens,
     RewardLoad,
     RolloutLoad,
+    RolloutTimes,
     RoundKind,
     RoundStatus,
     RoundSummary,
@@ -121,6 +122,10 @@ class Recorder:
     def possible_sizes(self, tp_sizes: Sequence[int]) -> None:
         """Tensor-parallel sizes that suit the model and the pods."""
         self._update(tp_sizes=list(tp_sizes))
+
+    def rollout_times(self, times: RolloutTimes) -> None:
+        """What the job's profile says about tensor-parallel sizes."""
+        self._update(rollout_times=times)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         """An assignment is carried out; so it is from here on."""

@@ -11,6 +11,7 @@ from longshore.api.status import (
     PodLoad,
     RLJobStatus,
     RolloutLoad,
+    RolloutTimes,
     RoundKind,
     RoundStatus,
     RoundSummary,
@@ -176,6 +177,23 @@ class TestRepurposing:
 
 
 class TestRegrouping:
+    @pytest.mark.parametrize(
+        ("switch_s", "regroups"), [(0.5, True), (1_000.0, False)], ids=["it pays", "it costs more than it brings"]
+    )
+    def test_with_a_profile_of_the_job_a_change_has_to_pay(self, switch_s: float, regroups: bool) -> None:
+        seconds = {1: 50.0, 2: 60.0}
+        kinds = {RoundKind.SHORT: seconds, RoundKind.LONG: seconds}
+        times = RolloutTimes(switch_s=switch_s, preemption_s=0.0, round_s=kinds)
+        cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
+        assert (reasons(cluster) == ["Regroup"]) is regroups
+
+    def test_a_profile_that_lacks_a_size_is_of_no_use(self) -> None:
+        times = RolloutTimes(switch_s=1_000.0, preemption_s=0.0, round_s={RoundKind.SHORT: {2: 60.0}})
+        cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
+        assert reasons(cluster) == ["Regroup"]
+
     def test_a_rise_in_preemptions_doubles_the_engines_of_its_kind_of_round(self) -> None:
         cluster = job(ADAPTIVE)
         cluster.tell(after_rounds(30, 30, 90))

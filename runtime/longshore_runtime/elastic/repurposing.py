@@ -57,7 +57,7 @@ class RepurposingTimes:
     """How long a hand-over took."""
 
     control_path_s: float
-    """From telemetry over the assignment to its acknowledgement."""
+    """From the newest telemetry before the assignment, over the assignment, to its acknowledgement."""
     hand_over_s: float
     """Of that: from the assignment's arrival until the trainer replicas were awake."""
     num_moved: int
@@ -133,7 +133,7 @@ class Repurposing:
     def happened(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
         match event:
-            case LoadMeasured(round=self._number, load=load) if load is not None:
+            case LoadMeasured(round=self._number, load=load) if load is not None and self._overlay is None:
                 self._told_s = self._clock.now_s()
                 assert self._milestone is not None
                 self._report.milestone(self._milestone, load)

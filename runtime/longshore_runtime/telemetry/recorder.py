@@ -103,10 +103,11 @@ class Recorder:
         elif not any(self._reported_fraction < milestone <= fraction for milestone in _MILESTONES):
             return
         self._reported_fraction = fraction
-        self._update(
-            activity="Rollout",
-            round=RoundStatus(number=state.step + 1, kind=progress.kind, fraction_finished=round(fraction, 3)),
-        )
+        before, number = self._status.round, state.step + 1
+        # A load that was told stays until the next one: nobody may have read it yet.
+        load = before.load if before is not None and before.number == number and progress.num_finished else None
+        now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
+        self._update(activity="Rollout", round=now)
 
     def milestone(self, progress: Progress, load: RolloutLoad) -> None:
         """How full the engines are and will be: the operator may repurpose pods."""

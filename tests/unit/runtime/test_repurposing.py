@@ -14,7 +14,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.events import AssignmentChanged, Event
+from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured
 from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.types import EngineStats, LiveResponse
 from tests.unit.runtime.elastic_parts import AtOnce, Report
@@ -175,6 +175,14 @@ def test_an_assignment_is_carried_out_and_acknowledged_and_its_replicas_are_put_
     assert story.repurposing.times is not None
     assert story.repurposing.times.num_moved == result.num_moved
     assert story.repurposing.answered_epoch == 4
+
+
+def test_a_measurement_that_comes_after_the_assignment_is_not_told() -> None:
+    story = Story((asks(4, 1),))
+    story.run()
+    told = list(story.watched.report.told)
+    story.repurposing.happened(LoadMeasured(ROUND, story.loads[0][1]))
+    assert story.watched.report.told == told
 
 
 def test_a_fixed_fraction_is_one_milestone() -> None:

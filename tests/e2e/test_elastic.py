@@ -221,7 +221,9 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     manifest = demonstration(root, "apart", backend="Torch")
     spec = manifest["spec"]
     spec["rollout"] = {"strategy": "GroupPipeline", "engine": {"enforceEager": True}}
-    spec["algorithm"] |= {"steps": 6, "promptsPerUpdate": 2}
+    num_steps = 60  # Far more than the job makes before the test has looked and killed.
+    spec["algorithm"] |= {"steps": num_steps, "promptsPerUpdate": 2}
+    spec["trainer"]["verifyEvery"] = 10
     spec["placement"] = "Disaggregated"
     spec["workers"] |= {"replicas": 1, "gpusPerPod": 1}
     spec["trainerWorkers"] = spec["workers"]
@@ -234,7 +236,7 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     assert status["phase"] == "Succeeded", job.story()
     assert status["attempt"] == 1
     rows = metrics(job)
-    assert [row["actor/num_updates"] for row in rows] == [4] * 6
+    assert [row["actor/num_updates"] for row in rows] == [4] * num_steps
     assert all(row["trainer/first_dispatch_s"] < row["timing_s/gen"] for row in rows)
     assert max(row.get("trainer/gradient_difference", 0.0) for row in rows) < 2e-5
     assert_every_draw_once(job.ledger(), 8, 8, num_updates=4)

@@ -40,7 +40,7 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
         mismatch = json.loads(line).get("rollout_corr/log_prob_mismatch_max", 0.0)
         assert mismatch < 1e-3, "engine and trainer disagree about log-probabilities"
 
-    table = cluster.kubectl("get", "rljobs")
+    table = cluster.kubectl("get", "rljobs", "small")
     assert table.splitlines()[0].split() == [
         "NAME", "PHASE", "ROUND", "STEP", "STEPS", "REWARD", "ROLLOUT-GPUS", "TRAINER-GPUS", "AGE",
     ]  # fmt: skip

@@ -230,7 +230,7 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     job = cluster.apply(manifest)
     job.wait_step(2)
     assert roles(job) == {"apart-worker-0": "rollout", "apart-trainer-0": "trainer"}
-    assert job.status()["gpus"] == {"rollout": 1, "trainer": 1}
+    assert job.status()["gpus"] == {"rollout": 1, "trainer": 1, "judge": 0}
     job.kill("trainer-0")
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()

@@ -50,7 +50,7 @@ def test_pods_go_to_training_for_a_round_and_labels_follow_the_acknowledgement(j
     uid = jobs.pods()["demo-worker-0"].metadata.uid
     jobs.report(at_milestone(1, appliedEpoch=2, trainerPods=[0], tpSize=1))
     eventually("the label follows", lambda: jobs.worker_labels(ROLE) == ["trainer", "rollout"])
-    eventually("GPUs are counted by role", lambda: jobs.status()["gpus"] == {"rollout": 1, "trainer": 1})
+    eventually("GPUs are counted by role", lambda: jobs.status()["gpus"] == {"rollout": 1, "trainer": 1, "judge": 0})
     assert jobs.pods()["demo-worker-0"].metadata.uid == uid, "the pod holds its GPU and runs on"
 
     jobs.report({"attempt": 1, "step": 1, "appliedEpoch": 2, "tpSize": 1})

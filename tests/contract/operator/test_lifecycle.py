@@ -21,7 +21,7 @@ def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     status = jobs.wait_phase("Running")
     assert status["attempt"] == 1
     assert status["workers"] == {"desired": 2, "ready": 2}
-    assert status["gpus"] == {"rollout": 2, "trainer": 0}
+    assert status["gpus"] == {"rollout": 2, "trainer": 0, "judge": 0}
     assert status["assignment"]["epoch"] == 1
     pods = jobs.pods()
     assert sorted(pods) == ["demo-coordinator", "demo-worker-0", "demo-worker-1"]
@@ -187,7 +187,7 @@ def test_trainers_with_pods_of_their_own_run_beside_the_workers(jobs: Jobs) -> N
     jobs.create(**job_spec(), placement="Disaggregated", trainerWorkers=trainers)
     status = jobs.wait_phase("Running")
     assert status["trainers"] == {"desired": 1, "ready": 1}
-    assert status["gpus"] == {"rollout": 2, "trainer": 2}
+    assert status["gpus"] == {"rollout": 2, "trainer": 2, "judge": 0}
     pods = jobs.pods()
     assert sorted(pods) == ["demo-coordinator", "demo-trainer-0", "demo-worker-0", "demo-worker-1"]
     assert pods["demo-trainer-0"].metadata.labels["longshore.dev/role"] == "trainer"

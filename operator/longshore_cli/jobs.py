@@ -53,6 +53,21 @@ def submit(kube: Kube, documents: list[Json]) -> Iterator[str]:
         yield f"{applied['kind'].lower()}/{applied['metadata']['name']}"
 
 
+def make_room(kube: Kube, name: str, *, otherwise: str) -> str | None:
+    """Delete a finished job of that name; one that goes on stays, and `otherwise` says what happens with it.
+
+    Returns what there is to tell.
+    """
+    existing = kube.find_job(name)
+    if existing is None:
+        return None
+    view = job_view(existing)
+    if not view.is_finished:
+        return f"An RLJob {name!r} is {view.phase.lower()} already; {otherwise}."
+    delete(kube, name)
+    return f"The RLJob {name!r} of an earlier run, which {view.phase.lower()}, was deleted first."
+
+
 def pod_name(job: str, component: Component, index: int) -> str:
     """The pod of a component."""
     match component:

@@ -21,7 +21,7 @@ from longshore_cli.errors import CliError
 from longshore_cli.simulate.inputs import read_profile
 from longshore_cli.transfer import copy
 from longshore_cli.watch.follow import follow
-from longshore_cli.watch.model import job_view, verdict
+from longshore_cli.watch.model import verdict
 
 FILE: Final = "profile.json"
 _SUFFIX: Final = "-profile"
@@ -54,7 +54,8 @@ def run(kube: Kube, plan: Plan, console: Console) -> None:
     given = _only_job(documents, plan.manifest)
     measuring = profiling_job(given, shares_claim=kube.find_job(given["metadata"]["name"]) is not None)
     name = measuring["metadata"]["name"]
-    _make_room(kube, name, console)
+    if told := jobs.make_room(kube, name, otherwise="it is followed"):
+        console.print(told)
     for applied in jobs.submit(kube, [measuring if one is given else one for one in documents]):
         console.print(f"{applied} applied", markup=False)
     view = follow(kube, name, console).view
@@ -186,15 +187,3 @@ def _only_job(documents: Sequence[Json], manifest: Path) -> Json:
     if len(found) != 1:
         raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}; exactly one is profiled.")
     return found[0]
-
-
-def _make_room(kube: Kube, name: str, console: Console) -> None:
-    existing = kube.find_job(name)
-    if existing is None:
-        return
-    view = job_view(existing)
-    if view.is_finished:
-        jobs.delete(kube, name)
-        console.print(f"The RLJob {name!r} of an earlier run, which {view.phase.lower()}, was deleted first.")
-    else:
-        console.print(f"An RLJob {name!r} is {view.phase.lower()} already; it is followed.")

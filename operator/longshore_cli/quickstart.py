@@ -26,7 +26,7 @@ from longshore_cli.errors import CliError
 from longshore_cli.target import Target, kubeconfig_path
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.history import History
-from longshore_cli.watch.model import job_view, verdict
+from longshore_cli.watch.model import verdict
 
 NUM_STEPS: Final = 5
 LOG_TAIL_LINES: Final = 25
@@ -68,7 +68,8 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         cluster.wait_for_operator(kube, plan.options.namespace)
         console.print("The operator is available.")
     with _step(console, 3, "Apply an RLJob", clock):
-        _make_room(kube, job, console)
+        if told := jobs.make_room(kube, job, otherwise="the quickstart goes on with it"):
+            console.print(told)
         _apply(kube, target, plan.manifest, console)
     with _step(console, 4, "Watch it learn", clock):
         console.print(f"The same at any time: longshore watch {job}", style="dim")
@@ -110,18 +111,6 @@ def _only_job(manifest: Path) -> str:
     if len(found) != 1:
         raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}, but the quickstart runs exactly one.")
     return found[0]
-
-
-def _make_room(kube: Kube, job: str, console: Console) -> None:
-    existing = kube.find_job(job)
-    if existing is None:
-        return
-    view = job_view(existing)
-    if view.is_finished:
-        jobs.delete(kube, job)
-        console.print(f"The RLJob {job!r} of an earlier run, which {view.phase.lower()}, was deleted first.")
-    else:
-        console.print(f"An RLJob {job!r} is {view.phase.lower()} already; the quickstart goes on with it.")
 
 
 def _apply(kube: Kube, target: Target, manifest: Path, console: Console) -> None:

@@ -47,14 +47,15 @@ class AppliedBaseline:
         assignment = self._assignments.newest()
         if assignment.epoch == 0:
             return
-        error = self._regroup(assignment, assignment.baseline.tp_size_of(kind))
+        tp_size = assignment.baseline.tp_size_of(kind)
+        error = self._regroup(assignment, tp_size)
         is_news, self.epoch = assignment.epoch > self.epoch, max(assignment.epoch, self.epoch)
         overlay = assignment.overlay
         if error:
             self._report.rejected(assignment.epoch, error)
         elif is_news and overlay is not None and (overlay.attempt, overlay.round < number) == (self._attempt, True):
             self._report.rejected(assignment.epoch, f"it came when round {overlay.round} was over")
-        else:
+        elif self._engines.tp_size == tp_size:
             self._report.applied(self.epoch, ())
 
     def _regroup(self, assignment: Assignment, tp_size: int) -> str:

@@ -87,6 +87,7 @@ def test_pods_train_while_others_sample_and_everybody_can_see_it(cluster: Cluste
     events = cluster.kubectl("describe", "rljob", "roles")
     assert "GPUs to training at" in events
     assert "projected KV peak" in events
+    assert_each_response_on_one_replica(job)
     assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
     job.delete()
 
@@ -182,7 +183,16 @@ def demonstration(root: Path, name: str, **trainer: Any) -> Json:
     return manifest
 
 
+def assert_each_response_on_one_replica(job: Job) -> None:
+    """By the ledger of the job: streamed gradients are neither lost nor counted twice."""
+    for row in job.ledger():
+        trained = [f"{draw}-{index}" for draw, indices in row["trained"].items() for index in indices]
+        computed = [response for responses in row["replicas"].values() for response in responses]
+        assert sorted(computed) == sorted(trained)
+
+
 def assert_exact_and_on_policy(job: Job) -> None:
+    assert_each_response_on_one_replica(job)
     rows = metrics(job)
     assert any("repurpose/control_path_s" in row for row in rows), job.story()
     differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]

@@ -21,25 +21,8 @@ class StreamSample:
     """An accepted response, as the trainer sees it."""
 
     response: ResponseId
-    num_loss_tokens: int
-    """Response tokens in the loss: its part of the denominator."""
     num_tokens: int
     """Prompt and response: what its forward and backward pass costs."""
-
-
-@dataclass(frozen=True)
-class SampleSums:
-    """Samples, added up."""
-
-    num_samples: int = 0
-    num_loss_tokens: int = 0
-    num_tokens: int = 0
-
-    def plus(self, sample: StreamSample) -> "SampleSums":
-        """With one sample more."""
-        return SampleSums(
-            self.num_samples + 1, self.num_loss_tokens + sample.num_loss_tokens, self.num_tokens + sample.num_tokens
-        )
 
 
 @dataclass(frozen=True)
@@ -99,22 +82,14 @@ class StreamLedger:
         self._replica_of, self._pending = {}, {}
         self._waiting = deque((response,) for response in self._samples)
 
-    def replica_of(self, response: ResponseId) -> int | None:
-        """Who has it."""
-        return self._replica_of.get(response)
+    @property
+    def replica_of(self) -> Mapping[ResponseId, int]:
+        """Which replica's sums hold a sample, or will."""
+        return self._replica_of
 
     def pending_tokens(self, replica: int) -> int:
         """What a replica has still to compute."""
         return sum(self._pending_of(replica))
-
-    @property
-    def total(self) -> SampleSums:
-        """Of all accepted samples: what the denominator of the step is made of."""
-        return _sums(self._samples.values())
-
-    def done_by(self, replica: int) -> SampleSums:
-        """Of the samples that a replica has."""
-        return _sums(self._samples[response] for response, owner in self._replica_of.items() if owner == replica)
 
     def _hand_over(self, replica: int, responses: tuple[ResponseId, ...]) -> Part:
         for response in responses:
@@ -141,10 +116,3 @@ def split(samples: Sequence[StreamSample], tokens: Mapping[int, int]) -> Mapping
         shares[replica].append(sample)
         load[replica] += sample.num_tokens
     return {replica: tuple(share) for replica, share in shares.items()}
-
-
-def _sums(samples: Iterable[StreamSample]) -> SampleSums:
-    sums = SampleSums()
-    for sample in samples:
-        sums = sums.plus(sample)
-    return sums

@@ -149,7 +149,7 @@ class Recorder:
         """A step is done, and every pod samples again."""
         values = step_metrics(result, trained, times, queue_length) | _repurposing(repurposed)
         self._metrics.write(state.step, values)
-        self._ledger.append(_ledger_row(state.step, result))
+        self._ledger.append(_ledger_row(state.step, result, trained))
         length = lengths(trained.samples)
         self._update(
             **_state_fields(state, {}),
@@ -260,9 +260,14 @@ def _held_out(state: RunState) -> HeldOutReward:
     )
 
 
-def _ledger_row(step: int, result: RoundResult) -> dict[str, Any]:
-    """Which draws the step consumed, which it deferred, which it replaced: enough to audit that none was lost."""
+def _ledger_row(step: int, result: RoundResult, trained: StepTraining) -> dict[str, Any]:
+    """Which draws the step consumed, which it deferred, which it replaced, and where gradients were streamed by which
+    replica each response was computed: enough to audit that none was lost or counted twice."""
+    replicas: dict[str, list[str]] = {}
+    for response, replica in sorted(trained.replica_of.items()):
+        replicas.setdefault(str(replica), []).append(str(response))
     return {
+        **({"replicas": replicas} if replicas else {}),
         "step": step,
         "kind": result.end.kind.value,
         "trained": {str(group.draw): [one.response.index for one in group.responses] for group in result.groups},

@@ -74,7 +74,8 @@ class StreamedUpdate:
         self._trainers.end(self._update, verify=self._verify, batch=batch)
         result = self._trainers.finish(self._update)
         assert self._first_dispatch_s is not None, "a round has groups"
-        return StepTraining((result,), (batch,), self._first_dispatch_s, self._first_gradient_s)
+        replica_of = dict(self._ledger.replica_of)
+        return StepTraining((result,), (batch,), self._first_dispatch_s, self._first_gradient_s, replica_of)
 
     def again(self) -> None:
         self._ledger.lost()
@@ -104,5 +105,4 @@ def _id(sample: Sample) -> ResponseId:
 
 
 def _stream_sample(sample: Sample) -> StreamSample:
-    num_tokens = len(sample.prompt_tokens) + len(sample.response_tokens)
-    return StreamSample(_id(sample), sample.num_loss_tokens, num_tokens)
+    return StreamSample(_id(sample), len(sample.prompt_tokens) + len(sample.response_tokens))

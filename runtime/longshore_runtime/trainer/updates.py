@@ -3,13 +3,14 @@
 The optimizer steps are the same either way: U groups each, in the order in which the groups became trainable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
@@ -28,6 +29,8 @@ class StepTraining:
     """From the begin of the round until the trainers were given their first groups."""
     first_gradient_s: float | None = None
     """Until their first gradients were computed, where that was while the round ran."""
+    replica_of: Mapping[ResponseId, int] = field(default_factory=dict)
+    """Where gradients were streamed: which replica computed a response."""
 
     @property
     def samples(self) -> tuple[Sample, ...]:

@@ -9,17 +9,12 @@ from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.policy.streaming import MAX_PENDING_PARTS, Part, SampleSums, StreamLedger, StreamSample, split
-
-_PROMPT_TOKENS = 3
+from longshore.policy.streaming import MAX_PENDING_PARTS, Part, StreamLedger, StreamSample, split
 
 
 def group(draw: int, *num_tokens: int) -> list[StreamSample]:
-    """Samples of these tokens, of which 3 are the prompt."""
-    return [
-        StreamSample(ResponseId(Draw(0, draw), index), tokens - _PROMPT_TOKENS, tokens)
-        for index, tokens in enumerate(num_tokens)
-    ]
+    """Samples of these tokens."""
+    return [StreamSample(ResponseId(Draw(0, draw), index), tokens) for index, tokens in enumerate(num_tokens)]
 
 
 def ids(samples: Sequence[StreamSample]) -> tuple[ResponseId, ...]:
@@ -37,8 +32,8 @@ def test_groups_go_in_order_to_the_awake_replica_that_has_least_to_do() -> None:
     first, second, third = group(0, 10, 10), group(1, 50), group(2, 5)
     ledger = ledger_of(first, second, third)
     assert ledger.next_parts([1, 2]) == (Part(1, ids(first)), Part(2, ids(second)), Part(1, ids(third)))
-    assert ledger.done_by(1) == SampleSums(num_samples=3, num_loss_tokens=16, num_tokens=25)
-    assert [ledger.replica_of(one.response) for one in (*first, *second)] == [1, 1, 2]
+    assert (ledger.pending_tokens(1), ledger.pending_tokens(2)) == (25, 50)
+    assert ledger.replica_of == dict(zip(ids([*first, *second, *third]), (1, 1, 2, 1), strict=True))
 
 
 def test_a_replica_has_two_parts_in_hand_and_gets_another_when_one_is_computed() -> None:
@@ -82,7 +77,7 @@ def test_a_lost_world_gives_everything_back() -> None:
     ledger = ledger_of(first, second)
     ledger.next_parts([0])
     ledger.lost()
-    assert ledger.done_by(0) == SampleSums()
+    assert (ledger.replica_of, ledger.pending_tokens(0)) == ({}, 0)
     parts = ledger.last_parts([0, 1])
     assert sorted(response for part in parts for response in part.responses) == sorted(ids([*first, *second]))
 
@@ -143,7 +138,5 @@ def test_whatever_wakes_or_is_lost_every_sample_ends_in_the_sums_of_one_replica(
         take(parts)
         assert max(in_hand.values()) <= MAX_PENDING_PARTS
     take(ledger.last_parts(range(3)))
-    done = [ledger.done_by(replica) for replica in range(3)]
-    assert len(given_to) == sum(sums.num_samples for sums in done) == ledger.total.num_samples == sum(map(len, groups))
-    assert sum(sums.num_tokens for sums in done) == ledger.total.num_tokens == sum(map(sum, groups))
-    assert sum(sums.num_loss_tokens for sums in done) == ledger.total.num_loss_tokens
+    assert ledger.replica_of == given_to
+    assert len(given_to) == sum(map(len, groups))

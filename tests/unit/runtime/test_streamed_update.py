@@ -95,6 +95,7 @@ def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
     trained = update.finish()
     assert handed(replicas) == [1, 1, 1, 1]
     assert sorted(trained.samples, key=lambda one: (one.draw, one.index)) == BATCH
+    assert Counter(trained.replica_of.values()) == {replica: len(replicas.parts[replica][0]) for replica in range(4)}
 
 
 def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RuntimeStatus
 from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.session import Session

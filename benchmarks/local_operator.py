@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from longshore.api.rljob import RLJob
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import Assignment, RLJobStatus, RuntimeStatus
+from longshore.api.status import Assignment, RLJobStatus
 from longshore_operator.elasticity import assign
 from longshore_operator.lifecycle import Progress
 from longshore_runtime.rollout.events import AssignmentChanged, Event

@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 from benchmarks.local_operator import ATTEMPT, LocalOperator
 from benchmarks.period import Step, figures_of
 from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
+from longshore.api.runtime_status import RolloutLoad, RoundKind, RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import Assignment, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.status import Assignment
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.presets import round_policy

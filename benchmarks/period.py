@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import ray_head
 from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape

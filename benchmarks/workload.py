@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.loop_options import LoopOptions

@@ -5,7 +5,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from longshore.api.status import KindCount, RuntimeStatus
+from longshore.api.runtime_status import KindCount, RuntimeStatus
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import History

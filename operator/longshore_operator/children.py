@@ -9,9 +9,8 @@ from longshore.api.pods import ClaimTemplate
 from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.network import network_policies
 from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
-
-_DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 
 
 def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
@@ -21,7 +20,7 @@ def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
         _config_map(job, identity),
         _headless_service(identity),
         *_coordinator_rights(identity),
-        *(_network_policies(identity, config) if config.network_policies else ()),
+        *(network_policies(job, config) if config.network_policies else ()),
     ]
     if job.spec.storage.create is not None:
         manifests.append(_claim(job.spec.storage.create, identity))
@@ -105,39 +104,6 @@ def _coordinator_rights(identity: Identity) -> list[dict[str, Any]]:
             "metadata": metadata,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": identity.namespace}],
-        },
-    ]
-
-
-def _network_policies(identity: Identity, config: OperatorConfig) -> list[dict[str, Any]]:
-    """Pods of a job talk to one another and to DNS; the coordinator also to the API server."""
-    own_pods = [{"podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}}}]
-    return [
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": identity.metadata(f"{identity.name}-pods"),
-            "spec": {
-                "podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}},
-                "policyTypes": ["Ingress", "Egress"],
-                "ingress": [{"from": own_pods}],
-                "egress": [{"to": own_pods}, {"ports": _DNS_PORTS}],
-            },
-        },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
-            "spec": {
-                "podSelector": {
-                    "matchLabels": {
-                        names.LABEL_JOB: identity.name,
-                        names.LABEL_COMPONENT: Component.COORDINATOR.value,
-                    }
-                },
-                "policyTypes": ["Egress"],
-                "egress": [{"ports": [{"protocol": "TCP", "port": port} for port in config.api_server_ports]}],
-            },
         },
     ]
 

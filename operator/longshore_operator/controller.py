@@ -144,6 +144,7 @@ class Controller:
         if plan.status is None:
             return True, None
         self._metrics.set_phase(key, plan.status.phase)
+        self._metrics.set_gpus(key, plan.status.gpus)
         if status_fields(plan.status) != status_fields(status):
             written = await write_status(self._kube, key, job.uid, plan.status)
             job.seen_version = written["metadata"]["resourceVersion"]

@@ -6,19 +6,9 @@ from dataclasses import dataclass
 
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Parallelism, RepurposeTrigger
+from longshore.api.runtime_status import RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.status import (
-    Assignment,
-    Baseline,
-    ConditionStatus,
-    ConditionType,
-    Overlay,
-    PlannerStatus,
-    RolloutTimes,
-    RoundKind,
-    RoundSummary,
-    RuntimeStatus,
-)
+from longshore.api.status import Assignment, Baseline, ConditionStatus, ConditionType, Overlay, PlannerStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile
 from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
@@ -74,9 +64,9 @@ def assign(job: RLJob, progress: Progress, told_rejection: int = 0) -> Elasticit
     )
     key = f"epoch-{assignment.epoch}"
     if sizes.reason:
-        events += (Event("Normal", "Regroup", sizes.reason, key),)
+        events += (Event("Normal", "Regrouping", sizes.reason, key),)
     if overlay is not None:
-        events += (Event("Normal", "Repurpose", reason, key),)
+        events += (Event("Normal", "Repurposing", reason, key),)
     return Elasticity(assignment, sizes.planner, events)
 
 

@@ -4,7 +4,7 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from longshore.api.status import Assignment, Phase
+from longshore.api.status import Assignment, GpuCounts, Phase
 
 
 class Metrics:
@@ -39,6 +39,12 @@ class Metrics:
         self.leader = Gauge("longshore_operator_leader", "1 while this process leads", registry=self.registry)
         self._jobs = Gauge("longshore_operator_jobs", "RLJobs by phase", ["phase"], registry=self.registry)
         self._phases: dict[tuple[str, str], Phase] = {}
+        self._gpus = Gauge(
+            "longshore_operator_gpus",
+            "GPUs that a job holds, by what its coordinator has acknowledged that they do",
+            ["job_namespace", "job_name", "role"],
+            registry=self.registry,
+        )
 
     def count_assignment(self, before: Assignment, after: Assignment) -> None:
         """What is asked of a job's GPU pods was written."""
@@ -56,8 +62,15 @@ class Metrics:
         self._phases[key] = phase
         self._publish()
 
+    def set_gpus(self, key: tuple[str, str], counts: GpuCounts) -> None:
+        """What the GPUs of a job do."""
+        for role, num_gpus in counts:
+            self._gpus.labels(*key, role).set(num_gpus)
+
     def forget(self, key: tuple[str, str]) -> None:
         """A job was deleted."""
+        for role in GpuCounts.model_fields:
+            self._gpus.remove(*key, role)
         if self._phases.pop(key, None) is not None:
             self._publish()
 

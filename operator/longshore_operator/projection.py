@@ -1,12 +1,15 @@
-"""What the GPU pods do, as the coordinator acknowledged it: the labels of the pods, and the GPUs by role."""
+"""What the GPU pods do, as the coordinator acknowledged it: the labels of the pods, the condition `Repurposed`, and the
+GPUs by role."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longshore.api import names
 from longshore.api.names import Component, Role
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import GpuCounts, RuntimeStatus
+from longshore.api.status import Condition, ConditionStatus, ConditionType, GpuCounts, RLJobStatus
+from longshore_operator.conditions import Fact
 from longshore_operator.lifecycle import Progress
 from longshore_operator.observed import PodView
 from longshore_operator.plan import LabelPod
@@ -47,6 +50,17 @@ def label_pods(pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged
             yield LabelPod(pod.name, pod.uid, labels)
 
 
+def repurposed(status: RLJobStatus, acknowledged: Acknowledged | None) -> Fact | None:
+    """True while pods train and others sample, False ever after; None in a job in which this never happened."""
+    before = next((c for c in status.conditions if c.type == ConditionType.REPURPOSED.value), None)
+    if acknowledged is not None and acknowledged.trainer_pods:
+        return Fact(ConditionStatus.TRUE, "Acknowledged", _why(status, acknowledged.trainer_pods, before))
+    if before is None:
+        return None
+    message = "the overlay is over: it holds for the rest of one round of one attempt"
+    return Fact(ConditionStatus.FALSE, "OverlayEnded", message)
+
+
 def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged | None) -> GpuCounts:
     """GPUs of pods that hold a node and have not ended, by what they do."""
     counts, judge = dict.fromkeys(Role, 0), 0
@@ -61,6 +75,15 @@ def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowled
         elif pod.component is Component.JUDGE:
             judge += gpus_of_judges[pod.index] if pod.index < len(gpus_of_judges) else 0
     return GpuCounts(rollout=counts[Role.ROLLOUT], trainer=counts[Role.TRAINER], judge=judge)
+
+
+def _why(status: RLJobStatus, trainer_pods: Iterable[int], before: Condition | None) -> str:
+    """The reason of the assignment that was carried out; a later one says nothing about it."""
+    if status.runtime is not None and status.runtime.applied_epoch == status.assignment.epoch:
+        return status.assignment.reason
+    if before is not None and before.status is ConditionStatus.TRUE:
+        return before.message
+    return f"in training for the rest of the round: worker pods {', '.join(map(str, sorted(trainer_pods)))}"
 
 
 def _role(pod: PodView, attempt: int, acknowledged: Acknowledged | None) -> Role:

@@ -143,6 +143,8 @@ def _status(
     facts = conditions.facts(progress, replace(observed, pods=lasting), needed, sum(desired.values()), job.status)
     if not progress.finished:
         facts |= limits(job.spec, job.status.runtime)
+        repurposed = projection.repurposed(job.status, acknowledged)
+        facts |= {ConditionType.REPURPOSED: repurposed} if repurposed is not None else {}
     is_ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
     return RLJobStatus(
         phase=conditions.phase(progress, pods, is_ready, job.status),
@@ -184,7 +186,7 @@ def _is_extra(job: RLJob, pod: PodView) -> bool:
 
 
 def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progress: Progress) -> list[Event]:
-    """Events for what the cluster did to the job, at the moment it shows in the status."""
+    """Events for what happened to the job's pods, at the moment it shows in the status."""
     events = []
     for pod in observed.pods:
         is_wanted = pod.component is not Component.REWARD or pod.index < after.rewards.desired
@@ -197,6 +199,10 @@ def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progre
     if unschedulable is not None and _unschedulable(before) is None:
         key = f"unschedulable-{progress.attempt}"
         events.append(Event("Warning", "Unschedulable", unschedulable.message, key))
+    repurposed = _repurposed(after)
+    if repurposed is not None and _repurposed(before) is None:
+        assert after.runtime is not None, "the coordinator has acknowledged it"
+        events.append(Event("Normal", "Repurposed", repurposed.message, f"epoch-{after.runtime.applied_epoch}"))
     return events
 
 
@@ -207,6 +213,11 @@ def _num_ready_peers(status: RLJobStatus) -> int:
 def _unschedulable(status: RLJobStatus) -> Condition | None:
     kind = ConditionType.SCHEDULED.value
     return next((c for c in status.conditions if c.type == kind and c.reason == "Unschedulable"), None)
+
+
+def _repurposed(status: RLJobStatus) -> Condition | None:
+    kind = ConditionType.REPURPOSED.value
+    return next((c for c in status.conditions if c.type == kind and c.status is ConditionStatus.TRUE), None)
 
 
 def _expiry(job: RLJob, progress: Progress) -> datetime | None:

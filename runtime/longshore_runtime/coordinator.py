@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RuntimeStatus
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.elastic.job_watch import JobWatch

@@ -6,18 +6,21 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import ray
 import structlog
 
 from longshore.api.model import Model
-from longshore.api.status import WarmStart
+from longshore.api.runtime_status import WarmStart
 from longshore_runtime.errors import UserError
 from longshore_runtime.storage import JobStorage
 
 log = structlog.get_logger()
 
 _CACHE = "cache/tiny"
+_LIMIT_S: Final = 24 * 3600.0
+"""The pod that builds the model may wait for GPUs that others hold; building takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,24 @@ def initial_model(model: Model, seed: int, storage: JobStorage, worker_options: 
         _require_checkpoint(storage.resolve(model.path), model.path)
         return InitialModel(model.path)
     steps = model.warm_start_steps
-    name = ray.get(_fingerprint.options(**worker_options).remote(steps, seed))
+    name = _get(_fingerprint.options(**worker_options).remote(steps, seed))
     relative = f"{_CACHE}-{name}"
     path = storage.resolve(relative)
     cached = path.is_dir()
     if not cached:
         log.info("building the tiny model", warm_start_steps=steps)
-        ray.get(_build_tiny.options(**worker_options).remote(relative, steps, seed))
+        _get(_build_tiny.options(**worker_options).remote(relative, steps, seed))
     if not steps:
         return InitialModel(relative)
     seconds = json.loads((path / "warm_start.json").read_text())["seconds"]
     return InitialModel(relative, WarmStart(seconds=round(seconds, 1), cached=cached))
+
+
+def _get(answer: Any) -> Any:
+    try:
+        return ray.get(answer, timeout=_LIMIT_S)
+    except ray.exceptions.GetTimeoutError as error:
+        raise UserError(f"model: worker 0 has not built the model within {_LIMIT_S:.0f} s") from error
 
 
 def _require_checkpoint(path: Path, name: str) -> None:

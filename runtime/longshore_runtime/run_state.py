@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.round import ResponseId
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.types import Completion, PromptRecord, Sample

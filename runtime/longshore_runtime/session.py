@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from longshore.api.model import Data
 from longshore.api.names import Component
 from longshore.api.objective import OBJECTIVES
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
-from longshore.api.status import RuntimeStatus
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
@@ -49,6 +49,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder, resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
+from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import Parts, TrainingLoop
 from longshore_runtime.types import TrainerOptions
@@ -228,13 +229,18 @@ class Session:
             offload_gradients=trainer.offload_gradients,
         )
         sizes = ParallelSizes(
-            trainer.tensor_parallel_size, trainer.pipeline_parallel_size, trainer.context_parallel_size
+            tensor=trainer.tensor_parallel_size,
+            pipeline=trainer.pipeline_parallel_size,
+            context=trainer.context_parallel_size,
+            fsdp=trainer.fsdp_size,
         )
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
         places = trainer_places(
             self._spec.training_pods, trainer.data_parallel_size, sizes.ranks_per_replica, component
         )
-        trainers = TrainerGroup(places, TrainerSpec(trainer.backend, options, sizes), model.path, self._storage.output)
+        trainer_spec = TrainerSpec(trainer.backend, options, sizes)
+        delivery = Delivery(self._spec.transfers_directly, keeps_copies=self._spec.rollout.is_pipelined)
+        trainers = TrainerGroup(places, trainer_spec, model.path, self._storage.output, delivery)
         self._exit.callback(trainers.stop)
         return trainers
 
@@ -267,6 +273,7 @@ class Session:
             self._events,
             SystemClock(),
             self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,
+            self._recorder.reward_worker,
         )
         self._exit.callback(pool.stop)
         return pool

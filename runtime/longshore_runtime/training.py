@@ -22,7 +22,7 @@ import structlog
 
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.handover import Handover
 from longshore.policy.length_distribution import LengthDistribution

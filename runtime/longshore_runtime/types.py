@@ -1,10 +1,10 @@
 """Values that cross the seams of the runtime: requests and completions, samples, and the two backend protocols."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from longshore.api.algorithm import ImportanceSampling
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
+from longshore_runtime.weights.shared import SharedBucket
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 """Hugging Face parameter name -> values."""
@@ -121,11 +122,19 @@ class Engine(Protocol):
     def has_work(self) -> bool:
         """Whether a step would do anything."""
 
-    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
-        """Put new weights in place, bucket by bucket, and drop every cached prefix.
+    def begin_weights(self) -> None:
+        """Prepare for new weights; until `end_weights`, the policy version is -1 and no request is taken.
 
-        Returns `combined_checksum` of what was loaded. Raises ValueError for weights of another model; until a load
-        succeeds, the policy version is -1 and no request is taken.
+        Weights that had begun to come and did not end are given up.
+        """
+
+    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+        """Put some parameters in place; raises ValueError for one of another model, or one that came before."""
+
+    def end_weights(self, policy_version: int) -> str:
+        """Drop every cached prefix and serve what has come; raises ValueError if a parameter has not.
+
+        Returns `combined_checksum` of the buckets.
         """
 
     def live(self) -> list[LiveResponse]:
@@ -266,11 +275,18 @@ class Trainer(Protocol):
         A replica that accumulated nothing takes part with zeros.
         """
 
+    @property
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Current weights by Hugging Face name, one after the other, copied to the host.
 
         All ranks of a replica iterate to the end together; the first alone gets anything.
         """
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """Likewise as torch tensors, on the accelerator or the host, for every rank of the replica."""
 
     def save(self, directory: Path) -> None:
         """Write weights (Hugging Face format), optimizer and random state.

@@ -87,6 +87,8 @@ def test_pods_train_while_others_sample_and_everybody_can_see_it(cluster: Cluste
     events = cluster.kubectl("describe", "rljob", "roles")
     assert "GPUs to training at" in events
     assert "projected KV peak" in events
+    assert "Repurposing" in events
+    assert "Repurposed" in events
     assert_each_response_on_one_replica(job)
     assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
     job.delete()
@@ -203,7 +205,9 @@ def assert_exact_and_on_policy(job: Job) -> None:
 
 
 def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cluster, root: Path) -> None:
-    job = cluster.apply(demonstration(root, "show"))
+    manifest = demonstration(root, "show")
+    manifest["spec"]["rollout"]["engine"]["weightTransfer"] = "Direct"
+    job = cluster.apply(manifest)
     with watched_roles(job) as lines:
         status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
@@ -236,11 +240,11 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     spec["trainer"]["verifyEvery"] = 10
     spec["placement"] = "Disaggregated"
     spec["workers"] |= {"replicas": 1, "gpusPerPod": 1}
-    spec["trainerWorkers"] = spec["workers"]
+    spec["trainerWorkers"] = {**spec["workers"], "gpusPerPod": 2}
     job = cluster.apply(manifest)
     job.wait_step(2)
     assert roles(job) == {"apart-worker-0": "rollout", "apart-trainer-0": "trainer"}
-    assert job.status()["gpus"] == {"rollout": 1, "trainer": 1, "judge": 0}
+    assert job.status()["gpus"] == {"rollout": 1, "trainer": 2, "judge": 0}
     job.kill("trainer-0")
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()

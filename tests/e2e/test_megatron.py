@@ -23,7 +23,7 @@ def score(prompt: str, response: str, answer: str) -> float:
 '''
 
 
-def split_job(name: str, modules: Path) -> Json:
+def split_job(name: str, trainer: Json, modules: Path) -> Json:
     """A real trainer of two ranks behind engines that make responses up."""
     (modules / "hashed.py").write_text(REWARD)
     function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
@@ -34,14 +34,24 @@ def split_job(name: str, modules: Path) -> Json:
         algorithm={**batch, "steps": STEPS, "learningRate": 1e-3},
         rollout={"strategy": "Synchronous", "engine": {"backend": "Fake"}},
         reward={"functions": [function], "pods": 0, "workersPerPod": 1},
-        trainer={"backend": "Megatron", "tensorParallelSize": 2},
+        trainer=trainer,
         workers={"replicas": 1, "gpusPerPod": 2, "gpuResourceName": "longshore.dev/pretend-gpu"},
         coordinator={"template": {"spec": {"containers": [container]}}},
     )
 
 
-def test_a_trainer_of_two_tensor_parallel_ranks_trains_publishes_and_exports(cluster: Cluster, tmp_path: Path) -> None:
-    job = cluster.apply(split_job("split", tmp_path))
+@pytest.mark.parametrize(
+    ("name", "trainer"),
+    [
+        ("split", {"backend": "Megatron", "tensorParallelSize": 2}),
+        ("sharded", {"backend": "Torch", "fsdpSize": 2}),
+    ],
+    ids=["Megatron", "Torch"],
+)
+def test_a_replica_of_two_ranks_trains_publishes_and_exports(
+    name: str, trainer: Json, cluster: Cluster, tmp_path: Path
+) -> None:
+    job = cluster.apply(split_job(name, trainer, tmp_path))
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
     assert status["runtime"]["step"] == STEPS
@@ -49,7 +59,7 @@ def test_a_trainer_of_two_tensor_parallel_ranks_trains_publishes_and_exports(clu
     assert len(ledger) == STEPS
     # Each step's tokens have the version of the step before, and engines serve what they acknowledged by checksum.
     assert_every_draw_once(ledger, num_prompts=2, num_responses=2)
-    cluster.longshore("fetch", "split", str(tmp_path / "model"))
+    cluster.longshore("fetch", name, str(tmp_path / "model"))
     (initial,) = job.output().parents[1].glob("cache/tiny-*/model.safetensors")
     before, after = load_file(initial), load_file(tmp_path / "model" / "model.safetensors")
     assert before.keys() == after.keys()

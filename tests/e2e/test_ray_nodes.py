@@ -37,7 +37,7 @@ from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
 from longshore_runtime.settings import Settings
 from longshore_runtime.types import Completion, Request
-from longshore_runtime.weights import checksum, combined_checksum
+from longshore_runtime.weights.buckets import checksums, combined_checksum
 
 pytestmark = pytest.mark.e2e
 
@@ -215,7 +215,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
                 handle.wait_started(LIMIT_S)
             weights = ray.put(WEIGHTS)
             replies = [handle.publish([weights], 0) for handle in handles]
-            assert [reply.get(LIMIT_S) for reply in replies] == [combined_checksum([checksum(WEIGHTS)])] * 2
+            assert [reply.get(LIMIT_S) for reply in replies] == [combined_checksum([checksums(WEIGHTS)])] * 2
 
             for handle in handles:
                 handle.add([endless(f"on-{handle.engine}")])

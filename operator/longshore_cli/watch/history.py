@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from longshore.api.status import ResponseTokens, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import ResponseTokens, RoundKind, RuntimeStatus
 from longshore_cli.watch import words
 from longshore_cli.watch.model import JobView
 

@@ -3,15 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from longshore.api.status import (
-    FINISHED_PHASES,
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    Phase,
-    RLJobStatus,
-    RuntimeStatus,
-)
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import FINISHED_PHASES, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_cli.client import Json
 
 
@@ -113,7 +106,7 @@ def _is_problem(condition: Condition, is_finished: bool) -> bool:
     match condition.type:
         case ConditionType.SCHEDULED | ConditionType.READY:
             return condition.status is ConditionStatus.FALSE and not is_finished
-        case ConditionType.COMPLETE:
+        case ConditionType.COMPLETE | ConditionType.REPURPOSED:
             return False
         case _:
             return condition.status is ConditionStatus.TRUE

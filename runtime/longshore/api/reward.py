@@ -206,8 +206,8 @@ class RewardFunction(ApiModel):
     """Responses that it scores at once; unset: one by every reward worker, and up to 32 in one call of a colocated
     judge, which reads its weights once for all of them."""
     retries: int = Field(default=2, ge=0, le=100)
-    """Attempts after a fault of the infrastructure: a worker that died, an endpoint that hangs or answers 5xx. They
-    wait longer and longer, from half a second to half a minute."""
+    """Attempts after a fault of the infrastructure: a worker or sandbox that died, an endpoint that hangs or answers
+    5xx. They wait longer and longer, from half a second to half a minute."""
     on_error: OnRewardError = OnRewardError.FAIL
     """When it raises or gives no finite number. Fail: the job fails with the sample; Replace: the group is replaced by
     a fresh draw, and counted; Retry: as a fault of the infrastructure, then Fail."""

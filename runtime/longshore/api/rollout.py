@@ -68,6 +68,14 @@ class EngineBackend(StrEnum):
     FAKE = "Fake"
 
 
+class WeightTransfer(StrEnum):
+    """How new weights reach the engines."""
+
+    AUTO = "Auto"
+    DIRECT = "Direct"
+    OBJECT_STORE = "ObjectStore"
+
+
 class TailBatching(ApiModel):
     """Knobs of tail batching (RollPacker, section 3)."""
 
@@ -159,6 +167,10 @@ class Engine(ApiModel):
     """Skip compilation and CUDA graphs: quicker start, slower steps."""
     sleep_level: int = Field(default=1, ge=0, le=2)
     """vLLM sleep level while the trainer holds the GPU; 0: stay awake. Without effect on the CPU."""
+    weight_transfer: WeightTransfer = WeightTransfer.AUTO
+    """Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on the CPU shared memory), and get
+    copies where there are none. ObjectStore: copies travel through Ray's object store and the host. Auto: Direct where
+    engines and trainers share GPUs."""
     extra_args: Freeform = Field(default_factory=dict)
     """Further vLLM engine arguments, by their Python names."""
 

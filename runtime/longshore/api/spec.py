@@ -10,7 +10,7 @@ from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
 from longshore.api.reward import Reward, RewardKind
-from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
+from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.training import Checkpoint, Trainer
 
 
@@ -41,9 +41,10 @@ _FROZEN_WHILE_RUNNING = (
     "profiling",
 )  # fmt: skip
 
-_RANKS_PER_REPLICA = (
+_MEGATRON_RANKS = (
     "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
 )
+_RANKS_PER_REPLICA = f"{_MEGATRON_RANKS} * self.trainer.fsdpSize"
 
 _NOT_STREAMED = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
 
@@ -52,10 +53,15 @@ def _fits(pods: str, unless: str) -> tuple[tuple[str, str, str], ...]:
     """Rules that trainer replicas fit into these pods."""
     return (
         (
-            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % ({_RANKS_PER_REPLICA}) == 0",
+            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % ({_MEGATRON_RANKS}) == 0",
             f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod: a replica "
             "lies inside one pod",
             ".trainer.tensorParallelSize",
+        ),
+        (
+            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % self.trainer.fsdpSize == 0",
+            f"fsdpSize must divide {pods}.gpusPerPod: a replica lies inside one pod",
+            ".trainer.fsdpSize",
         ),
         (
             f"{unless}!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
@@ -244,6 +250,13 @@ class RLJobSpec(ApiModel):
         return self
 
     @property
+    def transfers_directly(self) -> bool:
+        """Whether engines read new weights from the memory of the trainers beside them."""
+        transfer = self.rollout.engine.weight_transfer
+        shares_gpus = self.placement is Placement.COLOCATED and self.workers.has_accelerator
+        return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and shares_gpus)
+
+    @property
     def training_pods(self) -> Workers:
         """The pods on which trainers run."""
         return self.trainer_workers or self.workers
@@ -252,6 +265,8 @@ class RLJobSpec(ApiModel):
 def _check_trainer(trainer: Trainer, workers: Workers, field: str) -> None:
     """Replicas fit into the pods."""
     gpus, num_ranks = workers.gpus_per_pod, trainer.ranks_per_replica
+    if gpus and gpus % trainer.fsdp_size:
+        raise ValueError(f"trainer.fsdpSize: {trainer.fsdp_size} must divide {field}.gpusPerPod ({gpus})")
     if gpus and gpus % num_ranks:
         raise ValueError(
             f"trainer.tensorParallelSize: times pipelineParallelSize and contextParallelSize it is {num_ranks}, which "

@@ -1,10 +1,11 @@
-"""RLJob.status: `runtime` is the coordinator's, everything else the operator's."""
+"""RLJob.status: `runtime` is the coordinator's (`runtime_status`), everything else the operator's."""
 
 from enum import StrEnum
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
+from longshore.api.runtime_status import RoundKind, RuntimeStatus
 
 
 class Phase(StrEnum):
@@ -22,20 +23,13 @@ class Phase(StrEnum):
 FINISHED_PHASES = frozenset({Phase.SUCCEEDED, Phase.FAILED})
 
 
-class RoundKind(StrEnum):
-    """Kind of a round."""
-
-    SHORT = "Short"
-    LONG = "Long"
-    FULL = "Full"
-
-
 class ConditionType(StrEnum):
     """Conditions of a job."""
 
     SCHEDULED = "Scheduled"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    REPURPOSED = "Repurposed"
     REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
     REGROUP_UNAVAILABLE = "RegroupUnavailable"
     COMPLETE = "Complete"
@@ -63,192 +57,6 @@ class Condition(ApiModel):
     """When the status last changed."""
     observed_generation: int = Field(default=0, ge=0)
     """Generation of the spec that it speaks of."""
-
-
-class PodLoad(ApiModel):
-    """What the engines of one worker pod bear."""
-
-    pod: int = Field(ge=0)
-    """Index of the pod."""
-    gpus: int = Field(ge=0)
-    """GPUs of its engines (1 for a pod without GPUs)."""
-    kv_capacity_tokens: int = Field(ge=0)
-    """Tokens that their KV caches hold."""
-    running_tokens: int = Field(ge=0)
-    """Tokens of the requests that they run, prompts included."""
-
-
-class RolloutLoad(ApiModel):
-    """How full the engines are and will be: what decides whether pods are repurposed (RollPacker, section 4.4)."""
-
-    projected_kv_peak_tokens: int = Field(ge=0)
-    """Most tokens that the requests which run now will hold at once, by the lengths of earlier rounds."""
-    pods: list[PodLoad] = Field(max_length=4_096)
-    """Worker pods whose engines sample."""
-
-
-class RoundSummary(ApiModel):
-    """A round that is over."""
-
-    number: int = Field(ge=1)
-    """The round of step k has number k."""
-    kind: RoundKind
-    """Short, Long or Full."""
-    preemptions: int = Field(ge=0)
-    """Requests that engines preempted in it."""
-
-
-class RolloutTimes(ApiModel):
-    """What the job's own profile says about tensor-parallel sizes (`spec.profiling`)."""
-
-    switch_s: float = Field(ge=0, alias="switchSeconds")
-    """What a regroup takes."""
-    preemption_s: float = Field(ge=0, alias="preemptionSeconds")
-    """What a preemption adds to a round."""
-    round_s: dict[RoundKind, dict[int, float]] = Field(alias="roundSeconds")
-    """Rollout of a round without preemptions, by kind and size."""
-
-
-class RoundStatus(ApiModel):
-    """The round that runs now."""
-
-    number: int = Field(ge=0)
-    """Rounds so far; the round of step k has number k."""
-    kind: RoundKind
-    """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
-    fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished over launched requests."""
-    load: RolloutLoad | None = None
-    """At milestones, where pods may be repurposed: every 5 % between 20 % and 50 %."""
-
-
-class ResponseTokens(ApiModel):
-    """Lengths of the responses that the last step trained on, in tokens."""
-
-    mean: float = 0.0
-    """Mean."""
-    p75: float = 0.0
-    """Third quartile."""
-    max: int = 0
-    """Longest."""
-
-
-class HeldOutReward(ApiModel):
-    """Mean reward on held-out prompts."""
-
-    before: float | None = None
-    """Before the first step."""
-    latest: float | None = None
-    """Newest evaluation."""
-    long_before: float | None = None
-    """Before the first step, on the quartile of prompts with the longest answers."""
-    long_latest: float | None = None
-    """Newest evaluation, on that quartile."""
-
-
-class DrawCounts(ApiModel):
-    """What became of the draws."""
-
-    trained: int = 0
-    """Consumed by an update."""
-    zero_variance: int = 0
-    """All rewards of the group were equal: trained with advantages of 0, or left out under dynamicSampling."""
-    rejected: int = 0
-    """Replaced by a fresh draw because their reward could not be computed."""
-    deferred: int = 0
-    """In the long-prompt queue now."""
-
-
-class KindCount(ApiModel):
-    """Rounds of a kind, and what they took."""
-
-    rounds: int = 0
-    """Rounds of this kind."""
-    rollout_s: float = Field(default=0.0, alias="rolloutSeconds")
-    """Rollout time of all of them."""
-    samples: int = 0
-    """Responses that they gave to training."""
-    preemptions: int = 0
-    """Requests that engines preempted in them."""
-
-
-class WarmStart(ApiModel):
-    """The supervised warm start of the built-in model."""
-
-    seconds: float = 0.0
-    """What it took, or what it had taken when it was cached."""
-    cached: bool = False
-    """Whether an earlier job's result was used."""
-
-
-class RewardLoad(ApiModel):
-    """How the workers of the reward pods keep up with the rollout."""
-
-    queue_length: int = Field(default=0, ge=0)
-    """Responses that wait for a worker."""
-    oldest_wait_s: float = Field(default=0.0, ge=0, alias="oldestWaitSeconds")
-    """Longest wait of a response that its group waits for."""
-    workers: int = Field(default=0, ge=0)
-    """Workers that are there."""
-    busy: int = Field(default=0, ge=0)
-    """Workers that score a response."""
-
-
-class RuntimeStatus(ApiModel):
-    """What the coordinator reports, at milestones only."""
-
-    attempt: int = Field(default=0, ge=0)
-    """Attempt that reports."""
-    step: int = Field(default=0, ge=0)
-    """Optimizer steps done."""
-    steps: int = Field(default=0, ge=0)
-    """Optimizer steps asked for."""
-    round: RoundStatus | None = None
-    """The current round."""
-    recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=16)
-    """The newest finished rounds, oldest first: an operator that was away catches up."""
-    applied_epoch: int = Field(default=0, ge=0)
-    """Newest assignment that was carried out."""
-    rejected_epoch: int = Field(default=0, ge=0)
-    """Newest assignment that came too late or was impossible."""
-    rejected_reason: str = Field(default="", max_length=1024)
-    """Why."""
-    trainer_pods: list[int] = Field(default_factory=list, max_length=4_096)
-    """Worker pods that train while the others sample."""
-    tp_size: int = Field(default=0, ge=0)
-    """Tensor-parallel size of the engines; 0: there are none yet."""
-    tp_sizes: list[int] = Field(default_factory=list, max_length=16)
-    """Sizes that suit the model and the pods."""
-    rollout_times: RolloutTimes | None = None
-    """For the parallelism planner, where the job has a profile."""
-    reward: float | None = None
-    """Mean training reward of the last step."""
-    held_out: HeldOutReward = Field(default_factory=HeldOutReward)
-    """Held-out reward."""
-    response_tokens: ResponseTokens = Field(default_factory=ResponseTokens)
-    """Response lengths of the last step."""
-    tokens_per_s: float = Field(default=0.0, alias="tokensPerSecond")
-    """Response tokens trained on per second of the last step."""
-    bubble_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of engine time in which engines idled during the last rollout."""
-    draws: DrawCounts = Field(default_factory=DrawCounts)
-    """What became of the draws."""
-    short: KindCount = Field(default_factory=KindCount)
-    """Short rounds so far."""
-    long: KindCount = Field(default_factory=KindCount)
-    """Long rounds so far."""
-    full: KindCount = Field(default_factory=KindCount)
-    """Rounds of policies that know no short ones."""
-    warm_start: WarmStart | None = None
-    """The warm start, where the job asks for one."""
-    rewards: RewardLoad | None = None
-    """How rewards keep up, where `reward.maxPods` lets the operator add pods: told every 2 s at most, when it moves."""
-    checkpoint_step: int = Field(default=0, ge=0)
-    """Step of the newest checkpoint."""
-    final_model: str | None = None
-    """Where the final model lies in the storage."""
-    activity: str = Field(default="", max_length=256)
-    """What the coordinator does now: StartingEngines, WarmStart, Evaluate, Rollout, Train, Publish, Done."""
 
 
 class Baseline(ApiModel):
@@ -347,7 +155,7 @@ class RLJobStatus(ApiModel):
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Ready, Suspended, RepurposeUnavailable, RegroupUnavailable, Complete, Failed."""
+    """Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)

@@ -19,11 +19,16 @@ _TRAINER_RULES = cel(
     *(
         (
             f"self.backend == 'Megatron' || self.{field} == 1",
-            f"{field} above 1 needs backend Megatron: replicas of the others are not split",
+            f"{field} above 1 needs backend Megatron: replicas of the others are not split so",
             f".{field}",
         )
         for field in ("tensorParallelSize", "pipelineParallelSize", "contextParallelSize")
-    )
+    ),
+    (
+        "self.backend == 'Torch' || self.fsdpSize == 1",
+        "fsdpSize above 1 needs backend Torch: replicas of the others are not sharded so",
+        ".fsdpSize",
+    ),
 )
 
 
@@ -33,8 +38,12 @@ class Trainer(ApiModel):
     model_config = {"json_schema_extra": _TRAINER_RULES}
 
     backend: TrainerBackend = TrainerBackend.TORCH
-    """Torch: any Hugging Face model, whole on every GPU. Megatron: Llama, Qwen2 and Qwen3 on Megatron-core, split over
-    the GPUs of a replica. Fake: deterministic arithmetic without a model, for tests around it."""
+    """Torch: any Hugging Face model, whole on every GPU or sharded over several. Megatron: Llama, Qwen2 and Qwen3 on
+    Megatron-core, split over the GPUs of a replica. Fake: deterministic arithmetic without a model, for tests around
+    it."""
+    fsdp_size: int = Field(default=1, ge=1, le=16)
+    """Torch: GPUs of one pod over which a replica's weights, gradients and optimizer state are sharded (in pods without
+    GPUs as many processes); 1: whole on every GPU."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """Megatron: GPUs over which every layer is split. A replica, all three sizes multiplied, lies inside one pod (in
     pods without GPUs as that many processes)."""
@@ -58,20 +67,19 @@ class Trainer(ApiModel):
     @property
     def ranks_per_replica(self) -> int:
         """Processes that hold one copy of the model together, each with a GPU of its own where pods have any."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        return self.fsdp_size * self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
 
     @model_validator(mode="after")
-    def _only_megatron_splits_replicas(self) -> "Trainer":
+    def _replicas_are_split_as_the_backend_can(self) -> "Trainer":
         """The CEL rules again, for those who build a spec in Python."""
-        if self.backend is TrainerBackend.MEGATRON:
-            return self
-        for field, size in (
-            ("tensorParallelSize", self.tensor_parallel_size),
-            ("pipelineParallelSize", self.pipeline_parallel_size),
-            ("contextParallelSize", self.context_parallel_size),
+        for field, size, backend in (
+            ("tensorParallelSize", self.tensor_parallel_size, TrainerBackend.MEGATRON),
+            ("pipelineParallelSize", self.pipeline_parallel_size, TrainerBackend.MEGATRON),
+            ("contextParallelSize", self.context_parallel_size, TrainerBackend.MEGATRON),
+            ("fsdpSize", self.fsdp_size, TrainerBackend.TORCH),
         ):
-            if size > 1:
-                raise ValueError(f"trainer.{field}: {size} needs trainer.backend: Megatron")
+            if size > 1 and self.backend is not backend:
+                raise ValueError(f"trainer.{field}: {size} needs trainer.backend: {backend}")
         return self
 
 

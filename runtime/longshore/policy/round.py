@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 
 

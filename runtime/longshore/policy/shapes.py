@@ -4,8 +4,8 @@ from typing import Final
 
 from longshore.api.pods import Workers
 from longshore.api.rollout import Strategy
+from longshore.api.runtime_status import RoundKind
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RoundKind
 
 ROUND_KINDS: Final = {
     Strategy.SYNCHRONOUS: (RoundKind.FULL,),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.round import Leftover, ResponseId, RoundPlan
 from longshore.policy.round_policy import RoundPolicy
 

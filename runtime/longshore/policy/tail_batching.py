@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.rollout import TailBatching as TailBatchingKnobs
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round import Leftover, ResponseId, RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy

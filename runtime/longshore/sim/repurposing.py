@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.scale_down import (
     CHECK_EVERY_SHARE,

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Final
 
 from longshore.api.rollout import Rollout
+from longshore.api.runtime_status import RoundKind
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import RoundKind
 from longshore.policy.parallelism_planner import RolloutProfile
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import gpu_described

@@ -3,7 +3,7 @@
 from functools import partial
 from statistics import fmean
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.policy.presets import round_policy

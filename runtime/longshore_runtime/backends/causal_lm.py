@@ -21,11 +21,15 @@ class ResponseTokens:
     entropies: Tensor
 
 
-class CausalLM:
+class CausalLM(torch.nn.Module):
     """Weights in fp32; on CUDA the layers compute in bf16 (autocast)."""
+
+    caches_casts = True
+    """Whether a weight that is used twice in a pass is cast to bf16 once."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
         """Load a checkpoint; raises ValueError when the model's logits are more than a head over hidden states."""
+        super().__init__()
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
         self.module: Any = model.to(device)
         self.device = device
@@ -33,21 +37,26 @@ class CausalLM:
         self._require_plain_head()
 
     def response_tokens(self, samples: Sequence[Sample], temperature: float) -> ResponseTokens:
-        """Log-probabilities (at the sampling temperature) and entropies of the samples' response tokens."""
+        """Log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
+
+        Without samples it is a pass over one token, which nothing comes of.
+        """
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
-        tokens = torch.zeros(len(samples), max(lengths), dtype=torch.long)
+        tokens = torch.zeros(max(1, len(samples)), max(lengths, default=1), dtype=torch.long)
         predicts = torch.zeros(tokens.shape, dtype=torch.bool)
         for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
             tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
             predicts[row, len(sample.prompt_tokens) - 1 : length - 1] = True
-        tokens, predicts = tokens.to(self.device), predicts.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        log_probs, entropies = self(tokens.to(self.device), predicts.to(self.device), temperature)
+        return ResponseTokens(log_probs, entropies)
+
+    def forward(self, tokens: Tensor, predicts: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """The same of the tokens that follow where `predicts` is true; both are (samples, longest length)."""
+        is_cuda = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
             # Right padding needs no mask: causal attention never looks at it from a real token.
             hidden = self._hidden(tokens)
-            log_probs, entropies = token_log_probs(
-                hidden[predicts], self._head, tokens.roll(-1, dims=1)[predicts], temperature
-            )
-        return ResponseTokens(log_probs, entropies)
+            return token_log_probs(hidden[predicts], self._head, tokens.roll(-1, dims=1)[predicts], temperature)
 
     @property
     def _head(self) -> torch.nn.Module:

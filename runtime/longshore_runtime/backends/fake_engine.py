@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,8 @@ from typing import Final
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
-from longshore_runtime.weights import Receipt
+from longshore_runtime.weights.buckets import Receipt, checksums
+from longshore_runtime.weights.shared import SharedBucket
 
 UNLIMITED_KV_TOKENS: Final = 1 << 40
 """Told as the capacity of a KV cache without a limit."""
@@ -118,16 +119,23 @@ class FakeEngine:
         """Whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
-    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
-        """Remember which weights these are."""
+    def begin_weights(self) -> None:
+        """Serve nothing meanwhile."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version = -1
-        receipt = Receipt()
-        for bucket in buckets:
-            receipt.take(bucket)
-            del bucket  # before the next one comes
-        self._weights_checksum = receipt.complete()
+        self._receipt = Receipt()
+
+    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+        """Look at the weights, like any engine, and forget them."""
+        if isinstance(bucket, SharedBucket):
+            self._receipt.take(_read(bucket))
+        else:
+            self._receipt.take(checksums(bucket))
+
+    def end_weights(self, policy_version: int) -> str:
+        """Remember which weights these are."""
+        self._weights_checksum = self._receipt.complete()
         self._policy_version = policy_version
         return self._weights_checksum
 
@@ -180,6 +188,17 @@ class FakeEngine:
 
     def _fits(self, more_blocks: int) -> bool:
         return not self._options.num_kv_blocks or self._used_blocks + more_blocks <= self._options.num_kv_blocks
+
+
+def _read(bucket: SharedBucket) -> Mapping[str, str]:
+    """Checksums of what lies in the first part."""
+    import torch  # Nothing else of this engine needs it.
+
+    from longshore_runtime.backends.shared_buffer import open_buffer
+    from longshore_runtime.backends.weight_sender import read, tensor_checksum
+
+    part = bucket.part(0)
+    return {name: tensor_checksum(values) for name, values in read(part, open_buffer(part.buffer, torch.device("cpu")))}
 
 
 class _FakeResponse(GrowingResponse):

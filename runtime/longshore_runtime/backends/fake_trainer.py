@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,10 +79,21 @@ class FakeTrainer:
         self.discard()
         return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
 
+    @property
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+        return self._policy_version
+
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """One small vector, on the replica's first rank."""
         if self._speaks:
             yield WEIGHT_NAME, self._weights.astype(np.float32)
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """The same on every rank."""
+        import torch  # Nothing else of this trainer needs it.
+
+        yield WEIGHT_NAME, torch.from_numpy(self._weights.astype(np.float32))
 
     def save(self, directory: Path) -> None:
         """Write weights and policy version."""

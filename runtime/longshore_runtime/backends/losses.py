@@ -161,4 +161,4 @@ def _chunk_log_probs(
     values = functional.log_softmax(head(hidden).float() / temperature, dim=-1)
     with torch.no_grad():
         entropies = -(values.exp() * values).sum(-1)
-    return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropies
+    return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1).clone(), entropies  # FSDP warns of views.

@@ -1,22 +1,23 @@
-"""Data-parallel trainer of any Hugging Face causal language model, in plain PyTorch."""
+"""Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from longshore_runtime.backends.accumulation import Accumulation, norm
+from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import sample_losses
-from longshore_runtime.backends.micro_batches import pack
-from longshore_runtime.backends.torch_world import add_up, join
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.torch_replica import Replica
+from longshore_runtime.backends.torch_sharding import join_replica
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 
@@ -27,56 +28,67 @@ _ADAM_BETAS = (0.9, 0.95)
 _ADAM_EPSILON = 1e-8
 _HOST = torch.device("cpu")
 _STATE_FILE = "trainer.pt"
+_States = dict[int, dict[str, Tensor]]
+"""State of an optimizer by number of the parameter, then name."""
 _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
 
 
 @dataclass
 class _Gradients:
-    """All gradients as one vector, of which each parameter's `grad` is a view: one sum over replicas, one norm."""
+    """All of a rank's gradients as one vector, of which each parameter's `grad` is a view: one sum over replicas."""
 
     parameters: list[torch.nn.Parameter]
+    replica: Replica
 
     def place(self) -> None:
         """See `GradientBuffers`."""
-        self.flat = self.parameters[0].detach().new_zeros(sum(p.numel() for p in self.parameters))
-        offset = 0
-        for parameter in self.parameters:
-            parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
-            offset += parameter.numel()
+        own = [self.replica.own(parameter) for parameter in self.parameters]
+        self.flat = own[0].new_zeros(sum(values.numel() for values in own))
+        self.gradients = list(torch.split(self.flat, [values.numel() for values in own]))
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = self.replica.spread(gradient, parameter)
 
     def release(self) -> None:
         """See `GradientBuffers`."""
         for parameter in self.parameters:
             parameter.grad = None
-        self.flat = torch.zeros(0)
+        self.flat, self.gradients = torch.zeros(0), list[Tensor]()
 
     @property
     def tensors(self) -> list[Tensor]:
         """The vector."""
         return [self.flat]
 
-    @property
-    def gradients(self) -> list[Tensor]:
-        """Of every parameter."""
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-
 
 class TorchTrainer:
-    """One replica (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA."""
+    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
-    def __init__(self, directory: Path, options: TrainerOptions, world: World | None = None) -> None:
-        """Load a Hugging Face directory and join `world`; raises OSError or ValueError for an unusable model."""
+    A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: TrainerOptions,
+        world: World | None = None,
+        sizes: ParallelSizes | None = None,
+    ) -> None:
+        """Join `world` and load a Hugging Face directory.
+
+        Raises OSError or ValueError for an unusable model, or sizes that do not fit the world.
+        """
         self._directory = directory
         self._options = options
         self._world = world or World()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(options.seed)
-        self._model = CausalLM(directory, self._device)
+        self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
+        self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
         if self._device.type == "cuda":
             self._model.module.gradient_checkpointing_enable()
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
-        self._gradients = _Gradients(self._parameters)
+        self._gradients = _Gradients(self._parameters, self._replica)
         self._accumulation = Accumulation(self._gradients, self._device, offloads=options.offload_gradients)
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -87,7 +99,6 @@ class TorchTrainer:
         )
         self._policy_version = 0
         self._awake = True
-        join(self._world, self._device)
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
@@ -95,22 +106,20 @@ class TorchTrainer:
         left_out = [sample for sample in samples if not sample.num_loss_tokens]
         silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
         trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
-        sums = GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in left_out))
         with torch.no_grad():
-            sums += self._pass_over(silent)
+            sums = self._pass_over(silent)
         if trained:
             self._accumulation.open()
             sums += self._pass_over(trained)
             self._accumulation.added()
-        return sums
+        num_left_out = sum(len(sample.response_tokens) for sample in left_out)
+        return self._replica.total(sums) + GradientSums(num_tokens=num_left_out)
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
         self.wake()
         in_loss = [sample for sample in samples if sample.num_loss_tokens]
-        return self._accumulation.difference(
-            lambda: self._pass_over(in_loss), lambda values: add_up(self._world, values), denominator
-        )
+        return self._accumulation.difference(lambda: self._pass_over(in_loss), self._replica.add_up, denominator)
 
     def update(self, denominator: float) -> UpdateReport:
         """All replicas together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
@@ -118,9 +127,9 @@ class TorchTrainer:
         self.wake()
         self._accumulation.collect()
         options, gradients = self._options, self._gradients.flat
-        add_up(self._world, gradients)
+        self._replica.add_up(gradients)
         gradients /= denominator
-        size = norm(gradients)
+        size = self._replica.norm(gradients)
         if not math.isfinite(size):
             raise FloatingPointError(
                 f"the gradient norm of step {self._policy_version + 1} is {size}: lower algorithm.learningRate"
@@ -135,20 +144,40 @@ class TorchTrainer:
         self._policy_version += 1
         return UpdateReport(size, learning_rate, self._policy_version)
 
+    @property
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+        return self._policy_version
+
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Current weights by Hugging Face name (tied ones once), copied to the host one by one."""
+        for name, tensor in self.tensors():
+            if self._replica.is_first_rank:
+                yield name, tensor.to("cpu", copy=True).numpy().astype(np.float32, copy=False)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Likewise where they are, or gathered one by one on every rank of the replica."""
         for name, parameter in self._model.module.named_parameters():
-            yield name, parameter.detach().to("cpu", copy=True).numpy().astype(np.float32, copy=False)
+            yield name, self._replica.whole(parameter)
 
     def save(self, directory: Path) -> None:
         """Write weights and tokenizer (Hugging Face format), and optimizer, policy version and random state."""
+        if self._replica.number > 0:
+            return
+        first, module = self._replica.is_first_rank, self._model.module
+        weights = {name: tensor.to(_HOST) for name, tensor in self.tensors() if first}
+        optimizer = self._optimizer.state_dict()
+        optimizer["state"] = self._mapped(optimizer["state"], lambda value, _: self._replica.whole(value).to(_HOST))
+        if not first:
+            return
         directory.mkdir(parents=True, exist_ok=True)
-        self._model.module.save_pretrained(directory)
+        buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
+        module.save_pretrained(directory, state_dict=weights | buffers)
         for pattern in _TOKENIZER_FILES:
             for file in self._directory.glob(pattern):
                 shutil.copyfile(file, directory / file.name)
         state = {
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": optimizer,
             "policy_version": self._policy_version,
             "random": torch.get_rng_state(),
         }
@@ -156,14 +185,17 @@ class TorchTrainer:
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote, bit by bit; accumulated gradients are dropped."""
-        stored: dict[str, Tensor] = {}
-        for file in sorted(directory.glob("*.safetensors")):
-            stored.update(load_file(file))
+        files = TensorFiles(directory)
         with torch.no_grad():
             for name, parameter in self._model.module.named_parameters():
-                parameter.copy_(stored[name])
-        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
-        self._optimizer.load_state_dict(state["optimizer"])
+                parameter.copy_(self._replica.part(files.read(name), parameter))
+        # A rank that needs a shard of it does not read all of it.
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True, mmap=True)
+        optimizer = state["optimizer"]
+        optimizer["state"] = self._mapped(
+            optimizer["state"], lambda value, parameter: self._replica.part(value, parameter).clone()
+        )
+        self._optimizer.load_state_dict(optimizer)
         self._move_optimizer(_HOST)
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])
@@ -196,7 +228,7 @@ class TorchTrainer:
         """Forward, and backward where gradients are enabled, micro-batch by micro-batch."""
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         sums = GradientSums()
-        for indices in pack(lengths, self._options.max_tokens_per_micro_batch):
+        for indices in self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch):
             sums += self._micro_batch([samples[index] for index in indices])
         return sums
 
@@ -215,14 +247,24 @@ class TorchTrainer:
             return self._reference.response_tokens(samples, self._options.temperature).log_probs
 
     def _frozen_reference(self) -> CausalLM:
-        reference = CausalLM(self._directory, self._device)
-        reference.module.requires_grad_(False)
+        reference = self._replica.load(self._directory)
+        reference.requires_grad_(False)
         return reference
 
     def _move_models(self, device: torch.device) -> None:
         for model in (self._model, self._reference):
             if model is not None:
-                model.module.to(device)
+                model.to(device)
+
+    def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
+        """The optimizer's state, with whatever is shaped like a parameter converted; `convert` gets that, too."""
+        return {
+            number: {
+                name: convert(value, self._parameters[number]) if value.dim() > 0 else value
+                for name, value in state.items()
+            }
+            for number, state in states.items()
+        }
 
     def _move_optimizer(self, device: torch.device) -> None:
         for state in self._optimizer.state.values():

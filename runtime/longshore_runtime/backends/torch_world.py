@@ -1,4 +1,4 @@
-"""The torch trainer's communication: joining the world, and the one sum that an update needs."""
+"""Joining the world of trainers that train with torch."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 def join(world: World, device: torch.device) -> None:
-    """Meet the other replicas (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
+    """Meet the other ranks (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
     if world.size == 1:
         return
     dist.init_process_group(
@@ -24,9 +24,3 @@ def join(world: World, device: torch.device) -> None:
         # Connects the replicas at once: those that sleep later are not needed to wake one, nor for its passes.
         device_id=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None,
     )
-
-
-def add_up(world: World, values: torch.Tensor) -> None:
-    """Replace `values` by their sum over all replicas, in place."""
-    if world.size > 1:
-        dist.all_reduce(values)

@@ -17,5 +17,5 @@ class TrainerSpec:
 
     @property
     def saves_together(self) -> bool:
-        """Whether the optimizer's state is spread over all ranks of the world; otherwise the first has all of it."""
-        return self.backend is TrainerBackend.MEGATRON
+        """Whether weights or optimizer's state are spread over ranks; otherwise the first has all of them."""
+        return self.backend is TrainerBackend.MEGATRON or self.sizes.fsdp > 1

@@ -30,7 +30,7 @@ def _of_model(spec: TrainerSpec, directory: Path, world: World) -> Trainer:
         return MegatronTrainer(directory, spec.options, world, spec.sizes)
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    return TorchTrainer(directory, spec.options, world)
+    return TorchTrainer(directory, spec.options, world, spec.sizes)
 
 
 def _sentence(error: Exception, name: str) -> str:

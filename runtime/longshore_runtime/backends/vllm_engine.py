@@ -7,7 +7,7 @@ Import this module only after the variables of `vllm_environment` are set; `engi
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
-from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_bucket
+from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.quantity import parse_bytes
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
-from longshore_runtime.weights import Receipt
+from longshore_runtime.weights.buckets import Receipt, checksums
+from longshore_runtime.weights.shared import SharedBucket
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -55,6 +56,8 @@ class VllmEngine:
         self._engine = _start(model, spec, self._counters)
         self._responses: dict[str, GrowingResponse] = {}
         self._policy_version = -1
+        self._receipt: Receipt | None = None
+        """Of weights that are coming."""
         self._num_steps = self._num_tokens = 0
         self._busy_s = 0.0
         self._asleep = False
@@ -93,27 +96,38 @@ class VllmEngine:
         """Whether any request is unfinished."""
         return bool(self._responses)
 
-    def load_weights(self, buckets: Iterable[Weights], policy_version: int) -> str:
-        """Copy new values into the running model; cached prefixes of the old ones are dropped."""
+    def begin_weights(self) -> None:
+        """Prepare the running model for new values."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version = -1
-        receipt = Receipt(self._parameter_names, optional=_TIED)
+        self._finish_update()
+        self._receipt = Receipt(self._parameter_names, optional=_TIED)
         self._engine.collective_rpc(begin_update)
+
+    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+        """Copy some values into the running model."""
+        assert self._receipt is not None, "begin_weights comes first"
+        if isinstance(bucket, SharedBucket):
+            self._receipt.take(bucket.checksums)
+            self._engine.collective_rpc(load_shared, args=(bucket,))
+        else:
+            self._receipt.take(checksums(bucket))
+            self._engine.collective_rpc(load_arrays, args=(bucket,))
+
+    def end_weights(self, policy_version: int) -> str:
+        """Serve the new values; cached prefixes of the old ones are dropped, and the KV cache is there again."""
+        assert self._receipt is not None, "begin_weights comes first"
         try:
-            for bucket in buckets:
-                receipt.take(bucket)
-                self._engine.collective_rpc(load_bucket, args=(bucket,))
-                del bucket  # before the next one comes
-            checksum = receipt.complete()
+            loaded = self._receipt.complete()
         finally:
-            self._engine.collective_rpc(finish_update)
+            self._finish_update()
         self._drop_prefixes()
         if not self._has_kv_cache:
             self._engine.wake_up(["kv_cache"])
             self._has_kv_cache = True
         self._policy_version = policy_version
-        return checksum
+        return loaded
 
     def live(self) -> list[LiveResponse]:
         """Lengths of what runs and waits."""
@@ -138,6 +152,7 @@ class VllmEngine:
     def sleep(self) -> None:
         """Free GPU memory as far as the sleep level asks; level 2 also drops the weights."""
         assert not self.has_work(), "an engine sleeps only while nothing runs"
+        self._finish_update()
         if self._sleep_level and not self._asleep:
             self._engine.sleep(self._sleep_level)
             self._has_kv_cache = False
@@ -175,6 +190,11 @@ class VllmEngine:
 
     def _end(self, request_id: str, reason: FinishReason) -> Completion:
         return self._responses.pop(request_id).completion(reason, self._num_steps)
+
+    def _finish_update(self) -> None:
+        if self._receipt is not None:
+            self._receipt = None
+            self._engine.collective_rpc(finish_update)
 
     def _drop_prefixes(self) -> None:
         if not self._engine.reset_prefix_cache():

@@ -11,6 +11,7 @@ import structlog
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.judge.mps import MpsDaemon, share_gpus
+from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -31,6 +32,9 @@ def shared_gpus(settings: Settings) -> Iterator[MpsDaemon | None]:
         sharing = share_gpus(Path(directory))
         log.info("GPU sharing", mode=sharing.mode.value, reason=sharing.reason)
         os.environ.update(sharing.client_environment())
+        # The directory of a daemon of its own differs from pod to pod and says nothing.
+        why = "" if sharing.daemon is not None else f": {sharing.reason}"
+        os.environ[GPU_SHARING_VARIABLE] = f"{sharing.mode.value}{why}"
         try:
             yield sharing.daemon
         finally:

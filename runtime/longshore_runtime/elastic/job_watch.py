@@ -70,9 +70,11 @@ class JobWatch:
             try:
                 self._follow()
                 retry_s = _FIRST_RETRY_S
-            except (client.ApiException, HTTPError) as error:
+            except Exception as error:
+                # Whatever breaks a watch must not end all later ones.
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-                log.warning("watch of the RLJob broke", error=reason, retry_s=retry_s)
+                known = isinstance(error, client.ApiException | HTTPError)
+                log.warning("watch of the RLJob broke", error=reason, retry_s=retry_s, exc_info=not known)
                 self._closed.wait(retry_s)
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
 

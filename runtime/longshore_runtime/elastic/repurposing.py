@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from longshore.api.status import Assignment, Overlay, PodLoad, RolloutLoad, RoundKind
+from longshore.api.runtime_status import PodLoad, RolloutLoad, RoundKind
+from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.overlays import RoundState, refusal
 from longshore.policy.scale_down import Milestones, RolloutEngine, RunningRequest, pod_loads, projected_peak_tokens

@@ -8,8 +8,8 @@ import structlog
 from pydantic import ValidationError
 
 from longshore.api.rollout import Parallelism
+from longshore.api.runtime_status import RolloutTimes
 from longshore.api.spec import Placement, Profiling, RLJobSpec
-from longshore.api.status import RolloutTimes
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile

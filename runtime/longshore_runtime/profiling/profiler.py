@@ -89,7 +89,7 @@ class Profiler:
 
     def _begin(self, trainers_s: float) -> None:
         if not self._is_warm:
-            self._trainers.publish(0, Figures())  # The engines take requests from here on.
+            self._trainers.publish(Figures())  # The engines take requests from here on.
             self._engines.warm_up()
             self._trainers.warm_up(trainers_s)
             self._is_warm = True

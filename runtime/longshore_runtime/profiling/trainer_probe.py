@@ -71,9 +71,10 @@ class TrainerProbe:
             figures.scalar("train_tokens_per_s", tokens_per_s / self._limits.gpus_per_replica)
             figures.scalar("optimizer_s", max(0.0, few_s - self._busiest(few) / tokens_per_s))
 
-    def publish(self, policy_version: int, figures: Figures) -> None:
+    def publish(self, figures: Figures) -> None:
         """The weights of the trainers go to the engines, which take requests afterwards."""
-        published = self._timed(lambda: self._trainers.weights(policy_version))
+        version = self._trainers.policy_version()
+        published = self._timed(lambda: self._trainers.weights(version))
         if self._limits.takes_turns:
             figures.scalar("to_rollout_s", self._seconds(self._to_rollout))
         weights, collect_s = published
@@ -84,7 +85,7 @@ class TrainerProbe:
         if self._limits.takes_turns:
             figures.scalar("to_training_s", self._seconds(self._to_training))
         trained = self._trainers.train(samples)
-        self.publish(trained.update.policy_version, figures)
+        self.publish(figures)
         return trained.compute_s
 
     def _to_training(self) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
 from longshore_runtime.quantity import parse_bytes
-from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
 from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
-from longshore_runtime.sandbox.layers import Layer, SandboxLimits
-from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
+from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
+from longshore_runtime.sandbox.sandbox import LayersMissing, Sandbox, SandboxError
 
 _FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
@@ -33,7 +33,10 @@ class CodeScorer:
     """Implements `ResponseScorer`."""
 
     def __init__(self, function: RewardFunction) -> None:
-        """Raises RewardSetupError where a layer that the job asks for does not work."""
+        """Raises RewardSetupError where a layer that the job asks for does not work.
+
+        Raises RewardFault where the sandbox fails before that is known.
+        """
         self._function = function
         code = function.code
         limits = SandboxLimits(
@@ -45,11 +48,16 @@ class CodeScorer:
         self._sandbox = Sandbox(limits=limits)
         try:
             self._sandbox.require([Layer(layer.value) for layer in code.required_layers])
-        except SandboxError as error:
+        except LayersMissing as error:
             raise RewardSetupError(f"reward.functions[{function.name}].code.requiredLayers: {error}") from error
+        except SandboxError as error:
+            raise RewardFault(f"reward {function.name}: {error}") from error
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Passed all: 1; otherwise 0, or the share of passed cases where the job gives partial credit."""
+        """Passed all: 1; otherwise 0, or the share of passed cases where the job gives partial credit.
+
+        Raises WorkerBroken where the sandbox fails.
+        """
         code = self._function.code
         cases = cases_of(item.row, code.tests_field, item.sample)
         limits_s = item.limits_s or [code.max_timeout_s] * len(cases)
@@ -58,7 +66,8 @@ class CodeScorer:
                 program_of(item.response), cases, timeouts_s=limits_s, stop_on_first_failure=not code.partial_credit
             )
         except SandboxError as error:
-            raise RewardError(f"reward {self._function.name}: {item.sample}: {error}") from error
+            # Failing is quick: a worker that stayed would soon be idle, and be given what others could score.
+            raise WorkerBroken(f"reward {self._function.name}: {item.sample}: {error}") from error
         num_passed = sum(result.outcome is Outcome.PASSED for result in results)
         passed_all = num_passed == len(cases)
         return ScoreResult(
@@ -73,6 +82,11 @@ class CodeScorer:
     def layers(self) -> frozenset[Layer]:
         """The protections in use."""
         return self._sandbox.layers
+
+    @property
+    def report(self) -> LayerReport:
+        """These, and why the others lack."""
+        return self._sandbox.report
 
     def close(self) -> None:
         """End the interpreter."""

@@ -13,10 +13,12 @@ from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
     RewardSetupError,
+    SandboxedScorer,
     ScoreItem,
     ScoreOutcome,
     ScoreResult,
 )
+from longshore_runtime.sandbox.layers import LayerReport
 
 
 class LazyScorer:
@@ -44,6 +46,11 @@ class LazyScorer:
         if isinstance(self._scorer, ManyScorer):
             return self._scorer.score_many(items)
         return [self._outcome(item) for item in items]
+
+    @property
+    def report(self) -> LayerReport | None:
+        """The layers of its sandbox, if it has one; `prepare` comes first."""
+        return self._scorer.report if isinstance(self._scorer, SandboxedScorer) else None
 
     def close(self) -> None:
         """End what it started; the next response starts it again."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from longshore.policy.adaptive_timeout import CaseRun
+from longshore_runtime.sandbox.layers import LayerReport
 
 
 class RewardError(Exception):
@@ -71,3 +72,12 @@ class ManyScorer(ResponseScorer, Protocol):
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         """Score several responses, each with an outcome of its own; raises RewardSetupError."""
+
+
+@runtime_checkable
+class SandboxedScorer(ResponseScorer, Protocol):
+    """One that runs code which models wrote."""
+
+    @property
+    def report(self) -> LayerReport:
+        """The layers of its sandbox, and why the others lack."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.round import ResponseId
 from longshore.policy.routing import Router
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request

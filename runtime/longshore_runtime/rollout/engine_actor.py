@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ import ray
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request, Weights
+from longshore_runtime.weights.shared import SharedBucket
 
 Command = Callable[[Engine], Any]
 
@@ -22,6 +24,11 @@ Batch = tuple[list[Completion], EngineStats]
 
 _FETCH_LIMIT_S: Final = 300.0
 """A bucket that does not arrive by then never will."""
+
+HEARTBEAT_S: Final = 10.0
+"""An engine from which nothing else comes tells so often that it is well."""
+STEP_LIMIT_S: Final = 900.0
+"""A step that takes longer never ends: the first ones compile, the others take seconds at most."""
 
 
 class EngineDied(Exception):
@@ -55,6 +62,13 @@ class EngineThread(threading.Thread):
         self._calls: deque[_Call] = deque()
         self._called = threading.Condition()
         self._error: EngineDied | None = None
+        self._step_began_s: float | None = None
+
+    @property
+    def stepping_s(self) -> float:
+        """How long the step that runs has taken; 0 between steps."""
+        began_s = self._step_began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
 
     def call(self, command: Command) -> "Future[Any]":
         """Have the thread run a command; commands run in the order of the calls."""
@@ -130,7 +144,9 @@ class EngineThread(threading.Thread):
         return call.result
 
     def _step(self, engine: Engine) -> None:
+        self._step_began_s = time.monotonic()
         completions = engine.step()
+        self._step_began_s = None
         self.stats = engine.stats()
         self.emit(completions)
 
@@ -143,6 +159,15 @@ class EngineThread(threading.Thread):
         for call in waiting:
             call.result.set_exception(died)
         self.ended.set_exception(died)
+
+
+def load_weights(engine: Engine, buckets: Iterable[Weights], policy_version: int) -> str:
+    """Put weights in place; answers with their checksum, raises ValueError for those of another model."""
+    engine.begin_weights()
+    for bucket in buckets:
+        engine.load_bucket(bucket)
+        del bucket  # before the next one comes
+    return engine.end_weights(policy_version)
 
 
 def _fetched(buckets: Sequence[Any]) -> Iterator[Weights]:
@@ -196,7 +221,19 @@ class EngineActor:
 
     async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
         """Put weights in place; answers with the checksum of what was loaded, raises WeightsGone."""
-        return await self._in_turn(number, lambda engine: engine.load_weights(_fetched(buckets), policy_version))
+        return await self._in_turn(number, lambda engine: load_weights(engine, _fetched(buckets), policy_version))
+
+    async def begin_weights(self, number: int) -> None:
+        """Prepare for weights that come bucket by bucket."""
+        await self._in_turn(number, lambda engine: engine.begin_weights())
+
+    async def load_bucket(self, number: int, bucket: SharedBucket) -> None:
+        """Put some of them in place."""
+        await self._in_turn(number, lambda engine: engine.load_bucket(bucket))
+
+    async def end_weights(self, number: int, policy_version: int) -> str:
+        """Serve them; answers with their checksum."""
+        return await self._in_turn(number, lambda engine: engine.end_weights(policy_version))
 
     async def sleep(self, number: int) -> None:
         """Free the accelerator."""
@@ -215,17 +252,29 @@ class EngineActor:
         return await asyncio.wrap_future(self._running.ask(lambda engine: engine.live()))
 
     @ray.method(num_returns="streaming")
-    async def events(self) -> AsyncIterator[Batch]:
-        """Responses as they end, batch by batch; raises EngineDied when the engine fails."""
+    async def events(
+        self, heartbeat_s: float = HEARTBEAT_S, step_limit_s: float = STEP_LIMIT_S
+    ) -> AsyncIterator[Batch]:
+        """Responses as they end, batch by batch, and empty batches meanwhile; raises EngineDied when the engine fails.
+
+        A step that takes longer than `step_limit_s` is a failure.
+        """
         ended = asyncio.wrap_future(self._running.ended)
+        batch = asyncio.ensure_future(self._batches.get())
         while True:
-            batch = asyncio.ensure_future(self._batches.get())
-            await asyncio.wait((batch, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not batch.done():
+            await asyncio.wait((batch, ended), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            if batch.done():
+                yield batch.result()
+                batch = asyncio.ensure_future(self._batches.get())
+            elif ended.done():
                 batch.cancel()
                 ended.result()
                 return
-            yield batch.result()
+            elif self._running.stepping_s > step_limit_s:
+                batch.cancel()
+                raise EngineDied(f"the engine hangs: a step has taken more than {step_limit_s:.0f} s")
+            else:
+                yield [], self._running.stats
 
     @property
     def _running(self) -> EngineThread:

@@ -2,8 +2,8 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import ray
 
@@ -11,11 +11,19 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, WeightsGone
+from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, EngineDied, WeightsGone
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
 from longshore_runtime.types import EngineStats, LiveResponse, Request
+from longshore_runtime.weights.shared import SharedBucket
 
 T = TypeVar("T")
+
+START_LIMIT_S: Final = 900.0
+"""An engine that has its pod and has not started by then is taken for lost."""
+_PLACE_LIMIT_S: Final = 24 * 3600.0
+"""Pods may wait for GPUs that others hold; the operator tells so."""
+_SILENCE_LIMIT_S: Final = 300.0
+"""Many times HEARTBEAT_S: compiling keeps a process busy."""
 
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
 
@@ -46,6 +54,7 @@ class EngineHandle:
         `tell` is called from other threads, when responses end and when the engine is lost.
         """
         self.engine = engine
+        self.place = place
         self._tell = tell
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -71,9 +80,14 @@ class EngineHandle:
         return self._ended
 
     def wait_started(self, timeout_s: float | None = None) -> None:
-        """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied."""
+        """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied.
+
+        Without `timeout_s` its pod may take a day to be there; the engine has START_LIMIT_S from then on.
+        """
         try:
-            self._started.get(timeout_s)
+            if timeout_s is None:
+                Reply[None](self._placed).get(_PLACE_LIMIT_S)
+            self._started.get(START_LIMIT_S if timeout_s is None else timeout_s)
         except (EngineStartError, EngineDied):
             self.stop()
             raise
@@ -81,7 +95,7 @@ class EngineHandle:
             if self._ended:
                 raise EngineDied("the engine was stopped while it started")
             self._alive = True
-        stream = self._actor.events.remote()
+        stream = self._actor.events.remote(HEARTBEAT_S, STEP_LIMIT_S)
         threading.Thread(target=self._consume, args=(stream,), name=f"engine-{self.engine}", daemon=True).start()
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -98,6 +112,18 @@ class EngineHandle:
         It raises WeightsGone when they cannot be fetched: the engine then has none, and takes others.
         """
         return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
+
+    def begin_weights(self) -> Reply[None]:
+        """Prepare for weights that come bucket by bucket."""
+        return Reply(self._actor.begin_weights.remote(next(self._numbers)))
+
+    def load_bucket(self, bucket: SharedBucket) -> Reply[None]:
+        """Load some of them; the answer is there when the bucket may be overwritten."""
+        return Reply(self._actor.load_bucket.remote(next(self._numbers), bucket))
+
+    def end_weights(self, policy_version: int) -> Reply[str]:
+        """Serve them; the answer is the checksum of what was loaded."""
+        return Reply(self._actor.end_weights.remote(next(self._numbers), policy_version))
 
     def live(self) -> Reply[list[LiveResponse]]:
         """Lengths of all unfinished responses, after the step or the command that runs."""
@@ -128,9 +154,12 @@ class EngineHandle:
     def _consume(self, stream: Any) -> None:
         reason = "its event stream ended"
         try:
-            for reference in stream:
+            for reference in _within(stream, _SILENCE_LIMIT_S):
                 completions, stats = ray.get(reference)
-                self._tell(ResponsesEnded(self.engine, completions, stats))
+                if completions:
+                    self._tell(ResponsesEnded(self.engine, completions, stats))
+        except TimeoutError:
+            reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"
         except ray.exceptions.RayError as error:
             reason = str(_engine_error(error))
         if self._end():
@@ -141,6 +170,18 @@ class EngineHandle:
         with self._lock:
             was_alive, self._alive, self._ended = self._alive, False, True
         return was_alive
+
+
+def _within(stream: Any, limit_s: float) -> Iterator[Any]:
+    """The references of a Ray generator; raises TimeoutError when the next one is late."""
+    while True:
+        ready, _ = ray.wait([stream], timeout=limit_s)
+        if not ready:
+            raise TimeoutError
+        try:
+            yield next(stream)
+        except StopIteration:
+            return
 
 
 def _engine_error(error: Exception) -> Exception:

@@ -5,8 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -15,39 +14,25 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
-from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, Reply
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
 from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep
+from longshore_runtime.rollout.published import Failure, PublishedWeights, StoredWeights
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
 
-_PUBLISH_LIMIT_S: Final = 900.0
-"""An engine that has not loaded weights by then is taken for lost."""
-_START_LIMIT_S: Final = 900.0
-"""Likewise one that has its pod and has not started."""
 _SLEEP_LIMIT_S: Final = 120.0
 """Falling asleep and waking copy the weights between host and GPU, which takes seconds."""
 _ANSWER_LIMIT_S: Final = 60.0
 """Counters are told at once, whatever the engine does."""
 
 
-@dataclass(frozen=True)
-class PublishedWeights:
-    """Weights on their way from a trainer to the engines."""
-
-    buckets: tuple[Any, ...]
-    """Ray objects: they travel between the pods of trainer and engine, not through this process."""
-    checksum: str
-    """`weights.combined_checksum` of the buckets."""
-    policy_version: int
-
-
 class EnginePool:
     """Only engines that have acknowledged the current weights are alive: no other is ever given a request.
 
-    Weights are sent under the lock and awaited outside of it; an engine runs commands in the order in which they were
-    sent, so that a request never overtakes the weights that it must be sampled from.
+    An engine runs commands in the order in which they were sent. To one that joins, weights are sent under the lock and
+    only while they are the current ones, so that newer ones come after them.
 
     One thread drives the pool; `retire` and `live` may be called from others.
     """
@@ -65,6 +50,8 @@ class EnginePool:
         self._is_quiet = False
         """While nobody serves, a loss is nobody's concern until `wake`."""
         self._serving: set[int] = set()
+        self._receiving: set[int] = set()
+        """Engines that are being given the current weights."""
         self._retired: set[int] = set()
         self._owed: set[int] = set()
         """Engines that ended without anybody being told; the next `wake` starts them anew."""
@@ -134,13 +121,15 @@ class EnginePool:
             assert not self._is_quiet, "sleeping engines take no weights"
             self._current = weights
             self._serving = set()
-            sent = [
-                (handle, handle.publish(weights.buckets, weights.policy_version))
-                for handle in self._fleet
-                if handle.alive and handle.engine not in self._retired
-            ]
-        gone = [handle for handle, reply in sent if not self._await_acknowledgement(handle, weights, reply)]
-        if not self._serving and any(handle.alive for handle in gone):
+            engines = [one for one in self._fleet if one.alive and one.engine not in self._retired]
+            self._receiving = {one.engine for one in engines}
+        try:
+            outcomes = weights.deliver(engines)
+        finally:
+            with self._lock:
+                self._receiving = set()
+        gone = [engine for engine, failure in outcomes if not self._has_weights(engine, weights, failure)]
+        if not self._serving and any(engine.alive for engine in gone):
             raise TrainerLost("the published weights are gone, and so is their trainer")
 
     def sleep(self) -> None:
@@ -195,7 +184,7 @@ class EnginePool:
             else:
                 self._restart(engine)
 
-    def regroup(self, tp_size: int, timeout_s: float = _START_LIMIT_S) -> None:
+    def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
         """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
 
         The engines that served until now sleep beside them, so that the way back is quick. Raises EngineStartError when
@@ -216,7 +205,7 @@ class EnginePool:
             log.warning("the engines do not regroup", tp_size=tp_size, reason=str(error))
             self._parked = None
             fleet.stop()
-            self._serve_with(old, _START_LIMIT_S)
+            self._serve_with(old, START_LIMIT_S)
             raise
         finally:
             self._tell_owed()
@@ -296,15 +285,30 @@ class EnginePool:
             if self._is_current(handle):
                 self._tell(EngineLost(handle.engine, str(error)))
             return
-        with self._lock:
-            weights = self._current
-            may_serve = self._is_current(handle) and not self._rests(handle)
-            if weights is None or handle.engine in self._serving or not may_serve:
-                return
-            reply = handle.publish(weights.buckets, weights.policy_version)
-        has_weights = self._await_acknowledgement(handle, weights, reply, joins=True)
+        sent = self._send_copies(handle)
+        if sent is None:
+            return
+        weights, copies, reply = sent
+        has_weights = self._has_weights(handle, weights, copies.failure(reply), joins=True)
         if not has_weights and handle.alive and not self.alive():
             self._lose(handle, "the published weights are gone, and no other engine has them")
+
+    def _send_copies(self, handle: EngineHandle) -> tuple[PublishedWeights, StoredWeights, Reply[str]] | None:
+        """The weights that were on their way at the time; None: others come, or there is nothing to join."""
+        while True:
+            with self._lock:
+                weights = self._current
+                joins = self._is_current(handle) and not self._rests(handle)
+                if weights is None or not joins or handle.engine in self._serving | self._receiving:
+                    return None
+            try:
+                copies = weights.stored()  # This takes time.
+            except WeightsGone as failure:
+                self._has_weights(handle, weights, failure)
+                return None
+            with self._lock:
+                if self._current is weights and handle.engine not in self._receiving:
+                    return weights, copies, copies.send(handle)
 
     def _is_current(self, handle: EngineHandle) -> bool:
         with self._lock:
@@ -313,19 +317,16 @@ class EnginePool:
     def _rests(self, handle: EngineHandle) -> bool:
         return self._is_quiet or handle.engine in self._retired
 
-    def _await_acknowledgement(
-        self, handle: EngineHandle, weights: PublishedWeights, reply: Reply[str], *, joins: bool = False
+    def _has_weights(
+        self, handle: EngineHandle, weights: PublishedWeights, failure: Failure | None, *, joins: bool = False
     ) -> bool:
-        """Whether the engine has the weights. It serves then, unless it must not, or newer ones are on their way."""
-        try:
-            loaded = reply.get(_PUBLISH_LIMIT_S)
-        except EngineDied as death:
-            self._lose(handle, str(death))
+        """Whether an engine has loaded them. It serves then, unless it must not, or newer ones are on their way."""
+        if isinstance(failure, EngineDied):
+            self._lose(handle, str(failure))
             return False
-        except WeightsGone as error:
-            log.warning("no weights for an engine", engine=handle.engine, reason=str(error))
+        if failure is not None:
+            log.warning("no weights for an engine", engine=handle.engine, reason=str(failure))
             return False
-        assert loaded == weights.checksum, f"engine {handle.engine} loaded other weights than were published"
         with self._lock:
             if self._current is weights and self._is_current(handle) and not self._rests(handle):
                 self._serving.add(handle.engine)
@@ -340,7 +341,7 @@ class EnginePool:
 
     def _finish_starting(self) -> None:
         """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
-        deadline_s = time.monotonic() + _START_LIMIT_S
+        deadline_s = time.monotonic() + START_LIMIT_S
         for handle, thread in self._joining:
             if handle.is_placed:
                 thread.join(left_s(deadline_s))

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from longshore.api.status import Assignment, RolloutLoad
+from longshore.api.runtime_status import RolloutLoad
+from longshore.api.status import Assignment
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
 from longshore_runtime.rewards.scoring import ScoreResult
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.types import Completion, EngineStats
 
 
@@ -94,6 +96,8 @@ class WorkerReady:
     error: str | None = None
     kind: ErrorKind | None = None
     """SETUP: none ever will."""
+    found: Surroundings = field(default_factory=Surroundings)
+    """Of one that takes work."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from longshore_runtime.data.dataset import Tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.batch import RewardStats
 from longshore_runtime.rollout.events import (
     ErrorKind,
@@ -59,14 +60,16 @@ class RewardPool:
         events: "queue.SimpleQueue[Event]",
         clock: Clock,
         on_pressure: Callable[[RewardPressure], None] | None = None,
+        on_worker: Callable[[Surroundings], None] | None = None,
     ) -> None:
-        """`on_pressure` is told every PULSE_S while a round runs, and at its end."""
+        """`on_pressure` is told every PULSE_S while a round runs, and at its end; `on_worker` by every new worker."""
         self._functions = {function.name: function for lane in lanes for function in lane.functions}
         self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
         self._tokenizer = tokenizer
         self._events = events
         self._clock = clock
         self._on_pressure = on_pressure
+        self._on_worker = on_worker
         self._pulse = None if on_pressure is None else Pulse(events, RewardPulse(), PULSE_S)
         self._sized = [number for number, lane in enumerate(lanes) if lane.is_sized]
         assert len(self._sized) == (on_pressure is not None), "somebody is told about the one lane that is sized"
@@ -126,8 +129,10 @@ class RewardPool:
     def handle(self, event: RewardEvent) -> GroupScored | None:
         """A worker answered; returns the group that this completes, or that it makes fail."""
         match event:
-            case WorkerReady(lane=lane, worker=worker, error=None):
-                self._lanes[lane].joined(worker)
+            case WorkerReady(lane=lane, worker=worker, error=None, found=found):
+                self._lanes[lane].joined(worker, found)
+                if self._on_worker is not None:
+                    self._on_worker(found)
                 self._dispatch()
                 return None
             case WorkerReady(error=str() as error, kind=ErrorKind.SETUP):
@@ -204,11 +209,14 @@ class RewardPool:
         )
 
     def _limits_s(self, task: ScoreTask, record: PromptRecord) -> list[float] | None:
-        timeout, code = self._timeouts.get(task.function), self._functions[task.function].code
-        if timeout is None:
+        function = self._functions[task.function]
+        if function.kind is not RewardKind.CODE:
             return None
+        timeout, code = self._timeouts.get(task.function), function.code
         cases = record.fields[code.tests_field]
         assert isinstance(cases, list), "checked when the data was read"
+        if timeout is None:
+            return [code.max_timeout_s] * len(cases)
         return [timeout.limit(record.index, case).wall_s for case in range(len(cases))]
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:

@@ -7,10 +7,11 @@ replaced by another for the same place, which waits for that pod, or for its suc
 
 import bisect
 import itertools
+import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,10 +33,14 @@ from longshore_runtime.rewards.scoring import (
     ScoreResult,
     WorkerBroken,
 )
+from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE, Surroundings
+from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
 
 log = structlog.get_logger()
 
+_OVERTIME: Final = 4.0
+_GRACE_S: Final = 300.0
 _MAX_FAILED_STARTS: Final = 3
 """Workers of one place that may fail to start in a row: the GPU of a pod that is about to be replaced is of no use."""
 
@@ -58,11 +63,14 @@ class _RewardActor:
         self._factory = factory
         self._scorers: dict[str, LazyScorer] = {}
 
-    def ready(self) -> None:
-        """Answers once every function can score; raises RewardSetupError."""
+    def ready(self) -> Surroundings:
+        """Answers once every function can score; raises RewardSetupError or RewardFault."""
         self._scorers = dict(self._factory.create())
         for scorer in self._scorers.values():
             scorer.prepare()
+        reports = [scorer.report for scorer in self._scorers.values()]
+        sandbox = next((report for report in reports if report is not None), None)
+        return Surroundings(sandbox, os.environ.get(GPU_SHARING_VARIABLE) or None)
 
     def attend(self) -> None:
         """Never answers: the call fails when the worker is lost, also while it has nothing to do."""
@@ -96,18 +104,25 @@ class RewardWorkers:
         self._ready: set[int] = set()
         self._idle: list[tuple[int, int]] = []
         """(place, worker), in order."""
+        self._found: dict[str, Surroundings] = {}
+        """What the newest worker found, by pod."""
         self._num_failures: Counter[int] = Counter()
         """Workers in a row that did not start, by place."""
         self._is_stopped = False
+        self._watch = CallWatch(self._overdue)
         budgets = {f.name: f.max_concurrency for f in lane.functions if f.max_concurrency is not None}
         per_call = {f.name: MAX_RESPONSES_PER_CALL for f in lane.functions if f.is_colocated}
         self.queue = RewardQueue(0, budgets, {f.name: f.retries for f in lane.functions}, per_call)
         for place in range(len(lane.placements)):
             self._ask_for(place)
 
-    def joined(self, worker: int) -> None:
-        """A worker can take work."""
+    def joined(self, worker: int, found: Surroundings) -> None:
+        """A worker can take work; what it found is logged, unless the worker before it in its pod found the same."""
         if worker in self._workers:
+            pod = self._lane.placements[self._workers[worker].place].get("label_selector")
+            if self._found.get(str(pod)) != found and found.facts():
+                log.info("reward worker", lane=self._number, pod=pod, **found.facts())
+            self._found[str(pod)] = found
             self._ready.add(worker)
             self._num_failures[self._workers[worker].place] = 0
             self.freed(worker)
@@ -144,7 +159,9 @@ class RewardWorkers:
         self.queue.resize(len(self._idle) + self.queue.num_calls)
         for tasks in self.queue.start():
             _, worker = self._idle.pop(0)
-            reference = self._workers[worker].actor.score.remote(tasks[0].function, list(map(item_of, tasks)))
+            items = list(map(item_of, tasks))
+            self._watch.began(worker, self._limit_s(tasks[0].function, items))
+            reference = self._workers[worker].actor.score.remote(tasks[0].function, items)
             reference.future().add_done_callback(self._teller(tasks, worker))
 
     def pressure(self, now_s: float) -> RewardPressure:
@@ -157,6 +174,7 @@ class RewardWorkers:
     def stop(self) -> None:
         """End the workers; no event tells of it."""
         self._is_stopped = True
+        self._watch.stop()
         for worker in self._workers.values():
             ray.kill(worker.actor)
 
@@ -167,10 +185,21 @@ class RewardWorkers:
         actor.ready.remote().future().add_done_callback(lambda future: self._tell_ready(name, future))
         actor.attend.remote().future().add_done_callback(lambda _: self._tell(WorkerLost(self._number, name)))
 
-    def _tell_ready(self, worker: int, future: "Future[None]") -> None:
+    def _limit_s(self, function: str, items: Sequence[ScoreItem]) -> float:
+        """Far beyond what these responses may take: scorers keep to their limits themselves unless they hang."""
+        (one,) = (each for each in self._lane.functions if each.name == function)
+        own_s = sum(sum(item.limits_s) if item.limits_s else one.limit_s for item in items)
+        return _OVERTIME * own_s + _GRACE_S
+
+    def _overdue(self, worker: Hashable) -> None:
+        log.warning("reward worker hangs", lane=self._number)
+        assert isinstance(worker, int)
+        self._tell(WorkerLost(self._number, worker))
+
+    def _tell_ready(self, worker: int, future: "Future[Surroundings]") -> None:
         error = future.exception()
         if error is None:
-            self._tell(WorkerReady(self._number, worker))
+            self._tell(WorkerReady(self._number, worker, found=future.result()))
         elif not isinstance(error, ray.exceptions.RayActorError):  # WorkerLost tells of those.
             cause = _cause(error)
             kind = ErrorKind.SETUP if isinstance(cause, RewardSetupError) else ErrorKind.FAULT
@@ -180,6 +209,7 @@ class RewardWorkers:
         """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
 
         def tell(future: "Future[list[ScoreOutcome]]") -> None:
+            self._watch.ended(worker)
             error = future.exception()
             outcomes = future.result() if error is None else [error] * len(tasks)
             for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):

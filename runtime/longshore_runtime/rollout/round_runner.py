@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.round import Decision, ResponseFinished, ResponseId

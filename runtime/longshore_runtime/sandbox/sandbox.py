@@ -9,7 +9,7 @@ from typing import Final, Self
 from longshore_runtime.sandbox.cases import CaseResult, FunctionCase, Outcome, Ran, StdioCase, TestCase, verdict
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.detection import detect
-from longshore_runtime.sandbox.layers import Layer, LayerUnavailable, SandboxLimits
+from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
 from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
 
 _MAX_TRIES: Final = 3
@@ -19,6 +19,10 @@ _FEW_USERS: Final = range(20_000, 60_000)
 
 class SandboxError(Exception):
     """A program could not be judged: one sentence. Never a reason for a reward of zero."""
+
+
+class LayersMissing(SandboxError):
+    """The layers that are asked for cannot be had here."""
 
 
 class Sandbox:
@@ -59,12 +63,20 @@ class Sandbox:
         """The protections in use."""
         return self._confinement.layers
 
+    @property
+    def report(self) -> LayerReport:
+        """What this machine offers, and why it does not offer the rest."""
+        return detect(self._python)
+
     def require(self, layers: Collection[Layer]) -> None:
-        """Raise SandboxError, naming those that lack, unless all of `layers` are in use and work here, together."""
+        """Raise LayersMissing, naming those that lack, unless all of `layers` are in use and work here, together.
+
+        Raises SandboxError if that cannot be told.
+        """
         unused = [layer for layer in Layer if layer in layers and layer not in self.layers]
         missing = detect(self._python).missing(layers)
         if missing or unused:
-            raise SandboxError(missing or f"the sandbox does not use {', '.join(unused)}")
+            raise LayersMissing(missing or f"the sandbox does not use {', '.join(unused)}")
         self._run_source(b"pass", StdioCase("", ""), self._confinement.limits.wall_s)
 
     def run(
@@ -110,7 +122,7 @@ class Sandbox:
                 self.close()
             except LayerUnavailable as error:
                 self.close()
-                raise SandboxError(f"the sandbox cannot be made: {error}") from error
+                raise LayersMissing(f"the sandbox cannot be made: {error}") from error
         raise SandboxError(f"the sandbox died {_MAX_TRIES} times on one program")
 
 

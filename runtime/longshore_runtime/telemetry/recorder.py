@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import structlog
 
-from longshore.api.status import (
+from longshore.api.runtime_status import (
     DrawCounts,
     HeldOutReward,
     KindCount,
@@ -22,6 +22,7 @@ from longshore.api.status import (
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import KindTotals, RunState
@@ -94,6 +95,10 @@ class Recorder:
             busy=pressure.num_busy,
         )
         self._update(rewards=load)
+
+    def reward_worker(self, found: Surroundings) -> None:
+        """A reward worker is there."""
+        self._update(reward_workers=with_worker(self._status.reward_workers, found))
 
     def round_progress(self, state: RunState, progress: Progress) -> None:
         """Report a round's start, and its progress at milestones only."""

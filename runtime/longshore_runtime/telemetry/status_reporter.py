@@ -9,7 +9,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ex
 from urllib3.exceptions import HTTPError
 
 from longshore.api import names
-from longshore.api.status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeStatus
 
 log = structlog.get_logger()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
 from longshore_runtime.trainer.samples import off_policy_token_share

@@ -16,10 +16,12 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.durable import sync_tree
+from longshore_runtime.rollout.engine_actor import WeightsGone
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights
-from longshore_runtime.weights import buckets, checksum, combined_checksum
+from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
+from longshore_runtime.weights.shared import Part
 
 
 class _TrainerActor:
@@ -29,6 +31,7 @@ class _TrainerActor:
         self._spec: TrainerSpec | None = None
         self._rank = 0
         self._trainer: Trainer | None = None
+        self._sender: Any = None
         self._storage: JobStorage | None = None
 
     def rendezvous(self) -> tuple[str, int]:
@@ -62,14 +65,45 @@ class _TrainerActor:
         started_s = time.monotonic()
         return self._running.update(denominator), time.monotonic() - started_s
 
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+        version: int = self._running.policy_version
+        return version
+
     @ray.method(num_returns="streaming")
-    def weights(self, max_bucket_bytes: int) -> Iterator[Weights | str]:
-        """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum."""
-        checksums = []
+    def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Weights | str]:
+        """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum.
+
+        Raises WeightsGone when they are not of this version.
+        """
+        self._require(policy_version)
+        parts = []
         for bucket in buckets(self._running.weights(), max_bucket_bytes):
-            checksums.append(checksum(bucket))
+            parts.append(checksums(bucket))
             yield bucket
-        yield combined_checksum(checksums)
+        yield combined_checksum(parts)
+
+    def begin_sending(self, max_bucket_bytes: int, policy_version: int) -> None:
+        """From now on `fill` writes the current weights to memory that an engine on this rank's GPU can read.
+
+        Raises WeightsGone when they are not of this version.
+        """
+        from longshore_runtime.backends.weight_sender import WeightSender, compute_device
+
+        self._require(policy_version)
+        self.end_sending()
+        self._sender = WeightSender(self._running.tensors(), compute_device(), max_bucket_bytes)
+
+    def fill(self) -> Part | None:
+        """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""
+        part: Part | None = self._sender.fill()
+        return part
+
+    def end_sending(self) -> None:
+        """Give the memory back."""
+        if self._sender is not None:
+            self._sender.close()
+        self._sender = None
 
     def save(self, directory: str) -> None:
         """The first rank writes; nobody else has anything to make durable."""
@@ -98,6 +132,10 @@ class _TrainerActor:
 
     def wake(self) -> None:
         self._running.wake()
+
+    def _require(self, policy_version: int) -> None:
+        if self._running.policy_version != policy_version:
+            raise WeightsGone(f"the trainer has gone on from version {policy_version} of the weights")
 
     @property
     def _running(self) -> Any:

@@ -5,7 +5,7 @@ A replica is one rank, or several consecutive ones that hold it together; each r
 
 import contextlib
 import queue
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,13 +17,16 @@ from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_pool import PublishedWeights
+from longshore_runtime.rollout.engine_actor import WeightsGone
 from longshore_runtime.rollout.events import Event, TrainerGone
+from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.trainer.actor import TrainerActor
+from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.types import GradientSums, Sample, TrainResult
-from longshore_runtime.weights import MAX_BUCKET_BYTES
+from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
+from longshore_runtime.weights.shared import Part
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
 """Pods may wait for GPUs that others hold; the operator tells so."""
@@ -54,7 +57,9 @@ class PendingUpdate:
 class TrainerGroup:
     """The data-parallel world of a job; every method raises TrainerLost when a replica is gone."""
 
-    def __init__(self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str) -> None:
+    def __init__(
+        self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str, delivery: Delivery | None = None
+    ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
         Raises UserError for a model that cannot be trained so.
@@ -63,6 +68,7 @@ class TrainerGroup:
         self._spec = spec
         self._model = model
         self._output = output
+        self._delivery = delivery or Delivery()
         self._events: queue.SimpleQueue[Event] | None = None
         self._actors: list[Any] = []
         self.generation = 0
@@ -169,12 +175,53 @@ class TrainerGroup:
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
         return TrainResult(sums, steps[0][0], update.denominator, max(seconds), max(differences, default=None))
 
-    def weights(self, policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES) -> PublishedWeights:
-        """The current weights, on their way to engines: the ranks of one replica collect them on its first."""
-        streams = [self._actors[rank].weights.remote(max_bucket_bytes) for rank in self._replicas.ranks(0)]
+    def policy_version(self) -> int:
+        """Optimizer steps so far, those under way included."""
+        (version,) = self._get([self._actors[0].policy_version.remote()])
+        return int(version)
+
+    def weights(self, policy_version: int) -> PublishedWeights:
+        """The current weights, on their way to engines."""
+        if not self._delivery.is_direct:
+            return self.stored_weights(policy_version)
+        copies = self.stored_weights(policy_version) if self._delivery.keeps_copies else None
+        return DirectWeights(self, policy_version, copies)
+
+    def stored_weights(self, policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES) -> StoredWeights:
+        """Copies of the current weights, as objects of Ray: the ranks of one replica collect them on its first.
+
+        Raises WeightsGone when they are not of this version any more.
+        """
+        streams = [
+            self._actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in self._replicas.ranks(0)
+        ]
         self._get([stream.completed() for stream in streams])
         *buckets, checksum = streams[0]
-        return PublishedWeights(tuple(buckets), self._get([checksum])[0], policy_version)
+        return StoredWeights(tuple(buckets), self._get([checksum])[0], policy_version)
+
+    @contextlib.contextmanager
+    def sending(
+        self, ranks: Collection[int], policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES
+    ) -> Iterator[Iterator[Mapping[int, Part]]]:
+        """The buckets that ranks write to memory which engines on their GPUs read; the next but one overwrites each.
+
+        Raises WeightsGone when the weights are not of this version any more.
+        """
+        replicas = {self._spec.sizes.replica(rank) for rank in ranks}
+        actors = {rank: self._actors[rank] for replica in sorted(replicas) for rank in self._replicas.ranks(replica)}
+        self._get([actor.begin_sending.remote(max_bucket_bytes, policy_version) for actor in actors.values()])
+
+        def buckets() -> Iterator[Mapping[int, Part]]:
+            while all(parts := self._get([actor.fill.remote() for actor in actors.values()])):
+                yield {rank: part for rank, part in zip(actors, parts, strict=True) if rank in ranks}
+            assert not any(parts), "the replicas hold other parameters"
+
+        yield buckets()
+        self._get([actor.end_sending.remote() for actor in actors.values()])
+
+    def beside(self, place: Place) -> tuple[int, ...]:
+        """See `ReplicaPlaces.beside`."""
+        return self._replicas.beside(place)
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
@@ -251,4 +298,4 @@ def _cause(error: Exception) -> Exception:
         return TrainerLost(f"a trainer replica lost its peers ({text.splitlines()[0]})")
     if kind == "OutOfMemoryError":
         return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
-    return cause if isinstance(cause, UserError | FloatingPointError) else error
+    return cause if isinstance(cause, UserError | FloatingPointError | WeightsGone) else error

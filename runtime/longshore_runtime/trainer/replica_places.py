@@ -32,3 +32,16 @@ class ReplicaPlaces:
         """Replicas that lie in these worker pods with all their ranks."""
         pods_of = {replica: set(self.pods_of(replica)) for replica in range(self.num_replicas)}
         return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))
+
+    def beside(self, place: Place) -> tuple[int, ...]:
+        """The rank on each GPU of an engine (without GPUs: one in its pod); none unless there is one on each."""
+        here = [
+            rank
+            for rank, own in enumerate(self.places)
+            if (own.component, own.worker) == (place.component, place.worker)
+        ]
+        if not place.gpus:
+            return tuple(here[:1])
+        by_gpu = {gpu: rank for rank in here for gpu in self.places[rank].gpus}
+        ranks = tuple(by_gpu[gpu] for gpu in place.gpus if gpu in by_gpu)
+        return ranks if len(ranks) == len(place.gpus) else ()

@@ -5,9 +5,13 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from longshore_runtime.backends.weight_sender import WeightSender
+from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Completion, Engine, FinishReason, Request, TokenRun, Weights
-from longshore_runtime.weights import MAX_BUCKET_BYTES, buckets
+from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
+from longshore_runtime.weights.shared import SharedBucket
 
 MAX_NUM_SEQS = 8
 NUM_KV_BLOCKS = 24
@@ -17,6 +21,7 @@ BUCKET_BYTES = 100_000
 """Of the weights that tests publish: the tiny model needs several, and they part its layers."""
 
 PROMPT = (10, 11, 12, 13)
+CPU = torch.device("cpu")
 _numbers = itertools.count()
 
 
@@ -33,7 +38,21 @@ class Harness:
     def publish(self, policy_version: int = 0, weights: Weights | None = None) -> str:
         """Load weights, by default those of the checkpoint."""
         named = (self.weights if weights is None else weights).items()
-        return self.engine.load_weights(buckets(named, self.bucket_bytes), policy_version)
+        return load_weights(self.engine, buckets(named, self.bucket_bytes), policy_version)
+
+    def publish_shared(self, policy_version: int, weights: Weights, num_ranks: int = 1) -> str:
+        """Have so many ranks of a trainer write weights to memory that the engine reads."""
+        senders = [
+            WeightSender(((name, torch.tensor(values)) for name, values in weights.items()), CPU, 2 * self.bucket_bytes)
+            for _ in range(num_ranks)
+        ]
+        self.engine.begin_weights()
+        for parts in zip(*[iter(sender.fill, None) for sender in senders], strict=True):
+            self.engine.load_bucket(SharedBucket(parts))
+        checksum = self.engine.end_weights(policy_version)
+        for sender in senders:
+            sender.close()
+        return checksum
 
     def other_weights(self) -> Weights:
         """Weights that sample differently."""

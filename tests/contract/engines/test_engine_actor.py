@@ -13,9 +13,9 @@ from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, EngineThread, WeightsGone
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, EngineThread, WeightsGone, load_weights
 from longshore_runtime.types import Completion, FinishReason
-from longshore_runtime.weights import checksum, combined_checksum
+from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import PROMPT, request
 
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
@@ -53,7 +53,7 @@ async def next_batches(actor: EngineActor, num_completions: int) -> list[Complet
 
 async def test_responses_arrive_as_they_end(storage: Path) -> None:
     actor = await started()
-    assert await actor.publish(0, [WEIGHTS], 4) == combined_checksum([checksum(WEIGHTS)])
+    assert await actor.publish(0, [WEIGHTS], 4) == combined_checksum([checksums(WEIGHTS)])
     many = [request(seed=seed) for seed in range(20)]
     await actor.add(1, many)
     completions = await next_batches(actor, 20)
@@ -120,7 +120,7 @@ def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_tha
     engine = FakeEngine(FakeEngineOptions(step_s=1), pause=step)
     thread = EngineThread(lambda: engine, lambda batch: None)
     thread.start()
-    thread.call(lambda engine: engine.load_weights([WEIGHTS], 0))
+    thread.call(lambda engine: load_weights(engine, [WEIGHTS], 0))
     thread.call(lambda engine: engine.add([request()]))
     assert stepping.wait(LIMIT_S)
     order: list[str] = []
@@ -138,11 +138,11 @@ def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_tha
 async def test_weights_that_are_gone_do_not_end_the_engine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     actor = await started()
 
-    def gone(self: FakeEngine, buckets: object, policy_version: int) -> str:
+    def gone(self: FakeEngine, bucket: object) -> None:
         raise WeightsGone("the published weights are gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FakeEngine, "load_weights", gone)
+        patch.setattr(FakeEngine, "load_bucket", gone)
         with pytest.raises(WeightsGone):
             await actor.publish(0, [WEIGHTS], 1)
     await actor.publish(1, [WEIGHTS], 1)
@@ -165,6 +165,27 @@ async def test_an_error_of_the_engine_ends_the_event_stream_and_every_call(
         await next_batches(actor, 1)
     with pytest.raises(EngineDied):
         await actor.publish(2, [WEIGHTS], 1)
+
+
+async def test_an_engine_without_news_tells_that_it_is_well(storage: Path) -> None:
+    actor = await started()
+    await actor.publish(0, [WEIGHTS], 3)
+    async for completions, stats in actor.events(heartbeat_s=0.01):
+        assert completions == []
+        assert stats.policy_version == 3
+        break
+
+
+async def test_a_step_that_does_not_end_ends_the_engine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr(FakeEngine, "step", lambda engine: hanging.wait() and [])
+    actor = await started()
+    await actor.publish(0, [WEIGHTS], 0)
+    await actor.add(1, [request()])
+    with pytest.raises(EngineDied, match="hangs: a step has taken more than 0 s"):
+        async for completions, _ in actor.events(heartbeat_s=0.01, step_limit_s=0.1):
+            assert completions == []
+    hanging.set()
 
 
 async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:

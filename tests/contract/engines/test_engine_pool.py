@@ -19,10 +19,12 @@ from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.rollout.engine_pool import EnginePool, PublishedWeights
+from longshore_runtime.rollout import engine_handle
+from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
+from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import LiveResponse, Weights
-from longshore_runtime.weights import checksum, combined_checksum
+from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import PROMPT, request
 from tests.contract.engines.pods import LIMIT_S, Job, Pods, worker_pods
 
@@ -34,11 +36,11 @@ ONE_BY_TWO = Workers(replicas=1, gpus_per_pod=2, gpu_resource_name="longshore.de
 TWO_BY_ONE = Workers(replicas=2, gpus_per_pod=1, gpu_resource_name="longshore.dev/gpu")
 
 
-def weights(policy_version: int, put: Callable[[Weights], Any] = ray.put) -> PublishedWeights:
+def weights(policy_version: int, put: Callable[[Weights], Any] = ray.put) -> StoredWeights:
     """Two buckets that nobody published before."""
     parts: list[Weights] = [{name: np.full(3, policy_version, dtype=np.float32)} for name in ("a", "b")]
-    return PublishedWeights(
-        tuple(put(part) for part in parts), combined_checksum([checksum(part) for part in parts]), policy_version
+    return StoredWeights(
+        tuple(put(part) for part in parts), combined_checksum([checksums(part) for part in parts]), policy_version
     )
 
 
@@ -351,6 +353,27 @@ class Owner:
     def put(self, part: Weights) -> Any:
         """In a list, since Ray would replace a reference by what it refers to."""
         return [ray.put(part)]
+
+
+def test_an_engine_that_hangs_in_a_step_is_lost_and_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_handle, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(engine_handle, "STEP_LIMIT_S", 0.5)
+    job = start(ONE_BY_TWO, step_s=3600.0)
+    job.pool.publish(weights(0))
+    job.pool.add(0, [request()])
+    lost = job.next_event()
+    assert isinstance(lost, EngineLost)
+    assert (lost.engine, lost.reason) == (0, "the engine hangs: a step has taken more than 0 s")
+    job.pool.replace(0)
+    assert job.next_event() == EngineJoined(0)
+
+
+def test_an_engine_that_falls_silent_is_lost(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_handle, "_SILENCE_LIMIT_S", 0.5)
+    job = start(ONE_BY_TWO)
+    events = [job.next_event(), job.next_event()]
+    assert {event.engine for event in events if isinstance(event, EngineLost)} == {0, 1}
+    assert all(isinstance(event, EngineLost) and "nothing was heard" in event.reason for event in events)
 
 
 def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_others(start: Start) -> None:

@@ -11,8 +11,9 @@ from safetensors.numpy import load_file
 from longshore.api.rollout import Engine as EngineOptions
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Weights
-from longshore_runtime.weights import buckets
+from longshore_runtime.weights.buckets import buckets
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
 from tests.contract.engines.reference import reference_log_probs
 
@@ -88,7 +89,7 @@ def test_weights_are_right_after_a_load_that_broke_off(vllm: Harness, model: Pat
         raise ConnectionError("the trainer is gone")
 
     with pytest.raises(ConnectionError):
-        vllm.engine.load_weights(broken(), 1)
+        load_weights(vllm.engine, broken(), 1)
     assert vllm.engine.stats().policy_version == -1
     for version, weights in enumerate([vllm.weights, other], start=2):
         vllm.publish(version, weights)
@@ -105,6 +106,13 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens, BUCKET_BYTES)
     both.publish(0)
     (two,) = both.finish([request(temperature=0.0)])
+    assert two.tokens == one.tokens
+    np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
+    other = vllm.other_weights()
+    assert both.publish_shared(1, other, num_ranks=2) == vllm.publish(1, other), (
+        "each reads what a rank of its own wrote"
+    )
+    (one,), (two,) = (engine.finish([request(temperature=0.0)]) for engine in (vllm, both))
     assert two.tokens == one.tokens
     np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
     weights = vllm.other_weights()

@@ -14,10 +14,11 @@ from longshore.api.pods import Workers
 from longshore.api.rollout import Engine as EngineOptions
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.rollout.engine_pool import EnginePool, PublishedWeights
+from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import Completion, FinishReason, Request, TokenRun, Weights
-from longshore_runtime.weights import buckets, checksum, combined_checksum
+from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
 from tests.contract.engines.pods import LIMIT_S, Job, worker_pods
 from tests.contract.engines.reference import reference_log_probs
@@ -51,12 +52,12 @@ def job(storage: Path) -> Iterator[Job]:
             pool.stop()
 
 
-def published(weights: Weights, policy_version: int) -> PublishedWeights:
+def published(weights: Weights, policy_version: int) -> StoredWeights:
     """In several buckets."""
     parts = list(buckets(weights.items(), BUCKET_BYTES))
     assert len(parts) > 3
     references: tuple[Any, ...] = tuple(ray.put(part) for part in parts)
-    return PublishedWeights(references, combined_checksum(checksum(part) for part in parts), policy_version)
+    return StoredWeights(references, combined_checksum(checksums(part) for part in parts), policy_version)
 
 
 def greedy(partial: tuple[TokenRun, ...] = (), max_tokens: int = MAX_TOKENS) -> Request:

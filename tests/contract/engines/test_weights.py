@@ -2,13 +2,18 @@
 
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
-from longshore_runtime.types import Weights
-from longshore_runtime.weights import buckets, checksum, combined_checksum
+from longshore_runtime.backends.weight_sender import WeightSender
+from longshore_runtime.rollout.engine_actor import load_weights
+from longshore_runtime.types import Completion, Weights
+from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
+from longshore_runtime.weights.shared import SharedBucket
 from tests.contract.engines.harness import BUCKET_BYTES, Harness, request
 
 LONG_PROMPT = tuple(range(10, 100))
@@ -18,7 +23,7 @@ def test_the_answer_to_new_weights_is_their_checksum(harness: Harness) -> None:
     weights = harness.other_weights()
     parts = list(buckets(weights.items(), BUCKET_BYTES))
     assert len(parts) > 3
-    assert harness.publish(1, weights) == combined_checksum(checksum(part) for part in parts)
+    assert harness.publish(1, weights) == combined_checksum(checksums(part) for part in parts)
     assert harness.engine.stats().policy_version == 1
 
 
@@ -37,7 +42,7 @@ def test_buckets_are_asked_for_when_the_one_before_is_done_with(harness: Harness
             yield bucket
             del bucket
 
-    harness.engine.load_weights(watched(), 1)
+    load_weights(harness.engine, watched(), 1)
     assert len(held) > 3
 
 
@@ -49,6 +54,47 @@ def test_other_weights_sample_other_responses_also_behind_a_cached_prompt(harnes
     harness.publish(2)
     (again,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
     assert (again.tokens, again.log_probs) == (old.tokens, old.log_probs)
+
+
+def test_shared_memory_brings_the_weights_that_copies_bring(harness: Harness) -> None:
+    weights = harness.other_weights()
+    copied = harness.publish(1, weights)
+    (expected,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
+    harness.publish(2)
+    assert harness.publish_shared(3, weights) == copied
+    (actual,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
+    assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
+    assert harness.engine.stats().policy_version == 3
+
+
+def test_weights_that_begin_anew_forget_those_that_did_not_end(harness: Harness) -> None:
+    first, *_ = buckets(harness.other_weights().items(), BUCKET_BYTES)
+    harness.engine.begin_weights()
+    harness.engine.load_bucket(first)
+    assert harness.engine.stats().policy_version == -1
+    (expected,) = published_and_sampled(harness, 1)
+    (actual,) = published_and_sampled(harness, 2)
+    assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
+
+
+def test_shared_memory_that_changes_before_it_is_read_is_noticed(harness: Harness) -> None:
+    named = ((name, torch.tensor(values)) for name, values in harness.weights.items())
+    sender = WeightSender(named, torch.device("cpu"), 2 * BUCKET_BYTES)
+    part = sender.fill()
+    assert part is not None
+    with Path(part.buffer.file).open("r+b") as file:
+        file.write(b"\x01")
+    harness.engine.begin_weights()
+    with pytest.raises(ValueError, match=r"hold other values of '.*' than were written"):
+        harness.engine.load_bucket(SharedBucket((part,)))
+    sender.close()
+    assert not Path(part.buffer.file).exists()
+
+
+def published_and_sampled(harness: Harness, policy_version: int) -> list[Completion]:
+    """With the weights of the checkpoint."""
+    harness.publish(policy_version)
+    return harness.finish([request(LONG_PROMPT, temperature=0.0)])
 
 
 def test_weights_do_not_change_while_something_runs(harness: Harness) -> None:
@@ -75,7 +121,7 @@ def test_a_sleeping_engine_takes_no_requests(harness: Harness) -> None:
 def test_a_parameter_that_comes_twice_leaves_an_engine_without_weights(harness: Harness) -> None:
     part = next(buckets(harness.weights.items(), BUCKET_BYTES))
     with pytest.raises(ValueError, match="parameters twice"):
-        harness.engine.load_weights(iter([part, part]), 1)
+        load_weights(harness.engine, iter([part, part]), 1)
     assert harness.engine.stats().policy_version == -1
     with pytest.raises(AssertionError, match="weights that were published"):
         harness.engine.add([request()])

@@ -39,6 +39,11 @@ def seconds_to_epoch(jobs: Jobs, runtime: dict[str, Any], epoch: int) -> float:
     raise AssertionError(f"no epoch {epoch} within 60 s; the status is {jobs.status()}")
 
 
+def metric_lines(operator: Operator) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=5) as response:
+        return list(response.read().decode().splitlines())
+
+
 def test_pods_go_to_training_for_a_round_and_labels_follow_the_acknowledgement(jobs: Jobs, operator: Operator) -> None:
     jobs.create(**job_spec(), rollout=STREAMED)
     jobs.wait_phase("Running")
@@ -51,13 +56,18 @@ def test_pods_go_to_training_for_a_round_and_labels_follow_the_acknowledgement(j
     jobs.report(at_milestone(1, appliedEpoch=2, trainerPods=[0], tpSize=1))
     eventually("the label follows", lambda: jobs.worker_labels(ROLE) == ["trainer", "rollout"])
     eventually("GPUs are counted by role", lambda: jobs.status()["gpus"] == {"rollout": 1, "trainer": 1, "judge": 0})
+    assert jobs.wait_condition("Repurposed", "Acknowledged")["message"] == assignment["reason"]
+    gpus = f'longshore_operator_gpus{{job_name="demo",job_namespace="{jobs.namespace}",role="trainer"}} 1.0'
+    assert gpus in metric_lines(operator)
     assert jobs.pods()["demo-worker-0"].metadata.uid == uid, "the pod holds its GPU and runs on"
 
     jobs.report({"attempt": 1, "step": 1, "appliedEpoch": 2, "tpSize": 1})
     eventually("the pod samples again", lambda: jobs.worker_labels(ROLE) == ["rollout", "rollout"])
+    assert jobs.wait_condition("Repurposed", "OverlayEnded")["status"] == "False"
     seconds_to_epoch(jobs, at_milestone(2, appliedEpoch=2, tpSize=1), 3)
     assert jobs.status()["assignment"]["overlay"]["round"] == 2
-    assert jobs.event_reasons().count("Repurpose") == 2
+    eventually("events tell of both", lambda: jobs.event_reasons().count("Repurposing") == 2)
+    assert jobs.event_reasons().count("Repurposed") == 1, "one of them was acknowledged"
     assert jobs.wait_phase("Running")["attempt"] == 1
 
 
@@ -85,9 +95,7 @@ def test_a_rejection_is_told_by_one_event(jobs: Jobs, operator: Operator) -> Non
     assert (event.type, event.count) == ("Warning", 1)
     assert event.message == "assignment 2 was not carried out: round 1 has its batch already"
     assert jobs.status()["assignment"]["epoch"] == 3
-    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=5) as response:
-        lines = response.read().decode().splitlines()
-    assert "longshore_operator_assignment_rejections_total 1.0" in lines
+    assert "longshore_operator_assignment_rejections_total 1.0" in metric_lines(operator)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class TestRestart:
         assert status["assignment"]["baseline"] == {"tpSize": 1, "tpSizes": {"Short": 2}}
         assert status["assignment"]["reason"].endswith("90 preemptions in a Short round, usually 30")
         assert status["planner"]["round"] == 3
-        assert jobs.event_reasons().count("Regroup") == 1
+        eventually("an event tells of it", lambda: jobs.event_reasons().count("Regrouping") == 1)
         jobs.report(after_rounds(30, 30, 90, appliedEpoch=2, tpSize=2))
         eventually("the labels follow", lambda: jobs.worker_labels("longshore.dev/tp-size") == ["2", "2"])
 

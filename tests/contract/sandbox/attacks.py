@@ -33,6 +33,21 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def call(*arguments):
     return lambda: libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]) >= 0
+
+def fork_without_end(then):  # By every child as well; 64 forks succeed if nobody refuses them.
+    left, given = os.pipe()
+    os.write(given, b"x" * 64)
+    os.close(given)
+    may = b""
+    while True:
+        may = may or os.read(left, 1)
+        try:
+            child = os.fork() if may else None
+        except OSError:
+            continue
+        may = b""
+        if child == 0:
+            then()
 """
 
 
@@ -445,11 +460,7 @@ ENDLESS: Final = [
         "endless",
         "fork bomb",
         """
-        while True:
-            try:
-                os.fork()
-            except OSError:
-                pass
+        fork_without_end(lambda: None)
         """,
         Outcome.TIMED_OUT,
     ),
@@ -457,12 +468,7 @@ ENDLESS: Final = [
         "endless",
         "daemon bomb",
         """
-        while True:
-            try:
-                if os.fork() == 0:
-                    os.setsid()
-            except OSError:
-                pass
+        fork_without_end(os.setsid)
         """,
         Outcome.TIMED_OUT,
     ),

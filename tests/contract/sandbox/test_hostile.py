@@ -5,6 +5,7 @@ import pytest
 from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
 from longshore_runtime.sandbox.sandbox import Sandbox
 from tests.contract.sandbox.attacks import ATTACKS, DAEMONS, ENDLESS, Attack
+from tests.contract.sandbox.forgeries import EARLY_END_CASES, EARLY_ENDS, EARNS_NOTHING, FORGED, FORGED_CASES
 from tests.contract.sandbox.world import World, survivors
 
 
@@ -20,54 +21,16 @@ def test_an_attack_is_contained_and_the_next_sample_runs_as_ever(
     assert after.outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import os; os._exit(0)",
-        "import sys; sys.exit(0)",
-        "raise SystemExit",
-        "pass",
-        "import os; os.close(1); os._exit(0)",
-        "import sys; sys.stdout = None",
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        "import ctypes; ctypes.string_at(0)",
-    ],
-)
+@pytest.mark.parametrize("program", EARLY_ENDS)
 def test_an_early_end_without_an_answer_earns_nothing(sandbox: Sandbox, program: str) -> None:
-    results = sandbox.run(f"def f(): ...\n{program}", [StdioCase("", "42"), FunctionCase("f", [], 42)])
-    assert all(result.outcome in (Outcome.FAILED, Outcome.ERROR) for result in results), results
+    results = sandbox.run(program, EARLY_END_CASES)
+    assert all(result.outcome in EARNS_NOTHING for result in results), results
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        # Values that equal everything, as objects.
-        "class Yes(int):\n  def __eq__(self, other): return True\n  __hash__ = None\ndef f(): return Yes(1)",
-        "class Yes(str):\n  def __eq__(self, other): return True\n  __hash__ = None\ndef f(): return Yes('')",
-        "class Yes(list):\n  def __eq__(self, other): return True\n  __len__ = lambda self: 1\ndef f(): return Yes()",
-        "class Yes(float):\n  __repr__ = lambda self: 'NaN'\ndef f(): return Yes('nan')",
-        "def f(): return float('nan')",
-        "def f(): return float('inf')",
-        # Tools of the harness, replaced.
-        "import json\njson.dumps = lambda value: 'true'\ndef f(): return 1",
-        "import json\njson.loads = lambda text: True\ndef f(): return 1",
-        "import builtins\nbuiltins.all = builtins.bool = lambda *_: True\ndef f(): return 1",
-        # Several answers, and reports of success, on everything that is open.
-        "import os\ndef f():\n  for n in range(64):\n    try: os.write(n, b'1 2 3')\n    except OSError: pass\n"
-        "  os._exit(0)",
-        "import json, os\ndef f():\n  for n in range(64):\n    try:\n      os.write(n, json.dumps({'exit_status': 0, "
-        "'wall_s': 0, 'cpu_s': 0, 'timed_out': False, 'outcome': 'passed'}).encode())\n    except OSError: pass\n"
-        "  os._exit(0)",
-        "def f():\n  print('passed'); return {'outcome': 'passed'}",
-        # Values that strain who compares them.
-        "import os\ndef f():\n  os.write(3, b'[' * 50000); os._exit(0)",
-        "import os\ndef f():\n  os.write(3, b'9' * 50000); os._exit(0)",
-        "import os\ndef f():\n  os.write(3, b'\\xff\\x00'); os._exit(0)",
-    ],
-)
-def test_a_forged_value_earns_nothing(sandbox: Sandbox, body: str) -> None:
-    (result,) = sandbox.run(body, [FunctionCase("f", [], "c0ffee")])
-    assert result.outcome in (Outcome.FAILED, Outcome.ERROR), result
+@pytest.mark.parametrize("program", FORGED)
+def test_a_forged_value_earns_nothing(sandbox: Sandbox, program: str) -> None:
+    (result,) = sandbox.run(program, FORGED_CASES)
+    assert result.outcome in EARNS_NOTHING, result
 
 
 def test_the_expected_answer_is_nowhere_in_the_sandbox(sandbox: Sandbox) -> None:

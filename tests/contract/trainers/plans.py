@@ -118,23 +118,27 @@ def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
     return everywhere[places - 1, tokens[0, places]]
 
 
-def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool) -> Trained:
-    """What one replica of the torch trainer makes of a plan; gradients are its own, before they are added up."""
+def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any = None) -> Trained:
+    """What one replica of the torch trainer makes of a plan, on each of its ranks.
+
+    Gradients are the replica's own, before they are added up.
+    """
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    trainer = TorchTrainer(model, SOME_CLIPPED, world)
-    module = trainer._model.module
+    trainer = TorchTrainer(model, SOME_CLIPPED, world, sizes)
+    replica, module = trainer._replica, trainer._model.module
     with double_precision(double):
         if double:
-            module.double()
+            trainer._model.double()
             assert trainer._reference is not None
-            trainer._reference.module.double()
-        _accumulate(trainer, steps[0], world.rank)
+            trainer._reference.double()
+        _accumulate(trainer, steps[0], replica.number)
         trainer._accumulation.collect()
-        gradients = {name: p.grad.numpy() / steps[0].denominator for name, p in module.named_parameters()}
+        summed = {name: replica.whole(p.grad) for name, p in module.named_parameters()}
+        gradients = {name: gradient.numpy() / steps[0].denominator for name, gradient in summed.items()}
         trainer.discard()
-        norms = _train(trainer, steps, world.rank)
-        return Trained(gradients, norms, {name: p.detach().numpy() for name, p in module.named_parameters()})
+        norms = _train(trainer, steps, replica.number)
+        return Trained(gradients, norms, {name: tensor.numpy() for name, tensor in trainer.tensors()})
 
 
 def train_megatron(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any) -> Trained:

@@ -10,6 +10,7 @@ from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
@@ -40,10 +41,12 @@ class Kind:
     name: str
     model: Path
 
-    def start(self, options: TrainerOptions = OPTIONS, world: World | None = None) -> Trainer:
-        """A replica; alone unless a world is given."""
+    def start(
+        self, options: TrainerOptions = OPTIONS, world: World | None = None, sizes: ParallelSizes | None = None
+    ) -> Trainer:
+        """A rank; alone unless a world is given, and a replica of its own unless sizes are."""
         if self.name == "fake":
-            return FakeTrainer(self.model, options, world)
+            return FakeTrainer(self.model, options, world, sizes)
         import torch
 
         from longshore_runtime.backends.torch_trainer import TorchTrainer
@@ -52,8 +55,8 @@ class Kind:
         if self.name == "megatron":
             from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-            return MegatronTrainer(self.model, options, world)
-        return TorchTrainer(self.model, options, world)
+            return MegatronTrainer(self.model, options, world, sizes)
+        return TorchTrainer(self.model, options, world, sizes)
 
     @property
     def exact(self) -> bool:

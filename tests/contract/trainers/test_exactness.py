@@ -118,6 +118,38 @@ def test_four_torch_replicas(
     assert_exact(whole(kept_ranks(4).run(train_torch, models[family], steps, double)), expected[family], double=double)
 
 
+@each(*FAMILIES)
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_one_torch_replica_of_two_ranks(
+    family: Family, double: bool, models: dict[Family, Path], expected: dict[Family, Trained]
+) -> None:
+    steps = plan(1, seed=10)
+    for rank in kept_ranks(2).run(train_torch, models[family], steps, double, ParallelSizes(fsdp=2)):
+        assert_exact(rank, expected[family], double=double)
+
+
+@pytest.mark.parametrize(
+    ("size", "late", "idle"),
+    [(4, (), ()), (2, (), ()), (2, (1,), ()), (2, (), (0,))],
+    ids=["FSDP4", "FSDP2 DP2", "FSDP2 DP2, late", "FSDP2 DP2, idle"],
+)
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_four_torch_ranks_with_shards(
+    double: bool,
+    size: int,
+    late: tuple[int, ...],
+    idle: tuple[int, ...],
+    models: dict[Family, Path],
+    expected: dict[Family, Trained],
+) -> None:
+    """131 words do not divide by 4: shards are of different sizes."""
+    family = Family("qwen3", tied=True)
+    steps = plan(4 // size, seed=11, late=late, idle=idle)
+    ranks = kept_ranks(4).run(train_torch, models[family], steps, double, ParallelSizes(fsdp=size))
+    assert_exact(whole(ranks[::size]), expected[family], double=double)
+    assert_exact(whole(ranks[size - 1 :: size]), expected[family], double=double)
+
+
 @each(*ONE_OF_EACH)
 @pytest.mark.parametrize("sizes", TWO_WAYS.values(), ids=TWO_WAYS)
 def test_one_megatron_replica_of_two_ranks(

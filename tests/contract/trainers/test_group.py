@@ -21,9 +21,9 @@ from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_pool import PublishedWeights
+from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.weights import checksum, combined_checksum
+from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(2)]
 TWO_BY_TWO = [Place(0, ())] * 4
 SIZES = ParallelSizes(tensor=2)
+SHARDS = ParallelSizes(fsdp=2)
 LIMIT_S = 60.0
 
 
@@ -50,10 +51,16 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             ray.shutdown()
 
 
-@pytest.mark.parametrize("backend", [TrainerBackend.FAKE, TrainerBackend.MEGATRON])
-def test_two_replicas_of_two_ranks_are_one_trainer(backend: TrainerBackend, storage: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "sizes"),
+    [(TrainerBackend.FAKE, SIZES), (TrainerBackend.MEGATRON, SIZES), (TrainerBackend.TORCH, SHARDS)],
+    ids=str,
+)
+def test_two_replicas_of_two_ranks_are_one_trainer(
+    backend: TrainerBackend, sizes: ParallelSizes, storage: Path
+) -> None:
     """Updates, weights and checkpoints; a lost rank; all in one story, since starting four ranks takes seconds."""
-    trainers = TrainerGroup(TWO_BY_TWO, TrainerSpec(backend, OPTIONS, SIZES), "model", "output")
+    trainers = TrainerGroup(TWO_BY_TWO, TrainerSpec(backend, OPTIONS, sizes), "model", "output")
     kind = Kind(backend.lower(), storage / "model")
     alone = kind.start()
     before = dict(alone.weights())
@@ -67,18 +74,18 @@ def test_two_replicas_of_two_ranks_are_one_trainer(backend: TrainerBackend, stor
         assert trained.update.policy_version == version
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
         assert vars(trained.sums) == pytest.approx(vars(expected.sums), rel=1e-3, abs=1e-6)
-        assert_same_weights(kind, before, expected.weights, published(trainers))
+        assert_same_weights(kind, before, expected.weights, published(trainers, version))
 
-    saved = published(trainers)
+    saved = published(trainers, 2)
     directory = f"checkpoint-{backend}"
     (storage / directory).mkdir()
     trainers.save(directory)
     trainers.sleep()
     trainers.wake()
     trainers.train(BATCHES[0])
-    assert any(not np.array_equal(saved[name], values) for name, values in published(trainers).items())
+    assert any(not np.array_equal(saved[name], values) for name, values in published(trainers, 3).items())
     trainers.load(directory)
-    restored = published(trainers)
+    restored = published(trainers, 2)
     assert all(np.array_equal(saved[name], restored[name]) for name in saved), "bit by bit"
 
     ray.kill(trainers._actors[1])
@@ -87,15 +94,15 @@ def test_two_replicas_of_two_ranks_are_one_trainer(backend: TrainerBackend, stor
     trainers.stop()
 
 
-def published(trainers: TrainerGroup) -> dict[str, Any]:
+def published(trainers: TrainerGroup, version: int) -> dict[str, Any]:
     """What engines would be given."""
-    return fetched(trainers.weights(0))
+    return fetched(trainers.stored_weights(version))
 
 
-def fetched(weights: PublishedWeights) -> dict[str, Any]:
+def fetched(weights: StoredWeights) -> dict[str, Any]:
     """All of it, as an engine sees it; its checksum is the one that was published."""
     buckets = [ray.get(reference) for reference in weights.buckets]
-    assert combined_checksum(map(checksum, buckets)) == weights.checksum
+    assert combined_checksum(map(checksums, buckets)) == weights.checksum
     together = {name: values for bucket in buckets for name, values in bucket.items()}
     assert len(together) == sum(map(len, buckets)), "no parameter comes twice"
     return together
@@ -129,7 +136,7 @@ def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
         assert trained.gradient_difference < 1e-4
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
         assert vars(trained.sums) == pytest.approx(vars(expected.sums), rel=1e-3, abs=1e-6)
-    assert_same_weights(kind, before, dict(alone.weights()), published(trainers))
+    assert_same_weights(kind, before, dict(alone.weights()), published(trainers, 2))
     unverified = trainers.train(BATCHES[0])
     assert unverified.gradient_difference is None
 
@@ -146,9 +153,9 @@ def test_published_weights_come_in_buckets_and_outlive_the_trainers(storage: Pat
     """Two tensor-parallel ranks gather them; an engine that joins later still gets them."""
     spec = TrainerSpec(TrainerBackend.MEGATRON, OPTIONS, SIZES)
     trainers = TrainerGroup(TWO_BY_TWO[:2], spec, "model", "output")
-    weights = trainers.weights(3, max_bucket_bytes=200_000)  # Too large to be sent along with an answer.
+    weights = trainers.stored_weights(0, max_bucket_bytes=200_000)  # Too large to be sent along with an answer.
     trainers.stop()
-    assert weights.policy_version == 3
+    assert weights.policy_version == 0
     assert len(weights.buckets) > 3
     expected = dict(Kind("torch", storage / "model").start().weights())
     actual = fetched(weights)

@@ -113,7 +113,7 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
     result = trainers.finish(update, timeout_s=LIMIT_S)
     expected = step(alone, [BATCHES[1]] * (MANY + 1))
     assert result.update.policy_version == 2
-    assert_same_weights(kind, before, expected.weights, published(trainers))
+    assert_same_weights(kind, before, expected.weights, published(trainers, 2))
 
     ray.kill(trainers._actors[0])
     while generation_of(events) == 0:  # The old world's other ranks were ended by the restart.

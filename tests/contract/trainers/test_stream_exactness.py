@@ -55,6 +55,14 @@ def test_torch(num_replicas: int, double: bool, model: Path, expected: Trained) 
 
 
 @PRECISIONS
+@pytest.mark.parametrize("num_replicas", [1, 2], ids=["FSDP2", "FSDP2 DP2"])
+def test_torch_with_shards(num_replicas: int, double: bool, model: Path, expected: Trained) -> None:
+    steps = streamed(num_replicas, seed=3)
+    ranks = kept_ranks(2 * num_replicas).run(train_torch, model, steps, double, ParallelSizes(fsdp=2))
+    assert_exact(whole(ranks[::2]), expected, double=double)
+
+
+@PRECISIONS
 @pytest.mark.parametrize(
     ("num_replicas", "sizes"),
     [(1, ParallelSizes(tensor=2)), (2, ParallelSizes()), (2, ParallelSizes(tensor=2)), (4, ParallelSizes())],

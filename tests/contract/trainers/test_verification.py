@@ -96,13 +96,9 @@ def test_a_gradient_that_is_not_finite_differs_infinitely(model: Path) -> None:
 
 def compared(world: World, kind: Kind, given: list[list[Sample]], sizes: ParallelSizes | None) -> tuple[float, Weights]:
     """Each replica accumulates its part of what was given, and passes once over its part of the whole."""
-    if sizes is None:
-        trainer, replica, size = kind.start(world=world), world.rank, world.size
-    else:
-        from longshore_runtime.backends.megatron.trainer import MegatronTrainer
-
-        trainer = MegatronTrainer(kind.model, OPTIONS, world, sizes)
-        replica, size = sizes.replica(world.rank), world.size // sizes.ranks_per_replica
+    sizes = sizes or ParallelSizes()
+    trainer = kind.start(world=world, sizes=sizes)
+    replica, size = sizes.replica(world.rank), world.size // sizes.ranks_per_replica
     trainer.accumulate(given[replica])
     difference = trainer.compare(SAMPLES[replica::size], DENOMINATOR)
     trainer.update(DENOMINATOR)
@@ -117,10 +113,12 @@ def test_replicas_are_compared_together(kind: Kind, mistake: Callable[[Sequence[
 
 
 @pytest.mark.parametrize(
-    "sizes", [ParallelSizes(tensor=2), ParallelSizes(pipeline=2), ParallelSizes(context=2)], ids=str
+    "sizes",
+    [ParallelSizes(tensor=2), ParallelSizes(pipeline=2), ParallelSizes(context=2), ParallelSizes(fsdp=2)],
+    ids=str,
 )
 def test_ranks_that_share_a_replica_compare_their_parts(sizes: ParallelSizes, model: Path) -> None:
-    kind = Kind("megatron", model)
+    kind = Kind("torch" if sizes.fsdp > 1 else "megatron", model)
     found = kept_ranks(4).run(compared, kind, [SAMPLES[:3], SAMPLES[3:]], sizes)
     wrong = kept_ranks(4).run(compared, kind, [SAMPLES[:3], dropped(SAMPLES)[3:]], sizes)
     assert max(difference for difference, _ in found) < ROUNDING

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from benchmarks.local_operator import LocalOperator
 
+from longshore.api.runtime_status import PodLoad, RolloutLoad, RoundKind, RoundStatus, RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import Assignment, Overlay, PodLoad, RolloutLoad, RoundKind, RoundStatus, RuntimeStatus
+from longshore.api.status import Assignment, Overlay
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 

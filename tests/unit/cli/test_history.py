@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore_cli.watch.history import History, Line, Notice, StepDone, advance, begin
 from longshore_cli.watch.model import job_view
 from tests.unit.cli.samples import at_step, rljob

@@ -18,7 +18,7 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
 def test_what_is_not_well_is_a_problem() -> None:
     view = job_view(rljob(conditions=(
         condition("Scheduled", "False", "Unschedulable"), condition("Ready", "False"), condition("Complete", "False"),
-        condition("Failed", "False"), condition("RepurposeUnavailable", "True"),
+        condition("Failed", "False"), condition("Repurposed", "True"), condition("RepurposeUnavailable", "True"),
     )))  # fmt: skip
     assert [item.type for item in problems(view)] == ["Scheduled", "Ready", "RepurposeUnavailable"]
 

@@ -8,7 +8,8 @@ from typing import Any
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore.api.status import RLJobStatus, RuntimeStatus
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import RLJobStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
     Apply,

@@ -5,11 +5,8 @@ from typing import Any
 import pytest
 
 from longshore.api.contract import ExitCode
-from longshore.api.status import (
-    Overlay,
-    PlannerStatus,
+from longshore.api.runtime_status import (
     PodLoad,
-    RLJobStatus,
     RolloutLoad,
     RolloutTimes,
     RoundKind,
@@ -17,6 +14,7 @@ from longshore.api.status import (
     RoundSummary,
     RuntimeStatus,
 )
+from longshore.api.status import Overlay, PlannerStatus, RLJobStatus
 from longshore_operator.plan import Event, LabelPod
 from tests.unit.operator.model import Cluster
 
@@ -78,7 +76,7 @@ class TestRepurposing:
         assert assignment.overlay == Overlay(round=1, attempt=1, trainer_pods=[2, 3])
         assert assignment.reason == "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
         event = cluster.events[-1]
-        assert (event.type, event.reason, event.message) == ("Normal", "Repurpose", assignment.reason)
+        assert (event.type, event.reason, event.message) == ("Normal", "Repurposing", assignment.reason)
 
     def test_the_same_telemetry_again_and_later_milestones_of_the_round_give_nothing(self) -> None:
         cluster = job(STREAMED)
@@ -87,7 +85,7 @@ class TestRepurposing:
         cluster.tell(at_milestone())
         cluster.tell(at_milestone(fraction=0.45, load=load(10)))
         assert cluster.status.assignment == before
-        assert reasons(cluster) == ["Repurpose"]
+        assert reasons(cluster) == ["Repurposing"]
 
     def test_the_next_round_is_decided_anew_and_late_telemetry_of_the_one_before_gives_nothing(self) -> None:
         cluster = job(STREAMED)
@@ -186,13 +184,13 @@ class TestRegrouping:
         times = RolloutTimes(switch_s=switch_s, preemption_s=0.0, round_s=kinds)
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
         cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
-        assert (reasons(cluster) == ["Regroup"]) is regroups
+        assert (reasons(cluster) == ["Regrouping"]) is regroups
 
     def test_a_profile_that_lacks_a_size_is_of_no_use(self) -> None:
         times = RolloutTimes(switch_s=1_000.0, preemption_s=0.0, round_s={RoundKind.SHORT: {2: 60.0}})
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
         cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
-        assert reasons(cluster) == ["Regroup"]
+        assert reasons(cluster) == ["Regrouping"]
 
     def test_a_rise_in_preemptions_doubles_the_engines_of_its_kind_of_round(self) -> None:
         cluster = job(ADAPTIVE)
@@ -203,7 +201,7 @@ class TestRegrouping:
         assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
         assert assignment.reason == "tensor-parallel size 1 to 2: 90 preemptions in a Short round, usually 30"
         event = cluster.events[-1]
-        assert (event.type, event.reason, event.message) == ("Normal", "Regroup", assignment.reason)
+        assert (event.type, event.reason, event.message) == ("Normal", "Regrouping", assignment.reason)
 
     def test_four_quiet_rounds_halve_them_and_the_default_needs_no_entry_of_its_own(self) -> None:
         cluster = job(ADAPTIVE)
@@ -267,7 +265,7 @@ class TestRegrouping:
         assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
         assert assignment.overlay is not None and assignment.overlay.round == 4
         assert assignment.reason.startswith("tensor-parallel size 1 to 2") and "; 4 of 8 GPUs" in assignment.reason
-        assert reasons(cluster) == ["Regroup", "Repurpose"]
+        assert reasons(cluster) == ["Regrouping", "Repurposing"]
 
     def test_a_regroup_does_not_carry_an_overlay_whose_round_is_over(self) -> None:
         cluster = job({**STREAMED, **ADAPTIVE})
@@ -356,7 +354,7 @@ class TestRejection:
         for _ in range(2):
             cluster.tell(refused)
         assert cluster.status.assignment.epoch == 2
-        assert reasons(cluster) == ["Repurpose", "AssignmentRejected"]
+        assert reasons(cluster) == ["Repurposing", "AssignmentRejected"]
         event = cluster.events[-1]
         assert event.type == "Warning"
         assert event.message == "assignment 2 was not carried out: round 1 has its batch already"
@@ -373,7 +371,7 @@ class TestRejection:
         cluster.tell(at_milestone(1))
         cluster.tell(at_milestone(2))
         cluster.tell(at_milestone(2, rejected_epoch=2, rejected_reason="too late"))
-        assert reasons(cluster) == ["Repurpose", "Repurpose"]
+        assert reasons(cluster) == ["Repurposing", "Repurposing"]
 
 
 class TestAcknowledgement:
@@ -403,7 +401,8 @@ class TestAcknowledgement:
         cluster.status = cluster.status.model_copy(update={"runtime": told})
         labels = {"longshore.dev/role": "trainer", "longshore.dev/tp-size": "1"}
         uid = cluster.pods["demo-worker-3"].uid
-        assert cluster.plan().actions == (LabelPod("demo-worker-3", uid, labels),)
+        labelled = [action for action in cluster.plan().actions if isinstance(action, LabelPod)]
+        assert labelled == [LabelPod("demo-worker-3", uid, labels)]
 
     def test_what_an_earlier_attempt_acknowledged_labels_nothing(self) -> None:
         cluster = job(STREAMED)
@@ -426,6 +425,82 @@ class TestAcknowledgement:
         cluster = job(STREAMED)
         cluster.tell(RuntimeStatus(attempt=1))
         assert self.roles(cluster) == [("rollout", "1")] * 4
+
+
+class TestRepurposed:
+    """The condition, and the event that comes with it."""
+
+    ACKNOWLEDGED = at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1)
+    WHY = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
+
+    def overlaid(self) -> Cluster:
+        """A job whose coordinator has carried out an overlay."""
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone())
+        cluster.tell(self.ACKNOWLEDGED)
+        return cluster
+
+    def shown(self, cluster: Cluster) -> tuple[str, str, str] | None:
+        known = any(condition.type == "Repurposed" for condition in cluster.status.conditions)
+        return cluster.condition("Repurposed") if known else None
+
+    def test_what_was_asked_for_and_not_acknowledged_shows_nothing(self) -> None:
+        cluster = job(STREAMED)
+        assert self.shown(cluster) is None
+        cluster.tell(at_milestone())
+        assert self.shown(cluster) is None
+        cluster.tell(at_milestone(rejected_epoch=2, rejected_reason="too late"))
+        assert self.shown(cluster) is None
+
+    def test_an_acknowledged_overlay_shows_why_until_its_round_is_over(self) -> None:
+        cluster = self.overlaid()
+        assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
+        cluster.tell(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
+        message = "the overlay is over: it holds for the rest of one round of one attempt"
+        assert self.shown(cluster) == ("False", "OverlayEnded", message)
+
+    def test_one_event_tells_of_every_acknowledgement(self) -> None:
+        cluster = self.overlaid()
+        event = cluster.events[-1]
+        assert (event.type, event.reason, event.message) == ("Normal", "Repurposed", self.WHY)
+        cluster.tell(self.ACKNOWLEDGED)
+        assert reasons(cluster) == ["Repurposing", "Repurposed"]
+        cluster.tell(at_milestone(2, applied_epoch=2, tp_size=1))
+        cluster.tell(at_milestone(2, applied_epoch=3, trainer_pods=[2, 3], tp_size=1))
+        assert reasons(cluster) == ["Repurposing", "Repurposed"] * 2
+        assert len({event.key for event in cluster.events if event.reason == "Repurposed"}) == 2
+
+    def test_a_later_assignment_does_not_change_why(self) -> None:
+        cluster = self.overlaid()
+        later = cluster.status.assignment.model_copy(update={"epoch": 3, "reason": "something else"})
+        cluster.status = cluster.status.model_copy(update={"assignment": later})
+        cluster.settle()
+        assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
+
+    def test_an_operator_that_never_saw_the_assignment_acknowledged_names_the_pods(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(applied_epoch=9, trainer_pods=[3, 2], tp_size=1))
+        assert self.shown(cluster) == (
+            "True",
+            "Acknowledged",
+            "in training for the rest of the round: worker pods 2, 3",
+        )
+
+    def test_an_overlay_ends_with_its_attempt(self) -> None:
+        cluster = self.overlaid()
+        cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        cluster.settle()
+        assert cluster.condition("Repurposed")[:2] == ("False", "OverlayEnded")
+
+    def test_an_overlay_ends_when_the_job_is_suspended_and_a_finished_job_shows_none(self) -> None:
+        cluster = self.overlaid()
+        cluster.spec = cluster.spec | {"suspend": True}
+        cluster.settle()
+        assert cluster.condition("Repurposed")[:2] == ("False", "OverlayEnded")
+        cluster = self.overlaid()
+        cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
+        cluster.settle()
+        assert self.shown(cluster) is None
 
 
 class TestConditions:

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from longshore.api.status import RLJobStatus, RuntimeStatus
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import RLJobStatus
 from longshore_operator.execute import event_manifest, status_fields
 from longshore_operator.plan import Event
 

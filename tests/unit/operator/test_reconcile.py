@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import Phase, RLJobStatus, RuntimeStatus
+from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.lifecycle import backoff
 from longshore_operator.observed import ClaimView, Observed, PodView
 from longshore_operator.plan import Apply, CreateOnce, CreatePod, DeletePod, Event, OperatorConfig
@@ -34,8 +35,8 @@ class TestStart:
         plan = cluster.step()
         kinds = [action.key[0] for action in plan.actions if isinstance(action, Apply | CreateOnce)]
         assert sorted(kinds) == [
-            "ConfigMap", "NetworkPolicy", "NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "Secret",
-            "Service", "ServiceAccount",
+            "ConfigMap", "NetworkPolicy", "NetworkPolicy", "NetworkPolicy", "PersistentVolumeClaim", "Role",
+            "RoleBinding", "Secret", "Service", "ServiceAccount",
         ]  # fmt: skip
         assert cluster.names() == ["demo-coordinator"]
         assert cluster.status.attempt == 1

@@ -9,13 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.status import (
-    FINISHED_PHASES,
-    Phase,
-    RLJobStatus,
-    RoundKind,
-    RuntimeStatus,
-)
+from longshore.api.runtime_status import RoundKind, RuntimeStatus
+from longshore.api.status import FINISHED_PHASES, ConditionStatus, Phase, RLJobStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.reconcile import reconcile
@@ -319,6 +314,13 @@ class AnyTelemetry(RuleBasedStateMachine):
         for pod in self.cluster.workers():
             if pod.attempt == attempt and not pod.deleting:
                 assert pod.role == ("trainer" if pod.index in runtime.trainer_pods else "rollout")
+
+    @invariant()
+    def the_condition_says_whether_pods_of_this_attempt_train(self) -> None:
+        status = self.cluster.status
+        shown = [c.type for c in status.conditions if c.status is ConditionStatus.TRUE]
+        told = status.runtime is not None and status.runtime.attempt == status.attempt
+        assert ("Repurposed" in shown) == (told and bool(status.runtime and status.runtime.trainer_pods))
 
 
 TestAnyTelemetry = AnyTelemetry.TestCase

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from longshore.api.contract import ExitCode
-from longshore.api.status import Phase, RewardLoad, RuntimeStatus
+from longshore.api.runtime_status import RewardLoad, RuntimeStatus
+from longshore.api.status import Phase
 from longshore.policy.reward_pods import CALM_S, GROW_PAUSE_S
 from tests.unit.operator.model import Cluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from longshore.api.rollout import Admission, Engine, Rollout, Strategy
 from longshore.api.rollout import TailBatching as TailBatchingKnobs
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import AdmissionRules, BatchShape, RoundPolicy

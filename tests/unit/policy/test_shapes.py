@@ -34,9 +34,9 @@ def spec(trainer: dict[str, Any], **more: Any) -> Any:
     return RLJob.model_validate({"metadata": {"name": "demo"}, "spec": fields | more}).spec
 
 
-def test_every_replica_lies_in_one_pod() -> None:
-    halves = spec({"backend": "Megatron", "tensorParallelSize": 2})
-    assert replica_pods(halves) == tuple(frozenset({pod}) for pod in (0, 0, 1, 1, 2, 2))
+@pytest.mark.parametrize("trainer", [{"backend": "Megatron", "tensorParallelSize": 2}, {"fsdpSize": 2}])
+def test_every_replica_lies_in_one_pod(trainer: dict[str, Any]) -> None:
+    assert replica_pods(spec(trainer)) == tuple(frozenset({pod}) for pod in (0, 0, 1, 1, 2, 2))
 
 
 def test_a_given_number_of_replicas_is_spread_over_the_pods() -> None:

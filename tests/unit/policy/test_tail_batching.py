@@ -3,7 +3,7 @@
 import pytest
 
 from longshore.api.rollout import TailBatching as Knobs
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import Acceptance, ResponseFinished, ResponseId
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape

@@ -5,7 +5,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from longshore.api.status import Assignment, RolloutLoad
+from longshore.api.runtime_status import RolloutLoad
+from longshore.api.status import Assignment
 from longshore_runtime.rollout.round_runner import Progress
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from longshore.api.status import Assignment, Baseline, Overlay, RoundKind
+from longshore.api.runtime_status import RoundKind
+from longshore.api.status import Assignment, Baseline, Overlay
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from tests.unit.runtime.elastic_parts import Known, Report

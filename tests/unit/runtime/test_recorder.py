@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from longshore.api.status import RewardLoad, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import RewardLoad, RewardSurroundings, RolloutLoad, RoundKind, RuntimeStatus
 from longshore.policy.reward_pods import RewardPressure
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import RunState
 from longshore_runtime.telemetry.journal import Journal
@@ -50,6 +51,12 @@ def test_how_rewards_keep_up_is_reported_where_it_moves(recorder: Recorder, repo
         RewardLoad(queue_length=21, oldest_wait_s=6.0, workers=4, busy=4),
     ]
     assert {report.attempt for report in reports} == {1}
+
+
+def test_what_a_reward_worker_found_is_reported_once(recorder: Recorder, reports: Reports) -> None:
+    for _ in range(3):
+        recorder.reward_worker(Surroundings(gpu_sharing="TimeSlicing: no GPU"))
+    assert [report.reward_workers for report in reports] == [RewardSurroundings(gpu_sharing=["TimeSlicing: no GPU"])]
 
 
 def test_it_stays_in_the_reports_that_follow(recorder: Recorder, reports: Reports) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore.api.status import Assignment, Overlay, RolloutLoad, RoundKind
+from longshore.api.runtime_status import RolloutLoad, RoundKind
+from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
 from longshore_runtime.errors import TrainerLost

@@ -2,8 +2,10 @@
 
 import os
 import queue
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,16 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
+from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rollout import reward_workers
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.sandbox.cases import Ran
+from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.worker import Worker as SandboxWorker
+from longshore_runtime.sandbox.worker import default_python
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
 from tests.e2e.reward_inputs import write_judge
 
@@ -63,6 +71,7 @@ class FragileScorer:
     """Scores when the pipe lets it, and breaks where there is such a file."""
 
     directory: Path
+    report: None = None
 
     def prepare(self) -> None:
         """Nothing."""
@@ -70,11 +79,31 @@ class FragileScorer:
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         if (self.directory / "pipe").exists():
             (self.directory / "pipe").read_text()
+        hangs = self.directory / "hangs"
+        if hangs.exists():
+            hangs.unlink()
+            threading.Event().wait()
         broken = self.directory / "broken"
         if broken.exists():
             broken.unlink()
             return [WorkerBroken(f"reward gate: {item.sample}: the judge's GPU failed") for item in items]
         return [ScoreResult(1.0, 0.0) for _ in items]
+
+
+@dataclass(frozen=True)
+class Dying(ScorerFactory):
+    """Workers whose sandboxes are killed under every program but the trial."""
+
+    def create(self) -> Mapping[str, Any]:
+        run = SandboxWorker.run
+
+        def killed(worker: SandboxWorker, source: bytes, *arguments: Any, **options: Any) -> Ran:
+            if source != b"pass":
+                os.kill(worker.pid, signal.SIGKILL)
+            return run(worker, source, *arguments, **options)
+
+        SandboxWorker.run = killed  # type: ignore[method-assign]  # In a worker process of its own.
+        return super().create()
 
 
 class Characters:
@@ -396,6 +425,17 @@ def test_a_worker_whose_gpu_failed_is_replaced_and_its_responses_are_scored_agai
     assert fragile.pool.stats.num_faults == 2
 
 
+def test_a_worker_that_hangs_is_replaced_and_its_responses_are_scored_again(
+    one_pod: Pods, fragile: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_workers, "_OVERTIME", 0.0)
+    monkeypatch.setattr(reward_workers, "_GRACE_S", 1.0)
+    (tmp_path / "hangs").touch()
+    fragile.serve(0, 1)
+    assert [group.error for group in fragile.until_scored(2)] == [None, None]
+    assert fragile.pool.stats.num_faults == 2
+
+
 @pytest.mark.parametrize("fragile", [2], indirect=True)
 def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: Driver) -> None:
     fragile.serve(0)
@@ -407,6 +447,23 @@ def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: D
 def test_three_workers_in_a_row_that_do_not_start_end_the_job(one_pod: Pods, fragile: Driver) -> None:
     with pytest.raises(UserError, match="the MPS server is not ready"):
         fragile.until_workers(1)
+
+
+def test_a_sandbox_that_dies_is_a_fault_and_past_the_limit_fails_the_job_with_the_reason(one_pod: Pods) -> None:
+    function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock, found = Hands(), list[Surroundings]()
+    lane = Lane((function,), [placement(0, component=Component.REWARD)])
+    pool = RewardPool([lane], Dying((), "output"), Characters(), events, clock, on_worker=found.append)
+    driver = Driver(pool, events, clock, [])
+    pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
+    driver.serve(0)
+    (group,) = driver.until_scored(1)
+    pool.stop()
+    assert group.is_fatal
+    assert "the sandbox died 3 times on one program (2 times)" in str(group.error)
+    assert pool.stats.num_faults == 2
+    assert [one.sandbox and one.sandbox.available for one in found] == [detect(default_python()).available] * 2
 
 
 def test_pulses_do_not_pile_up() -> None:

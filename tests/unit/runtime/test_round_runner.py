@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import (
     EngineJoined,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import Admission, Engine, Strategy
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Final
 
 from longshore.api.rollout import Engine, OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import GpuPool, SimJob

@@ -15,7 +15,7 @@ from statistics import NormalDist, fmean
 from typing import Final
 
 from longshore.api.rollout import Engine, Rollout, Strategy, TailBatching
-from longshore.api.status import RoundKind
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId

@@ -12,27 +12,31 @@ class ParallelSizes:
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    fsdp: int = 1
+    """Torch: ranks that have a shard of every tensor each; the others are Megatron's."""
 
     @property
     def ranks_per_replica(self) -> int:
         """Processes, each with a GPU, that hold one copy of the model."""
-        return self.tensor * self.pipeline * self.context
+        return self.tensor * self.pipeline * self.context * self.fsdp
 
     def replica(self, rank: int) -> int:
         """Number of the data-parallel replica that a rank of the world belongs to."""
         return rank // self.ranks_per_replica
 
     def is_first_of_replica(self, rank: int) -> bool:
-        """Whether this rank speaks for its replica: it alone has all weights in `MegatronTrainer.weights`."""
+        """Whether this rank speaks for its replica: it alone has all weights in `Trainer.weights`."""
         return rank % self.ranks_per_replica == 0
 
     def check_world(self, size: int) -> None:
         """Raise ValueError unless replicas fill a world of `size` ranks."""
         if size % self.ranks_per_replica:
-            raise ValueError(
-                f"trainer.tensorParallelSize * trainer.pipelineParallelSize * trainer.contextParallelSize is "
-                f"{self.ranks_per_replica}, which does not divide the trainer's {size} GPUs"
+            fields = (
+                "trainer.fsdpSize"
+                if self.fsdp > 1
+                else "trainer.tensorParallelSize * trainer.pipelineParallelSize * trainer.contextParallelSize"
             )
+            raise ValueError(f"{fields} is {self.ranks_per_replica}, which does not divide the trainer's {size} GPUs")
 
     def check_model(self, model: Architecture) -> None:
         """Raise ValueError, naming the field, when the model does not split so."""

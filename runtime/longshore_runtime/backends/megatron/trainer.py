@@ -25,7 +25,7 @@ from longshore_runtime.backends.megatron.model import ShardedModel, data_paralle
 from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAdamW
 from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
 from longshore_runtime.backends.megatron.sizes import ParallelSizes
-from longshore_runtime.backends.megatron.weights import gather, shards
+from longshore_runtime.backends.megatron.weights import gather, gather_everywhere, shards
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.world import World
@@ -117,10 +117,19 @@ class MegatronTrainer:
         self._policy_version = version
         return UpdateReport(norm, learning_rate, version)
 
+    @property
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+        return self._policy_version
+
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Current weights by Hugging Face name (tied ones once), gathered one by one on the replica's first rank."""
         for name, tensor in self.named_weights():
             yield name, tensor.float().numpy()
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Likewise on the device, gathered one by one on every rank of the replica."""
+        return gather_everywhere(self._model.architecture, self._shard_of_weight, self._device)
 
     def save(self, directory: Path) -> None:
         """Weights and tokenizer (Hugging Face format), moments by the same names, policy version and random state.
@@ -178,8 +187,7 @@ class MegatronTrainer:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """What `weights` yields, in the precision of the trainer; a sleeping rank needs memory for one at a time."""
-        parameters = dict(self._model.named_parameters())
-        return self._gathered(lambda name: self._weights.shard(parameters[name]))
+        return self._gathered(self._shard_of_weight)
 
     def reduced_gradients(self, denominator: float) -> dict[str, Tensor]:
         """Take the place of `update` up to the step: the gradients by Hugging Face name, as `weights` yields them."""
@@ -235,6 +243,9 @@ class MegatronTrainer:
         for name, shard in shards(model.architecture, files.read):
             parameters.pop(name).copy_(shard)
         assert not parameters, f"without a mapping: {sorted(parameters)}"
+
+    def _shard_of_weight(self, name: str) -> Tensor:
+        return self._weights.shard(self._model.get_parameter(name))
 
     def _gathered_moment(self, moment: str) -> Iterator[tuple[str, Tensor]]:
         parameters = dict(self._model.named_parameters())

@@ -29,17 +29,30 @@ def gather(
     All ranks of a replica iterate to the end together; the first alone gets anything, since a copy per rank might not
     fit the host. `device` is that of the parts.
     """
-    stage, num_stages = _stage()
+    stage, _ = _stage()
     first = parallel_state.get_tensor_model_parallel_rank() + parallel_state.get_context_parallel_rank() == 0
+    for entry, owner, tensors in _by_stage(architecture, shard):
+        received = _to_first_stage(tensors, owner, device) if first else []
+        if first and stage == 0:
+            for name, tensor in zip(entry.hf, received, strict=True):
+                yield name, tensor.to("cpu", copy=True)
+
+
+def gather_everywhere(
+    architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """Likewise on `device`, for every rank of the replica."""
+    for entry, owner, tensors in _by_stage(architecture, shard):
+        yield from zip(entry.hf, _to_all_stages(tensors, owner, device), strict=True)
+
+
+def _by_stage(architecture: Architecture, shard: Callable[[str], Tensor]) -> Iterator[tuple[Entry, int, list[Tensor]]]:
+    """Every entry, the stage that owns it, and its whole tensors on the ranks of that stage."""
+    stage, num_stages = _stage()
     for owner in range(num_stages):
         for entry in stage_entries(architecture, owner, num_stages):
-            if entry.duplicate:
-                continue
-            tensors = _whole(entry, shard(entry.megatron)) if stage == owner else []
-            received = _to_first_stage(tensors, owner, device) if first else []
-            if first and stage == 0:
-                for name, tensor in zip(entry.hf, received, strict=True):
-                    yield name, tensor.to("cpu", copy=True)
+            if not entry.duplicate:
+                yield entry, owner, _whole(entry, shard(entry.megatron)) if stage == owner else []
 
 
 def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
@@ -67,6 +80,22 @@ def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> 
     for tensor in received:
         dist.recv(tensor, source, group=group)
     return received
+
+
+def _to_all_stages(tensors: list[Tensor], owner: int, device: torch.device) -> list[Tensor]:
+    """What the owner has."""
+    stage, num_stages = _stage()
+    if num_stages == 1:
+        return tensors
+    group = parallel_state.get_pipeline_model_parallel_group()
+    source = dist.get_global_rank(group, owner)
+    described: list[Any] = [[(tensor.shape, tensor.dtype) for tensor in tensors]]
+    dist.broadcast_object_list(described, source, group=group)
+    if stage != owner:
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in described[0]]
+    for tensor in tensors:
+        dist.broadcast(tensor, source, group=group)
+    return tensors
 
 
 def _stage() -> tuple[int, int]:

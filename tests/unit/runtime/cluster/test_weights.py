@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore_runtime.types import Weights
-from longshore_runtime.weights import Receipt, buckets, checksum, combined_checksum
+from longshore_runtime.weights.buckets import Receipt, buckets, checksums, combined_checksum
 
 WEIGHTS: Weights = {"a": np.array([[1.0, 2.0]], dtype=np.float32), "b": np.array([3.0], dtype=np.float32)}
 SIZES = st.lists(st.integers(0, 40), max_size=20)
@@ -53,12 +53,12 @@ def test_parameters_are_asked_for_when_their_bucket_is() -> None:
 
 
 def test_the_order_of_the_parameters_does_not_matter() -> None:
-    assert checksum(WEIGHTS) == checksum({name: WEIGHTS[name] for name in ["b", "a"]})
+    assert checksums(WEIGHTS) == checksums({name: WEIGHTS[name] for name in ["b", "a"]})
 
 
 def test_the_memory_layout_does_not_matter() -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert checksum({"a": values}) == checksum({"a": np.asfortranarray(values)})
+    assert checksums({"a": values}) == checksums({"a": np.asfortranarray(values)})
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,32 @@ def test_the_memory_layout_does_not_matter() -> None:
     ids=["value", "shape", "names", "missing"],
 )
 def test_any_difference_shows(other: Weights) -> None:
-    assert checksum(other) != checksum(WEIGHTS)
+    assert checksums(other) != checksums(WEIGHTS)
 
 
-def test_the_combined_checksum_tells_the_order_and_the_number_of_the_buckets() -> None:
-    sums = {combined_checksum(parts) for parts in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "b"], [])}
-    assert len(sums) == 5
+def test_the_combined_checksum_tells_the_parameters_and_not_how_they_came() -> None:
+    one, other = ({"a": "1"}, {"b": "2"})
+    assert combined_checksum([one, other]) == combined_checksum([other, one]) == combined_checksum([one | other])
+    others = [[one], [{"a": "2"}, {"b": "1"}], [{"a": "2"}, other], []]
+    assert len({combined_checksum(parts) for parts in [[one, other], *others]}) == 5
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.data())
+def test_one_other_value_shows_and_so_do_two_that_changed_places(values: list[float], data: st.DataObject) -> None:
+    before = np.array(values, dtype=np.float32)
+    place = data.draw(st.integers(0, len(values) - 1))
+    other, swapped = before.copy(), before.copy()
+    other.view(np.uint32)[place] ^= np.uint32(1 << data.draw(st.integers(0, 31)))
+    swapped[[0, place]] = swapped[[place, 0]]
+    assert checksums({"a": other}) != checksums({"a": before})
+    assert (checksums({"a": swapped}) == checksums({"a": before})) == (swapped.tobytes() == before.tobytes())
 
 
 def test_a_receipt_tells_what_trainer_and_engine_compare() -> None:
     receipt = Receipt(expected=["a", "b"])
-    receipt.take({"a": WEIGHTS["a"]})
-    receipt.take({"b": WEIGHTS["b"]})
-    assert receipt.complete() == combined_checksum([checksum({name: WEIGHTS[name]}) for name in ["a", "b"]])
+    receipt.take(checksums({"a": WEIGHTS["a"]}))
+    receipt.take(checksums({"b": WEIGHTS["b"]}))
+    assert receipt.complete() == combined_checksum([checksums(WEIGHTS)])
 
 
 def test_missing_unknown_and_repeated_parameters_are_refused() -> None:
@@ -93,7 +106,7 @@ def test_missing_unknown_and_repeated_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="have 1 unknown parameters, first 'b'"):
         taken(WEIGHTS, expected=["a"])
     with pytest.raises(ValueError, match="have 1 parameters twice, first 'a'"):
-        taken(WEIGHTS, expected=["a", "b"]).take({"a": WEIGHTS["a"]})
+        taken(WEIGHTS, expected=["a", "b"]).take(checksums({"a": WEIGHTS["a"]}))
 
 
 def test_an_optional_parameter_may_come_and_may_be_missing() -> None:
@@ -104,5 +117,5 @@ def test_an_optional_parameter_may_come_and_may_be_missing() -> None:
 def taken(bucket: Weights, expected: list[str], optional: tuple[str, ...] | list[str] = ()) -> Receipt:
     """A receipt for one bucket."""
     receipt = Receipt(expected, optional)
-    receipt.take(bucket)
+    receipt.take(checksums(bucket))
     return receipt

@@ -1,5 +1,6 @@
 """A pod that shares its GPUs by MPS ends when MPS fails; the control program only acts like NVIDIA's."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster import worker
 from longshore_runtime.cluster.ray_node import RayNode
+from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
 from tests.unit.runtime.judge.test_mps import CONTROL, Container
 
@@ -68,6 +70,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conta
     container.install_smi("0, 9.0, Default, Disabled")
     monkeypatch.setenv("PATH", container.environment["PATH"])
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    monkeypatch.setenv(GPU_SHARING_VARIABLE, "")
     handler = signal.getsignal(signal.SIGTERM)
     yield container
     signal.signal(signal.SIGTERM, handler)
@@ -95,3 +98,4 @@ def test_a_pod_whose_mps_works_serves_until_its_node_ends(
     container.install("nvidia-cuda-mps-control", control)
     assert worker.run_node(settings) == ExitCode.SUCCEEDED
     assert settings.termination_log.read_text() == "the coordinator is gone"
+    assert os.environ[GPU_SHARING_VARIABLE] == "MPS", "what judges tell the coordinator"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, Staircase, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
+from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import EngineStats
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 512), st.integers(32, 32_768), st.integers(256, 1 << 21))
@@ -28,7 +29,7 @@ class CountingClock:
 
 def ends_on(engine: FakeEngine, stairs: Staircase) -> list[Ended]:
     """What the engine tells while it runs the batch."""
-    engine.load_weights([], policy_version=0)
+    load_weights(engine, [], policy_version=0)
     engine.add(Synthetic(100, seed=0).requests(stairs.lengths, stairs.prompt_tokens))
     ends = []
     while engine.has_work():

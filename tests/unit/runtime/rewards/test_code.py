@@ -1,16 +1,19 @@
 """Programs are worth what their test cases say."""
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from longshore.api.reward import Code, RewardFunction, RewardKind, SandboxLayer
 from longshore_runtime.rewards.code import CodeScorer, cases_of, program_of
-from longshore_runtime.rewards.scoring import RewardSetupError, ScoreItem, ScoreResult
-from longshore_runtime.sandbox.cases import FunctionCase, StdioCase
+from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
+from longshore_runtime.sandbox.cases import FunctionCase, Ran, StdioCase
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport
+from longshore_runtime.sandbox.worker import Worker
 
 DOUBLES = [{"stdin": f"{number}\n", "stdout": f"{2 * number}\n"} for number in range(4)]
 CALLS = [{"entry": "double", "arguments": [number], "expected": 2 * number} for number in range(4)]
@@ -126,6 +129,30 @@ def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(mo
         match=r"^reward.functions\[tests\].code.requiredLayers: .* cannot have Landlock \(no such kernel\) here$",
     ):
         CodeScorer(function(required_layers=[SandboxLayer.LANDLOCK]))
+
+
+def test_a_sandbox_that_dies_is_a_fault_of_the_worker_and_never_a_reward(
+    strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "run", dying(Worker.run))
+    with pytest.raises(
+        WorkerBroken, match=r"^reward tests: data.jsonl, line 3: the sandbox died 3 times on one program$"
+    ):
+        scored(strict, "print(2 * int(input()))", DOUBLES)
+    with pytest.raises(RewardFault, match=r"^reward tests: the sandbox died 3 times"):
+        CodeScorer(function())
+    monkeypatch.undo()
+    assert scored(strict, "print(2 * int(input()))", DOUBLES).reward == 1.0
+
+
+def dying(run: Callable[..., Ran]) -> Callable[..., Ran]:
+    """`Worker.run` on an interpreter that something kills."""
+
+    def killed(worker: Worker, *arguments: Any, **options: Any) -> Ran:
+        os.kill(worker.pid, signal.SIGKILL)
+        return run(worker, *arguments, **options)
+
+    return killed
 
 
 def test_every_layer_that_the_machine_offers_is_used_also_if_none_is_required() -> None:

@@ -1,0 +1,117 @@
+"""Network policies of a job: every pod may reach what its part needs, and nothing else; plain data, from the spec."""
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from longshore.api import contract, names
+from longshore.api.names import Component
+from longshore.api.reward import Reward
+from longshore.api.rljob import RLJob
+from longshore_operator.identity import Identity
+from longshore_operator.plan import OperatorConfig
+
+Json = dict[str, Any]
+
+_NODE_LOCAL_DNS: Final = "169.254.20.10/32"
+"""Where NodeLocal DNSCache answers."""
+_DNS: Final[Json] = {
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        },
+        {"ipBlock": {"cidr": _NODE_LOCAL_DNS}},
+    ],
+    "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+}
+_ANYWHERE: Final[list[Json]] = [
+    # To some network plugins an address block holds no pods.
+    {"namespaceSelector": {}},
+    # Link-local addresses hold the metadata of cloud machines, with credentials.
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
+]
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
+    """Policies of all pods of a job.
+
+    Reward pods run code that models wrote: of the job, they meet the coordinator and the judges alone. That suffices,
+    since what they score comes from the coordinator, and Ray nodes that exchange nothing do not connect.
+    """
+    identity, reward = Identity.of(job), job.spec.reward
+    others = _all_but_rewards(identity)
+    coordinator, rewards = _part(identity, Component.COORDINATOR), _part(identity, Component.REWARD)
+    to_urls = _to_urls(reward)
+    to_api_server = {"ports": _tcp(*config.api_server_ports)}
+    policies = [
+        _policy(identity.metadata(f"{identity.name}-pods"), others, [{"from": [others]}], [{"to": [others]}, _DNS]),
+        _policy(
+            identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
+            coordinator,
+            [{"from": [rewards]}],
+            [{"to": [rewards]}, to_api_server, *(to_urls if reward.pods == 0 else ())],
+        ),
+    ]
+    if reward.most_pods:
+        judges, port = _part(identity, Component.JUDGE), _tcp(contract.JUDGE_PORT)
+        to_judges = [{"to": [judges], "ports": port}] if reward.judge_pods else []
+        policies.append(
+            _policy(
+                identity.metadata(f"{identity.name}-rewards", Component.REWARD),
+                rewards,
+                [{"from": [coordinator]}],
+                [{"to": [coordinator]}, *to_judges, _DNS, *to_urls],
+            )
+        )
+        if to_judges:
+            metadata = identity.metadata(f"{identity.name}-judges", Component.JUDGE)
+            policies.append(_policy(metadata, judges, [{"from": [rewards], "ports": port}], []))
+    return policies
+
+
+def url_ports(reward: Reward) -> list[int]:
+    """Ports of the services that reward functions ask, each once; without those of addresses that cannot be read, of
+    which whoever asks them tells."""
+    urls = [function.http.url for function in reward.functions if function.http is not None]
+    urls += [one.judge.url for one in reward.functions if one.judge is not None and one.judge.url is not None]
+    return sorted({port for url in urls if (port := _port(url))})
+
+
+def _port(url: str) -> int | None:
+    try:
+        parts = urlsplit(url)
+        return _DEFAULT_PORTS.get(parts.scheme) if parts.port is None else parts.port
+    except ValueError:
+        return None
+
+
+def _to_urls(reward: Reward) -> list[Json]:
+    """A policy cannot name hosts, so it names the ports only."""
+    ports = url_ports(reward)
+    return [{"to": _ANYWHERE, "ports": _tcp(*ports)}] if ports else []
+
+
+def _tcp(*ports: int) -> list[Json]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def _part(identity: Identity, component: Component) -> Json:
+    return {
+        "podSelector": {"matchLabels": {names.LABEL_JOB: identity.name, names.LABEL_COMPONENT: component.value}},
+    }
+
+
+def _all_but_rewards(identity: Identity) -> Json:
+    rewards = {"key": names.LABEL_COMPONENT, "operator": "NotIn", "values": [Component.REWARD.value]}
+    return {"podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}, "matchExpressions": [rewards]}}
+
+
+def _policy(metadata: Json, pods: Json, ingress: list[Json], egress: list[Json]) -> Json:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {**pods, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress},
+    }

@@ -1,0 +1,145 @@
+"""Replicas of several ranks, each of which has a shard of every tensor (torch's FSDP2).
+
+A layer is whole on a rank while it computes; its gradients are added up over the replica's ranks right after, so that
+each keeps its shard of the sum. Over replicas nothing is added up before the update.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from longshore_runtime.backends.accumulation import norm
+from longshore_runtime.backends.causal_lm import CausalLM, ResponseTokens
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.micro_batches import pack_share
+from longshore_runtime.backends.torch_replica import Replica
+from longshore_runtime.backends.torch_world import join
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import GradientSums, Sample
+
+_HOST = torch.device("cpu")
+
+
+def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:
+    """Meet the other ranks; raises ValueError unless replicas of these sizes fill the world."""
+    sizes.check_world(world.size)
+    join(world, device)
+    return Replica(world, device) if sizes.fsdp == 1 else ShardedReplica(world, device, sizes.fsdp)
+
+
+class ShardedReplica(Replica):
+    """`size` consecutive ranks of the world; all of them call each method together, but `own`, `spread` and `part`."""
+
+    def __init__(self, world: World, device: torch.device, size: int) -> None:
+        """All groups of ranks are formed here, so that some can wake while others sleep."""
+        super().__init__(world, device)
+        mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicas", "shards"))
+        self._mesh = mesh["shards"]
+        self._shards = mesh.get_group("shards")
+        self._same_shard = mesh.get_group("replicas")
+        self._size = size
+        self._rank = world.rank % size
+
+    @property
+    def number(self) -> int:
+        """Among the replicas of the world."""
+        return self._world.rank // self._size
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this rank speaks for its replica."""
+        return self._rank == 0
+
+    def load(self, directory: Path) -> CausalLM:
+        """Read whole models into the host's memory; a device gets no more than the shards."""
+        return ShardedCausalLM(directory, self._mesh, self._device)
+
+    def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
+        """As many on every rank, since passes are made together; the last ones may be empty."""
+        return pack_share(lengths, max_padded_tokens, self._rank, self._size)
+
+    def total(self, sums: GradientSums) -> GradientSums:
+        """Over the ranks of the replica."""
+        gathered = list[Any]([None]) * self._size
+        dist.all_gather_object(gathered, sums, group=self._shards)
+        return sum(gathered, GradientSums())
+
+    def add_up(self, values: Tensor) -> None:
+        """Over the ranks that have the same shard."""
+        dist.all_reduce(values, group=self._same_shard)
+
+    def norm(self, values: Tensor) -> float:
+        """Over all shards."""
+        squares = torch.tensor(norm(values), dtype=torch.float64, device=values.device).square()
+        dist.all_reduce(squares, group=self._shards)
+        return squares.sqrt().item()
+
+    @torch.no_grad()
+    def own(self, tensor: Tensor) -> Tensor:
+        """The shard."""
+        return cast(DTensor, tensor).to_local()
+
+    def spread(self, own: Tensor, like: Tensor) -> Tensor:
+        """See `Replica`; the memory is shared if it is the device's."""
+        parameter = cast(DTensor, like)
+        own = own.view_as(self.own(parameter))
+        return DTensor.from_local(
+            own, self._mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        )
+
+    @torch.no_grad()
+    def whole(self, tensor: Tensor) -> Tensor:
+        """On the device, also of a tensor that waits on the host."""
+        shard = self.own(tensor)
+        num_rows = self._rows_per_rank(tensor)
+        padded = torch.zeros(num_rows, *tensor.shape[1:], dtype=tensor.dtype, device=self._device)
+        padded[: len(shard)] = shard
+        gathered = padded.new_empty(self._size * num_rows, *tensor.shape[1:])
+        dist.all_gather_into_tensor(gathered, padded, group=self._shards)
+        return gathered[: len(tensor)]
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """With rows of `whole`."""
+        num_rows = self._rows_per_rank(like)
+        return self.spread(whole[self._rank * num_rows : (self._rank + 1) * num_rows], like)
+
+    def _rows_per_rank(self, tensor: Tensor) -> int:
+        """FSDP2 cuts along the first dimension; the last ranks may have fewer, or none."""
+        return -(-len(tensor) // self._size)
+
+
+class ShardedCausalLM(CausalLM):
+    """Layer by layer, and what is around them at once."""
+
+    caches_casts = False  # Copies of gathered weights would outlive these.
+
+    def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device) -> None:
+        """See `CausalLM`; every rank of the mesh reads the whole model."""
+        super().__init__(directory, _HOST)
+        names = getattr(self.module, "_no_split_modules", None) or ()
+        for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
+            fully_shard(layer, mesh=mesh)
+        root: Any = fully_shard(self, mesh=mesh)
+        self.device = device
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                # Gradients are sums, also over ranks.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        # Experts may be used on one rank only.
+        root.set_reduce_scatter_unused_params(True)
+
+    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> ResponseTokens:
+        """On all ranks together; none may go without a pass, but its samples may be none."""
+        tokens = super().response_tokens(samples, temperature)
+        if not torch.is_grad_enabled():
+            # Until a backward pass, and some models have none, FSDP keeps what is around the layers whole, and notes.
+            cast(FSDPModule, self).reset_iter_state()
+        return tokens

@@ -1,0 +1,67 @@
+"""Weights that are published: how they reach engines, and which engines have them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
+from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+
+PUBLISH_LIMIT_S: Final = 900.0
+"""An engine that has not loaded weights by then is taken for lost."""
+
+Failure = EngineDied | WeightsGone
+"""Why an engine does not have the weights: it is lost, or they cannot be had any more."""
+
+Outcome = tuple[EngineHandle, Failure | None]
+
+
+class PublishedWeights(Protocol):
+    """One version of the weights, on its way from a trainer to the engines."""
+
+    @property
+    def policy_version(self) -> int:
+        """Optimizer steps so far."""
+
+    def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
+        """Load them into these engines, which prove it by their checksum; returns when all have or have failed."""
+
+    def stored(self) -> "StoredWeights":
+        """Copies of them, for engines that come later; raises WeightsGone."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredWeights:
+    """Implements `PublishedWeights` with objects of Ray, which it ships between the pods."""
+
+    buckets: tuple[Any, ...]
+    """They do not pass through this process."""
+    checksum: str
+    """`weights.buckets.combined_checksum` of the buckets."""
+    policy_version: int
+
+    def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
+        """All at once."""
+        sent = [(engine, self.send(engine)) for engine in engines]
+        return [(engine, self.failure(reply)) for engine, reply in sent]
+
+    def stored(self) -> "StoredWeights":
+        """They are."""
+        return self
+
+    def send(self, engine: EngineHandle) -> Reply[str]:
+        """Have an engine load them; does not wait."""
+        return engine.publish(self.buckets, self.policy_version)
+
+    def failure(self, reply: Reply[str]) -> Failure | None:
+        """Wait for what `send` returned."""
+        return failure(self.checksum, reply)
+
+
+def failure(checksum: str, reply: Reply[str]) -> Failure | None:
+    """Wait until an engine has loaded weights; why it has not, or has loaded others than those of this checksum."""
+    try:
+        loaded = reply.get(PUBLISH_LIMIT_S)
+    except (EngineDied, WeightsGone) as failure:
+        return failure
+    return None if loaded == checksum else EngineDied("the engine received other weights than were published")

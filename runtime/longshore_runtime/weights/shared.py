@@ -1,0 +1,60 @@
+"""What tells an engine where a rank of the trainer wrote a bucket: it lies in memory that both processes see."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BufferHandle:
+    """What another process opens a shared buffer by."""
+
+    num_bytes: int
+    file: str = ""
+    """In the host's memory; "": on a GPU."""
+    cuda_ipc: bytes = b""
+    """On a GPU: what CUDA needs, in a form that only processes with GPUs read. One process may open it, once."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter lies in a buffer."""
+
+    name: str
+    dtype: str
+    """As torch calls it, without its prefix."""
+    shape: tuple[int, ...]
+    offset_bytes: int
+    num_bytes: int
+    checksum: str
+    """Of what was written (`buckets.parameter_checksum`)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One bucket, in a buffer of one rank."""
+
+    buffer: BufferHandle
+    slots: tuple[Slot, ...]
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Of every parameter, by its Hugging Face name."""
+        return {slot.name: slot.checksum for slot in self.slots}
+
+
+@dataclass(frozen=True)
+class SharedBucket:
+    """One bucket for the workers of an engine."""
+
+    parts: tuple[Part, ...]
+    """One for each, in their order, or one for all."""
+
+    def part(self, worker: int) -> Part:
+        """What a worker reads."""
+        return self.parts[worker % len(self.parts)]
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Of every parameter, by its Hugging Face name; equal for all parts."""
+        checksums = self.parts[0].checksums
+        assert all(part.checksums == checksums for part in self.parts), "ranks of the trainer hold other weights"
+        return checksums

@@ -1,0 +1,163 @@
+"""Weights that engines read from the memory of trainers in their pods: both are real, and Ray actors as in a job."""
+
+import queue
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from longshore.api import contract
+from longshore.api.pods import Workers
+from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineBackend
+from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.places import Place, trainer_places
+from longshore_runtime.rollout.engine_actor import WeightsGone
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
+from longshore_runtime.trainer.direct_weights import Delivery
+from longshore_runtime.trainer.group import TrainerGroup
+from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, request
+from tests.contract.engines.pods import Job, worker_pods
+from tests.contract.engines.reference import reference_log_probs
+from tests.contract.trainers.replicas import OPTIONS, make_samples
+from tests.contract.trainers.test_group import fetched
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+PODS = Workers(replicas=2, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
+ONE_POD = PODS.model_copy(update={"replicas": 1})
+DIRECT = Delivery(is_direct=True)
+LAYOUTS = [
+    pytest.param(TrainerBackend.TORCH, ParallelSizes(), id="Torch"),
+    pytest.param(TrainerBackend.TORCH, ParallelSizes(fsdp=2), id="Torch-FSDP2"),
+    pytest.param(TrainerBackend.MEGATRON, ParallelSizes(tensor=2), id="Megatron-TP2"),
+    pytest.param(TrainerBackend.MEGATRON, ParallelSizes(pipeline=2), id="Megatron-PP2"),
+]
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """With a tiny model in it, in two pods."""
+    root = tmp_path_factory.mktemp("storage")
+    build_tiny_model(root / "model", seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
+        with worker_pods(root, count=2):
+            yield root
+
+
+def start_engines(workers: Workers, backend: EngineBackend, tp_size: int = 1) -> Job:
+    """All engines of a job."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = EngineOptions(backend=backend, enforce_eager=True, tensor_parallel_size=tp_size)
+    pool = EnginePool(workers, EngineSpec(options, MAX_CONTEXT_TOKENS), "model", "output", events)
+    pool.wait_for_all()
+    return Job(pool, events)
+
+
+def start_trainers(places: list[Place], backend: TrainerBackend, sizes: ParallelSizes) -> TrainerGroup:
+    """All ranks of a job."""
+    spec = TrainerSpec(backend, replace(OPTIONS, kl_coefficient=0.0), sizes)
+    return TrainerGroup(places, spec, "model", "output", DIRECT)
+
+
+@pytest.fixture(scope="module")
+def vllm(storage: Path) -> Iterator[Job]:
+    """One engine of two workers."""
+    job = start_engines(ONE_POD, EngineBackend.VLLM, tp_size=2)
+    yield job
+    job.pool.stop()
+
+
+@pytest.mark.parametrize(("backend", "sizes"), LAYOUTS)
+def test_engines_sample_from_the_weights_that_the_trainers_beside_them_hold(
+    storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
+) -> None:
+    trainers = start_trainers(trainer_places(ONE_POD, None, sizes.ranks_per_replica), backend, sizes)
+    try:
+        trainers.train(make_samples())
+        trainers.sleep()
+        vllm.pool.publish(trainers.weights(1))
+        weights = fetched(trainers.stored_weights(1))
+        (engine,) = vllm.pool.alive()
+        sampled = vllm.finish(engine, request())
+        assert [run.policy_version for run in sampled.runs] == [1]
+        expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
+        np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+    finally:
+        trainers.stop()
+
+
+def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storage: Path) -> None:
+    trainers = start_trainers(trainer_places(PODS, None), TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(PODS, EngineBackend.FAKE)
+    try:
+        job.pool.publish(trainers.weights(0))
+        assert job.pool.alive() == [0, 1, 2, 3]
+        sampled = job.finish(0, request())
+        job.lose(1)
+        assert isinstance(job.next_event(), EngineLost)
+        job.pool.replace(1)
+        assert job.next_event() == EngineJoined(1)
+        assert job.finish(1, request()).tokens == sampled.tokens, "the weights are the same"
+
+        gone = trainers.weights(0)
+        trainers.train(make_samples())
+        with pytest.raises(WeightsGone, match="gone on from version 0"):
+            gone.stored()
+        assert all(isinstance(failure, WeightsGone) for _, failure in gone.deliver(list(job.pool._fleet)))
+        job.pool.publish(trainers.weights(1))
+        assert job.pool.alive() == [0, 1, 2, 3]
+        assert job.finish(1, request()).tokens != sampled.tokens
+    finally:
+        job.pool.stop()
+        trainers.stop()
+
+
+def test_copies_that_were_made_beforehand_outlive_what_the_trainer_does_next(storage: Path) -> None:
+    spec = TrainerSpec(TrainerBackend.FAKE, OPTIONS)
+    trainers = TrainerGroup(trainer_places(PODS, None), spec, "model", "output", replace(DIRECT, keeps_copies=True))
+    try:
+        weights = trainers.weights(0)
+        trainers.train(make_samples())
+        assert weights.stored().policy_version == 0
+    finally:
+        trainers.stop()
+
+
+def test_an_engine_that_dies_while_weights_come_keeps_them_from_nobody_else(storage: Path) -> None:
+    trainers = start_trainers(trainer_places(PODS, None), TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(PODS, EngineBackend.FAKE)
+    try:
+        weights = trainers.weights(0)
+        ray.kill(job.pool._fleet[2]._actor)
+        job.pool.publish(weights)
+        assert job.pool.alive() == [0, 1, 3]
+        assert isinstance(job.next_event(), EngineLost)
+    finally:
+        job.pool.stop()
+        trainers.stop()
+
+
+def test_engines_in_pods_without_a_trainer_get_copies(storage: Path) -> None:
+    trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(PODS, EngineBackend.FAKE)
+    try:
+        assert [bool(trainers.beside(engine.place)) for engine in job.pool._fleet] == [True, True, False, False]
+        job.pool.publish(trainers.weights(0))
+        assert job.pool.alive() == [0, 1, 2, 3]
+        assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+    finally:
+        job.pool.stop()
+        trainers.stop()

@@ -1,0 +1,196 @@
+"""What several ranks to a replica add to the torch trainer: see `types.Trainer`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longshore.api.algorithm import AlgorithmName
+from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.world import World
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+from tests.contract.trainers.ranks import kept_ranks
+from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks, without_kl
+from tests.contract.trainers.tiny_models import Family, build
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(3)]
+WHOLE, HALVES, QUARTERS = (ParallelSizes(fsdp=size) for size in (1, 2, 4))
+OFFLOADED = replace(OPTIONS, offload_gradients=True)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with tied embeddings of 131 words."""
+    return build(tmp_path_factory.mktemp("tied"), Family("qwen2", tied=True))
+
+
+def start(model: Path, world: World, sizes: ParallelSizes, options: TrainerOptions = OPTIONS) -> Any:
+    from longshore_runtime.backends.torch_trainer import TorchTrainer
+
+    return TorchTrainer(model, options, world, sizes)
+
+
+def one_step(
+    world: World,
+    model: Path,
+    sizes: ParallelSizes,
+    options: TrainerOptions = OPTIONS,
+    parts: Sequence[Sequence[Sample]] = tuple(BATCHES[:1]),
+    recomputes: bool = False,
+    naps: bool = False,
+) -> tuple[GradientSums, UpdateReport, Weights]:
+    """The same parts on every replica but the first of several, which accumulates nothing."""
+    trainer = start(model, world, sizes, options)
+    if recomputes:
+        trainer._model.module.gradient_checkpointing_enable()
+    sums = GradientSums()
+    for part in parts if world.size == sizes.fsdp or sizes.replica(world.rank) else ():
+        sums += trainer.accumulate(part)
+        if naps:
+            trainer.sleep()
+    report = trainer.update(100.0)
+    if naps:
+        trainer.sleep()
+    return sums, report, dict(trainer.weights())
+
+
+def assert_same_step(model: Path, sizes: ParallelSizes, **how: Any) -> None:
+    """Every rank reports what one that is alone does; the first has the same weights, and the others none."""
+    plainly = {name: value for name, value in how.items() if name in ("options", "parts")}
+    expected, report, weights = one_step(World(), model, WHOLE, **plainly)
+    arguments = (how.get("options", OPTIONS), how.get("parts", BATCHES[:1]))
+    flags = (how.get("recomputes", False), how.get("naps", False))
+    for rank, (sums, actual, own) in enumerate(kept_ranks(sizes.fsdp).run(one_step, model, sizes, *arguments, *flags)):
+        assert actual.grad_norm == pytest.approx(report.grad_norm, rel=1e-5)
+        assert vars(sums) == pytest.approx(vars(expected), rel=1e-4, abs=1e-3)
+        assert own.keys() == (weights.keys() if rank == 0 else set())
+        # Adam's first step is as large where a gradient is almost nothing.
+        assert all(np.allclose(own[name], weights[name], rtol=1e-3, atol=1e-4) for name in own)
+
+
+@pytest.mark.parametrize("sizes", [HALVES, QUARTERS], ids=["2", "4"])
+@pytest.mark.parametrize("algorithm", [AlgorithmName.GRPO, AlgorithmName.GSPO])
+def test_every_rank_reports_the_sums_and_norm_of_one_that_is_alone(
+    algorithm: AlgorithmName, sizes: ParallelSizes, tied: Path
+) -> None:
+    assert_same_step(tied, sizes, options=options_of(algorithm))
+
+
+@pytest.mark.parametrize("algorithm", [AlgorithmName.GRPO, AlgorithmName.GSPO])
+def test_ranks_without_samples_take_part(algorithm: AlgorithmName, tied: Path) -> None:
+    """Parts of one sample or two for four ranks; some have neither tokens in the loss nor a gradient."""
+    parts = [BATCHES[0][:1], BATCHES[0][1:3], *([sample] for sample in BATCHES[0][3:])]
+    assert_same_step(tied, QUARTERS, options=without_kl(options_of(algorithm)), parts=parts)
+
+
+def test_layers_that_are_computed_again_for_the_backward_pass(tied: Path) -> None:
+    """As they are on GPUs."""
+    assert_same_step(tied, HALVES, recomputes=True)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, OFFLOADED], ids=["on the device", "offloaded"])
+def test_naps_between_parts_change_nothing(options: TrainerOptions, tied: Path) -> None:
+    assert_same_step(tied, HALVES, options=options, parts=[BATCHES[0][:5], BATCHES[0][5:]], naps=True)
+
+
+def test_a_replica_speaks_through_its_first_rank(tied: Path) -> None:
+    weights = [weights for _, _, weights in kept_ranks(4).run(one_step, tied, HALVES)]
+    assert [bool(some) for some in weights] == [HALVES.is_first_of_replica(rank) for rank in range(4)]
+    assert all(np.array_equal(weights[0][name], weights[2][name]) for name in weights[0]), "replicas hold equal weights"
+
+
+def held(world: World, model: Path, sizes: ParallelSizes) -> tuple[int, int, int]:
+    """Numbers that this rank holds: of the weights, of the gradients, of the optimizer's state."""
+    trainer = start(model, world, sizes)
+    trainer.accumulate(BATCHES[0])
+    gradients = trainer._gradients.flat.numel()
+    trainer.update(100.0)
+    own = trainer._replica.own
+    states = [value for state in trainer._optimizer.state.values() for value in state.values() if value.dim()]
+    return sum(own(p).numel() for p in trainer._parameters), gradients, sum(own(value).numel() for value in states)
+
+
+def test_ranks_have_a_shard_of_everything(tied: Path) -> None:
+    size, _, _ = held(World(), tied, WHOLE)
+    shards = kept_ranks(4).run(held, tied, QUARTERS)
+    assert sum(weights for weights, _, _ in shards) == size
+    for weights, gradients, moments in shards:
+        assert weights == gradients == moments / 2 == pytest.approx(size / 4, rel=0.05)
+
+
+def train(
+    world: World, model: Path, sizes: ParallelSizes, loaded: Path | None, saved: Path, batches: list[list[Sample]]
+) -> None:
+    """Load, one step for each batch on the first replica, save asleep."""
+    trainer = start(model, world, sizes)
+    if loaded:
+        trainer.sleep()
+        trainer.load(loaded)
+    for batch in batches:
+        if sizes.replica(world.rank) == 0:
+            trainer.accumulate(batch)
+        trainer.update(100.0)
+    trainer.sleep()
+    trainer.save(saved)
+
+
+def state_of(directory: Path) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = torch.load(directory / "trainer.pt", weights_only=True)
+    return state
+
+
+def test_a_checkpoint_restores_every_bit_under_other_sizes(tied: Path, tmp_path: Path) -> None:
+    sharded, whole, again = tmp_path / "sharded", tmp_path / "whole", tmp_path / "again"
+    kept_ranks(4).run(train, tied, HALVES, None, sharded, BATCHES[:2])
+    train(World(), tied, WHOLE, sharded, whole, [])
+    kept_ranks(4).run(train, tied, QUARTERS, whole, again, [])
+    expected, first = load_file(sharded / "model.safetensors"), state_of(sharded)
+    assert first["policy_version"] == 2
+    for directory in (whole, again):
+        restored, state = load_file(directory / "model.safetensors"), state_of(directory)
+        assert expected.keys() == restored.keys()
+        assert all(torch.equal(expected[name], restored[name]) for name in expected)
+        assert state["policy_version"] == 2
+        assert state["optimizer"]["param_groups"] == first["optimizer"]["param_groups"]
+        for number, moments in first["optimizer"]["state"].items():
+            same = state["optimizer"]["state"][number]
+            assert moments.keys() == same.keys() == {"step", "exp_avg", "exp_avg_sq"}
+            assert all(torch.equal(moments[name], same[name]) and moments[name].any() for name in moments)
+
+
+def test_training_goes_on_under_other_sizes_as_if_nothing_had_happened(tied: Path, tmp_path: Path) -> None:
+    train(World(), tied, WHOLE, None, tmp_path / "whole", BATCHES)
+    train(World(), tied, WHOLE, None, tmp_path / "begun", BATCHES[:1])
+    kept_ranks(2).run(train, tied, HALVES, tmp_path / "begun", tmp_path / "sharded", BATCHES[1:2])
+    train(World(), tied, WHOLE, tmp_path / "sharded", tmp_path / "ended", BATCHES[2:])
+    expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "ended"))
+    assert all(torch.allclose(actual[name], expected[name], rtol=1e-3, atol=3e-5) for name in expected)
+
+
+def without_harm(world: World, model: Path) -> tuple[str, bool]:
+    """What an update without finite gradients says, and whether it left all weights as they were."""
+    trainer = start(model, world, HALVES)
+    before = [tensor.clone() for _, tensor in trainer.tensors()]
+    trainer.accumulate([replace(sample, advantage=float("inf")) for sample in BATCHES[0]])
+    with pytest.raises(FloatingPointError) as refusal:
+        trainer.update(100.0)
+    after = [tensor for _, tensor in trainer.tensors()]
+    return str(refusal.value), all(map(torch.equal, before, after))
+
+
+def test_a_gradient_that_is_not_finite_is_refused_before_it_does_harm(tied: Path) -> None:
+    for message, unharmed in kept_ranks(2).run(without_harm, tied):
+        assert "gradient norm of step 1 is" in message
+        assert unharmed
+
+
+def test_a_world_that_replicas_do_not_fill_is_refused_without_meeting_anyone(tied: Path) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.fsdpSize is 2, which does not divide the trainer's 3 GPUs"):
+        start(tied, World(rank=0, size=3, port=1), HALVES)

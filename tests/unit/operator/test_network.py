@@ -1,0 +1,139 @@
+"""Which pods of a job may reach what: as a network plugin would read the policies."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api import names
+from longshore.api.names import Component
+from longshore_operator.network import network_policies
+from longshore_operator.plan import OperatorConfig
+from tests.unit.operator.model import make_job
+
+Json = dict[str, Any]
+
+CONFIG = OperatorConfig("runtime:1", api_server_ports=(6443,))
+PARTS = list(Component)
+SERVICE = {"name": "service", "kind": "HTTP", "http": {"url": "http://grader.example/score"}}
+SECURE = {"name": "secure", "kind": "HTTP", "http": {"url": "https://[2001:db8::1]/score"}}
+REMOTE = {"name": "critic", "kind": "Judge", "judge": {"placement": "Remote", "url": "http://u:p@judge.svc:8000/v1"}}
+POOL = {"name": "pool", "kind": "Judge", "judge": {"placement": "Pool", "modelPath": "a", "pool": {}}}
+
+
+def policies(*functions: Json, **reward: Any) -> list[Json]:
+    """Policies of a job with these reward functions besides one that asks nobody."""
+    functions = ({"name": "task", "kind": "Task"}, *functions)
+    return network_policies(make_job(reward={"pods": 1, "functions": list(functions), **reward}), CONFIG)
+
+
+def selects(selector: Json, part: Component) -> bool:
+    """Whether a pod selector takes the pods of a part of the job."""
+    labels = {names.LABEL_JOB: "demo", names.LABEL_COMPONENT: part.value}
+    assert selector["matchLabels"][names.LABEL_JOB] == "demo", "pods of other jobs are strangers"
+    excluded = selector.get("matchExpressions", ())
+    assert all(one["operator"] == "NotIn" for one in excluded)
+    return selector["matchLabels"].items() <= labels.items() and not any(
+        labels[one["key"]] in one["values"] for one in excluded
+    )
+
+
+def rules(made: list[Json], part: Component, direction: str) -> list[Json]:
+    """All rules for a part: a pod may do what any of the policies that select it allows."""
+    selecting = [policy["spec"] for policy in made if selects(policy["spec"]["podSelector"], part)]
+    assert selecting, f"{part} is open to all"
+    assert all(set(spec["policyTypes"]) == {"Ingress", "Egress"} for spec in selecting)
+    return [rule for spec in selecting for rule in spec[direction]]
+
+
+def ports(rule: Json) -> set[Any]:
+    return {port["port"] for port in rule.get("ports", [{"port": "any"}])}
+
+
+def peers(made: list[Json], part: Component) -> dict[str, set[Any]]:
+    """Ports at which a part reaches others of its job: both ends have to allow it."""
+    reached: dict[str, set[Any]] = {}
+    for other in PARTS:
+        out = _allowed(rules(made, part, "egress"), "to", other)
+        into = _allowed(rules(made, other, "ingress"), "from", part)
+        common = out if "any" in into else into if "any" in out else out & into
+        if common:
+            reached[other.value] = common
+    return reached
+
+
+def _allowed(found: list[Json], key: str, part: Component) -> set[Any]:
+    own = [
+        rule
+        for rule in found
+        for peer in rule.get(key, ())
+        if set(peer) == {"podSelector"} and selects(peer["podSelector"], part)
+    ]
+    return set().union(*map(ports, own))
+
+
+def outside(made: list[Json], part: Component) -> list[Json]:
+    """Egress of a part to what is no pod of the job."""
+    return [
+        rule for rule in rules(made, part, "egress") if not all(set(p) == {"podSelector"} for p in rule.get("to", [{}]))
+    ]
+
+
+def to_anywhere(made: list[Json], part: Component) -> set[Any]:
+    """Ports at which a part reaches every address."""
+    wide = [rule for rule in outside(made, part) if {"namespaceSelector": {}} in rule.get("to", [])]
+    return set().union(*map(ports, wide))
+
+
+def test_reward_pods_meet_the_coordinator_alone() -> None:
+    made = policies()
+    assert peers(made, Component.REWARD) == {"coordinator": {"any"}}
+    assert peers(made, Component.COORDINATOR).keys() == {part.value for part in PARTS}
+    assert Component.REWARD.value not in peers(made, Component.WORKER)
+    assert peers(made, Component.WORKER).keys() == peers(made, Component.TRAINER).keys() >= {"worker", "trainer"}
+
+
+def test_reward_pods_ask_judges_that_have_pods_at_their_port() -> None:
+    assert peers(policies(POOL), Component.REWARD) == {"coordinator": {"any"}, "judge": {8000}}
+
+
+@pytest.mark.parametrize(
+    ("reward", "scores", "does_not"),
+    [
+        ({"pods": 2}, [Component.REWARD], [Component.COORDINATOR]),
+        ({"pods": 0}, [Component.COORDINATOR], []),
+        ({"pods": 0, "maxPods": 2}, [Component.COORDINATOR, Component.REWARD], []),
+    ],
+)
+def test_the_pods_that_score_reach_the_ports_of_the_urls_and_no_others(
+    reward: Json, scores: list[Component], does_not: list[Component]
+) -> None:
+    made = policies(SERVICE, SECURE, REMOTE, POOL, **reward)
+    assert all(to_anywhere(made, part) == {80, 443, 8000} for part in scores)
+    others = [*does_not, Component.WORKER, Component.TRAINER, Component.JUDGE]
+    assert all(to_anywhere(made, part) == set() for part in others)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_without_urls_only_name_servers_are_reached_and_by_the_coordinator_the_api_server(part: Component) -> None:
+    *others, dns = sorted(outside(policies(POOL), part), key=lambda rule: "to" in rule)
+    assert ports(dns) == {53}
+    assert [set(peer) for peer in dns["to"]] == [{"namespaceSelector", "podSelector"}, {"ipBlock"}]
+    assert [ports(rule) for rule in others] == ([{6443}] if part is Component.COORDINATOR else [])
+
+
+def test_no_url_opens_the_addresses_of_machine_metadata() -> None:
+    (wide,) = [rule for rule in outside(policies(SERVICE), Component.REWARD) if ports(rule) == {80}]
+    (four,) = [p["ipBlock"] for p in wide["to"] if p.get("ipBlock", {}).get("cidr") == "0.0.0.0/0"]
+    assert four["except"] == ["169.254.0.0/16"]
+
+
+@pytest.mark.parametrize("url", ["http://grader:0/", "http://grader:99999/", "http://grader:port/", "http://[::1"])
+def test_an_address_without_a_port_that_is_one_opens_nothing(url: str) -> None:
+    made = policies({"name": "service", "kind": "HTTP", "http": {"url": url}})
+    assert to_anywhere(made, Component.REWARD) == set()
+
+
+def test_a_job_that_never_has_reward_pods_has_no_policy_for_them() -> None:
+    named = [policy["metadata"]["name"] for policy in policies(POOL, pods=0)]
+    assert named == ["demo-pods", "demo-coordinator"]
+    assert [policy["metadata"]["name"] for policy in policies(POOL)] == [*named, "demo-rewards", "demo-judges"]

@@ -227,6 +227,7 @@ class Session:
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
             seed=algorithm.seed,
             offload_gradients=trainer.offload_gradients,
+            offload_reference=trainer.offload_reference,
         )
         sizes = ParallelSizes(
             tensor=trainer.tensor_parallel_size,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from longshore.api.algorithm import ImportanceSampling
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, SharedBucket
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 """Hugging Face parameter name -> values."""
@@ -122,10 +122,10 @@ class Engine(Protocol):
     def has_work(self) -> bool:
         """Whether a step would do anything."""
 
-    def begin_weights(self) -> None:
+    def begin_weights(self, channel: Channel | None = None) -> None:
         """Prepare for new weights; until `end_weights`, the policy version is -1 and no request is taken.
 
-        Weights that had begun to come and did not end are given up.
+        `channel`: where to meet the trainer that broadcasts them. Weights that had begun to come are given up.
         """
 
     def load_bucket(self, bucket: Weights | SharedBucket) -> None:
@@ -246,6 +246,8 @@ class TrainerOptions:
     seed: int
     offload_gradients: bool = False
     """Accumulated gradients wait on the host, and leave it for the update."""
+    offload_reference: bool = False
+    """The reference waits on the host, and takes the place of the model while it computes."""
 
 
 class Trainer(Protocol):

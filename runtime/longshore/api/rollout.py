@@ -168,9 +168,9 @@ class Engine(ApiModel):
     sleep_level: int = Field(default=1, ge=0, le=2)
     """vLLM sleep level while the trainer holds the GPU; 0: stay awake. Without effect on the CPU."""
     weight_transfer: WeightTransfer = WeightTransfer.AUTO
-    """Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on the CPU shared memory), and get
-    copies where there are none. ObjectStore: copies travel through Ray's object store and the host. Auto: Direct where
-    engines and trainers share GPUs."""
+    """Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on the CPU shared memory), or get the
+    weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies travel through Ray's object store and the host.
+    Auto: Direct on GPUs."""
     extra_args: Freeform = Field(default_factory=dict)
     """Further vLLM engine arguments, by their Python names."""
 

@@ -251,10 +251,9 @@ class RLJobSpec(ApiModel):
 
     @property
     def transfers_directly(self) -> bool:
-        """Whether engines read new weights from the memory of the trainers beside them."""
+        """Whether new weights go straight from trainers to engines."""
         transfer = self.rollout.engine.weight_transfer
-        shares_gpus = self.placement is Placement.COLOCATED and self.workers.has_accelerator
-        return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and shares_gpus)
+        return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and self.workers.has_accelerator)
 
     @property
     def training_pods(self) -> Workers:

@@ -57,6 +57,9 @@ class Trainer(ApiModel):
     """Padded tokens of one forward and backward pass; a longer response is taken alone."""
     offload_gradients: bool = False
     """Gradients that wait for the end of the round wait in the host's memory."""
+    offload_reference: bool = False
+    """With a KL penalty: the initial weights wait in the host's memory, and take the place of the trained ones while
+    they compute."""
     verify_every: int | None = Field(default=None, ge=1, le=1_000_000)
     """Every so many steps the accumulated gradients are compared with those of one pass over the whole batch, which
     costs a second forward and backward; unset: never."""

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
 from longshore_runtime.weights.buckets import Receipt, checksums
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, Part, SharedBucket
 
 UNLIMITED_KV_TOKENS: Final = 1 << 40
 """Told as the capacity of a KV cache without a limit."""
@@ -119,17 +119,18 @@ class FakeEngine:
         """Whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
-    def begin_weights(self) -> None:
+    def begin_weights(self, channel: Channel | None = None) -> None:
         """Serve nothing meanwhile."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version = -1
         self._receipt = Receipt()
+        self._broadcast = _join(channel) if channel is not None else None
 
     def load_bucket(self, bucket: Weights | SharedBucket) -> None:
         """Look at the weights, like any engine, and forget them."""
         if isinstance(bucket, SharedBucket):
-            self._receipt.take(_read(bucket))
+            self._receipt.take(_read(bucket.part(0), self._broadcast))
         else:
             self._receipt.take(checksums(bucket))
 
@@ -190,15 +191,24 @@ class FakeEngine:
         return not self._options.num_kv_blocks or self._used_blocks + more_blocks <= self._options.num_kv_blocks
 
 
-def _read(bucket: SharedBucket) -> Mapping[str, str]:
-    """Checksums of what lies in the first part."""
+def _join(channel: Channel) -> Any:
     import torch  # Nothing else of this engine needs it.
 
-    from longshore_runtime.backends.shared_buffer import open_buffer
-    from longshore_runtime.backends.weight_sender import read, tensor_checksum
+    from longshore_runtime.backends.broadcast import Broadcast
 
-    part = bucket.part(0)
-    return {name: tensor_checksum(values) for name, values in read(part, open_buffer(part.buffer, torch.device("cpu")))}
+    return Broadcast(channel, channel.first, torch.device("cpu"))
+
+
+def _read(part: Part, broadcast: Any) -> Mapping[str, str]:
+    """Checksums of what comes."""
+    import torch
+
+    from longshore_runtime.backends.shared_buffer import open_buffer
+    from longshore_runtime.backends.weight_sender import read, receive, tensor_checksum
+
+    host = torch.device("cpu")
+    buffer = receive(part, broadcast, host) if part.buffer is None else open_buffer(part.buffer, host)
+    return {name: tensor_checksum(values) for name, values in read(part, buffer)}
 
 
 class _FakeResponse(GrowingResponse):

@@ -1,5 +1,6 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
+import contextlib
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,15 @@ class _Gradients:
         return [self.flat]
 
 
+@dataclass(frozen=True)
+class _MicroBatch:
+    """Samples of one pass."""
+
+    samples: Sequence[Sample]
+    reference_log_probs: Tensor | None = None
+    """Of all their response tokens, one sample after the other."""
+
+
 class TorchTrainer:
     """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
@@ -85,6 +95,7 @@ class TorchTrainer:
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
         self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
+        self._move_reference(self._reference_home)
         if self._device.type == "cuda":
             self._model.module.gradient_checkpointing_enable()
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
@@ -107,10 +118,11 @@ class TorchTrainer:
         silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
         trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
         with torch.no_grad():
-            sums = self._pass_over(silent)
+            sums = self._pass_over(self._micro_batches(silent))
         if trained:
+            micro_batches = self._micro_batches(trained)
             self._accumulation.open()
-            sums += self._pass_over(trained)
+            sums += self._pass_over(micro_batches)
             self._accumulation.added()
         num_left_out = sum(len(sample.response_tokens) for sample in left_out)
         return self._replica.total(sums) + GradientSums(num_tokens=num_left_out)
@@ -118,7 +130,7 @@ class TorchTrainer:
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
         self.wake()
-        in_loss = [sample for sample in samples if sample.num_loss_tokens]
+        in_loss = self._micro_batches([sample for sample in samples if sample.num_loss_tokens])
         return self._accumulation.difference(lambda: self._pass_over(in_loss), self._replica.add_up, denominator)
 
     def update(self, denominator: float) -> UpdateReport:
@@ -208,7 +220,8 @@ class TorchTrainer:
     def sleep(self) -> None:
         """Move everything to the host."""
         self._accumulation.keep()
-        self._move_models(_HOST)
+        self._model.to(_HOST)
+        self._move_reference(_HOST)
         self._move_optimizer(_HOST)
         self._awake = False
         if self._device.type == "cuda":
@@ -217,44 +230,68 @@ class TorchTrainer:
     def wake(self) -> None:
         """Bring the weights back; gradients and the optimizer's state come when they are needed."""
         if not self._awake:
-            self._move_models(self._device)
+            self._model.to(self._device)
+            self._move_reference(self._reference_home)
             self._awake = True
 
     def _is_silent(self, sample: Sample) -> bool:
         """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
         return sample.advantage == 0.0 and self._reference is None
 
-    def _pass_over(self, samples: Sequence[Sample]) -> GradientSums:
-        """Forward, and backward where gradients are enabled, micro-batch by micro-batch."""
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
+        """What this rank takes of the samples, with the reference's log-probabilities if there is one."""
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
-        sums = GradientSums()
-        for indices in self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch):
-            sums += self._micro_batch([samples[index] for index in indices])
-        return sums
+        own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
+        parts = [[samples[index] for index in indices] for indices in own]
+        if self._reference is None:
+            return [_MicroBatch(part) for part in parts]
+        temperature = self._options.temperature
+        with self._computing_reference() as reference, torch.no_grad():
+            return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in parts]
 
-    def _micro_batch(self, samples: Sequence[Sample]) -> GradientSums:
+    def _pass_over(self, micro_batches: Sequence[_MicroBatch]) -> GradientSums:
+        """Forward, and backward where gradients are enabled."""
+        return sum((self._pass(micro_batch) for micro_batch in micro_batches), GradientSums())
+
+    def _pass(self, micro_batch: _MicroBatch) -> GradientSums:
+        samples = micro_batch.samples
         tokens = self._model.response_tokens(samples, self._options.temperature)
-        reference = self._reference_log_probs(samples)
-        loss, sums = sample_losses(samples, tokens.log_probs, tokens.entropies, reference, self._options)
+        loss, sums = sample_losses(
+            samples, tokens.log_probs, tokens.entropies, micro_batch.reference_log_probs, self._options
+        )
         if torch.is_grad_enabled():
             torch.autograd.backward(loss)
         return sums
 
-    def _reference_log_probs(self, samples: Sequence[Sample]) -> Tensor | None:
-        if self._reference is None:
-            return None
-        with torch.no_grad():
-            return self._reference.response_tokens(samples, self._options.temperature).log_probs
+    @contextlib.contextmanager
+    def _computing_reference(self) -> Iterator[CausalLM]:
+        """If it waits on the host, the reference takes the place of the model meanwhile."""
+        assert self._reference is not None, "without a KL penalty nobody asks for it"
+        if not self._options.offload_reference:
+            yield self._reference
+            return
+        self._accumulation.keep()  # A model that moves takes its gradients along.
+        self._model.to(_HOST)
+        self._move_reference(self._device)
+        try:
+            yield self._reference
+        finally:
+            self._move_reference(_HOST)
+            self._model.to(self._device)
 
     def _frozen_reference(self) -> CausalLM:
         reference = self._replica.load(self._directory)
         reference.requires_grad_(False)
         return reference
 
-    def _move_models(self, device: torch.device) -> None:
-        for model in (self._model, self._reference):
-            if model is not None:
-                model.to(device)
+    @property
+    def _reference_home(self) -> torch.device:
+        """Where it is while the trainer is awake."""
+        return _HOST if self._options.offload_reference else self._device
+
+    def _move_reference(self, device: torch.device) -> None:
+        if self._reference is not None:
+            self._reference.to(device)
 
     def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
         """The optimizer's state, with whatever is shaped like a parameter converted; `convert` gets that, too."""

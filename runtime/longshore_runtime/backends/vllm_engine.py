@@ -29,7 +29,7 @@ from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.quantity import parse_bytes
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
 from longshore_runtime.weights.buckets import Receipt, checksums
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, SharedBucket
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -96,14 +96,14 @@ class VllmEngine:
         """Whether any request is unfinished."""
         return bool(self._responses)
 
-    def begin_weights(self) -> None:
+    def begin_weights(self, channel: Channel | None = None) -> None:
         """Prepare the running model for new values."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version = -1
         self._finish_update()
         self._receipt = Receipt(self._parameter_names, optional=_TIED)
-        self._engine.collective_rpc(begin_update)
+        self._engine.collective_rpc(begin_update, args=(channel,))
 
     def load_bucket(self, bucket: Weights | SharedBucket) -> None:
         """Copy some values into the running model."""

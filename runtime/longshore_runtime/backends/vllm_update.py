@@ -11,14 +11,19 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import open_buffer
-from longshore_runtime.backends.weight_sender import read
+from longshore_runtime.backends.weight_sender import read, receive
 from longshore_runtime.types import Weights
-from longshore_runtime.weights.shared import BufferHandle, SharedBucket
+from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket
 
 
-def begin_update(worker: Any) -> None:
-    """Prepare every layer to be replaced."""
+def begin_update(worker: Any, channel: Channel | None = None) -> None:
+    """Prepare every layer to be replaced; `channel`: by weights that are broadcast there."""
+    sources = _Sources(worker.device)
+    if channel is not None:
+        sources.join(channel, worker.rank)
+    worker.longshore_sources = sources
     with set_current_vllm_config(worker.vllm_config):
         initialize_layerwise_reload(worker.model_runner.get_model())
 
@@ -36,14 +41,14 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
     gives it copies, and has waited for them.
     """
     part = bucket.part(worker.rank)
-    _load(worker, read(part, _opened(worker, part.buffer)))
+    _load(worker, read(part, worker.longshore_sources.buffer(part)))
 
 
 def finish_update(worker: Any) -> None:
     """Put the layers to work; one that lacked parameters holds values of no meaning until the next update."""
     with set_current_vllm_config(worker.vllm_config):
         finalize_layerwise_reload(worker.model_runner.get_model(), worker.model_config)
-    _open_buffers(worker).clear()
+    del worker.longshore_sources
 
 
 def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -51,17 +56,26 @@ def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         worker.model_runner.get_model().load_weights(named)
 
 
-def _opened(worker: Any, handle: BufferHandle) -> torch.Tensor:
-    """The trainer writes to two buffers by turns: an older one is not read again."""
-    buffers = _open_buffers(worker)
-    if handle not in buffers:
-        while len(buffers) > 1:
-            del buffers[next(iter(buffers))]
-        buffers[handle] = open_buffer(handle, worker.device)
-    return buffers[handle]
+class _Sources:
+    """Where the buckets of the update under way come from."""
 
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers: dict[BufferHandle, torch.Tensor] = {}
+        """Shared ones, the older first: the trainer writes to two by turns."""
+        self._broadcast: Broadcast | None = None
 
-def _open_buffers(worker: Any) -> dict[BufferHandle, torch.Tensor]:
-    """Of the update under way, the older first."""
-    buffers: dict[BufferHandle, torch.Tensor] = vars(worker).setdefault("longshore_buffers", {})
-    return buffers
+    def join(self, channel: Channel, worker: int) -> None:
+        """Meet the trainer and the other engines."""
+        self._broadcast = Broadcast(channel, channel.first + worker, self._device)
+
+    def buffer(self, part: Part) -> torch.Tensor:
+        """The bytes of a bucket."""
+        if part.buffer is None:
+            assert self._broadcast is not None, "a bucket is broadcast to those who joined"
+            return receive(part, self._broadcast, self._device)
+        if part.buffer not in self._buffers:
+            while len(self._buffers) > 1:
+                del self._buffers[next(iter(self._buffers))]
+            self._buffers[part.buffer] = open_buffer(part.buffer, self._device)
+        return self._buffers[part.buffer]

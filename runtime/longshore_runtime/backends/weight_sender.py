@@ -6,9 +6,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import SharedBuffer
 from longshore_runtime.weights.buckets import parameter_checksum
-from longshore_runtime.weights.shared import Part, Slot
+from longshore_runtime.weights.shared import Channel, Part, Slot
 
 _ALIGNMENT_BYTES: Final = 16
 _WORDS_PER_CHUNK: Final = 1 << 22
@@ -25,6 +26,17 @@ class WeightSender:
         self._size_bytes = max_bucket_bytes // 2
         self._buffers: list[SharedBuffer] = []
         self._following: tuple[str, Tensor] | None = None
+        self._part: Part | None = None
+        self._broadcast: Broadcast | None = None
+
+    def join(self, channel: Channel) -> None:
+        """Meet engines in other pods, as rank 0; raises RuntimeError when one does not come."""
+        self._broadcast = Broadcast(channel, 0, self._device)
+
+    def broadcast(self) -> None:
+        """Send them the newest bucket."""
+        assert self._broadcast is not None and self._part is not None, "join and fill come first"
+        self._broadcast.run(self._buffers[-1].values[: self._part.num_bytes])
 
     def fill(self) -> Part | None:
         """The next bucket; None: there is no more. It overwrites the last but one."""
@@ -43,10 +55,12 @@ class WeightSender:
             offset_bytes += -(-values.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
             following = next(self._named, None)
         self._following = following
-        return Part(buffer.handle, tuple(slots))
+        self._part = Part(buffer.handle, tuple(slots))
+        return self._part
 
     def close(self) -> None:
         """Give the buffers back."""
+        self._broadcast = None
         while self._buffers:
             self._buffers.pop().close()
 
@@ -63,6 +77,13 @@ class WeightSender:
 def compute_device() -> torch.device:
     """Where trainers compute."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def receive(part: Part, broadcast: Broadcast, device: torch.device) -> Tensor:
+    """A buffer with a bucket that is broadcast."""
+    buffer = torch.empty(part.num_bytes, dtype=torch.uint8, device=device)
+    broadcast.run(buffer)
+    return buffer
 
 
 def read(part: Part, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -14,7 +14,7 @@ import ray
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request, Weights
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, SharedBucket
 
 Command = Callable[[Engine], Any]
 
@@ -223,9 +223,9 @@ class EngineActor:
         """Put weights in place; answers with the checksum of what was loaded, raises WeightsGone."""
         return await self._in_turn(number, lambda engine: load_weights(engine, _fetched(buckets), policy_version))
 
-    async def begin_weights(self, number: int) -> None:
+    async def begin_weights(self, number: int, channel: Channel | None) -> None:
         """Prepare for weights that come bucket by bucket."""
-        await self._in_turn(number, lambda engine: engine.begin_weights())
+        await self._in_turn(number, lambda engine: engine.begin_weights(channel))
 
     async def load_bucket(self, number: int, bucket: SharedBucket) -> None:
         """Put some of them in place."""

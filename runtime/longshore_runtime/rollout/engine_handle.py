@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import ray
 
+from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
@@ -14,7 +15,7 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, EngineDied, WeightsGone
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
 from longshore_runtime.types import EngineStats, LiveResponse, Request
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, SharedBucket
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class EngineHandle:
         """
         self.engine = engine
         self.place = place
+        self.num_workers = 1 if spec.options.backend is EngineBackend.FAKE else spec.options.tensor_parallel_size
         self._tell = tell
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -113,9 +115,9 @@ class EngineHandle:
         """
         return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
 
-    def begin_weights(self) -> Reply[None]:
-        """Prepare for weights that come bucket by bucket."""
-        return Reply(self._actor.begin_weights.remote(next(self._numbers)))
+    def begin_weights(self, channel: Channel | None = None) -> Reply[None]:
+        """Prepare for weights that come bucket by bucket; `channel`: by broadcast."""
+        return Reply(self._actor.begin_weights.remote(next(self._numbers), channel))
 
     def load_bucket(self, bucket: SharedBucket) -> Reply[None]:
         """Load some of them; the answer is there when the bucket may be overwritten."""

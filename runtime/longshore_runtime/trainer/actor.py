@@ -21,7 +21,7 @@ from longshore_runtime.storage import JobStorage
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
-from longshore_runtime.weights.shared import Part
+from longshore_runtime.weights.shared import Channel, Part
 
 
 class _TrainerActor:
@@ -98,6 +98,14 @@ class _TrainerActor:
         """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""
         part: Part | None = self._sender.fill()
         return part
+
+    def join_engines(self, channel: Channel) -> None:
+        """Meet engines that this rank broadcasts to; raises RuntimeError when one does not come."""
+        self._sender.join(channel)
+
+    def broadcast(self) -> None:
+        """Send them the bucket of the last `fill`; raises RuntimeError when one is lost."""
+        self._sender.broadcast()
 
     def end_sending(self) -> None:
         """Give the memory back."""

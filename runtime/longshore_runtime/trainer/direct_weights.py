@@ -1,33 +1,20 @@
-"""Weights that ranks of the trainer give to the engines on their GPUs, through memory that both see."""
+"""Weights that go straight from ranks of the trainer to engines: through memory that both see, or by broadcast."""
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
+from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import combined_checksum
-from longshore_runtime.weights.shared import Part, SharedBucket
+from longshore_runtime.weights.shared import Channel, Part, SharedBucket
 
 T = TypeVar("T")
 
-
-class SendingTrainers(Protocol):
-    """The trainers as far as they send weights; what is raised is TrainerLost."""
-
-    def beside(self, place: Place) -> tuple[int, ...]:
-        """The rank on each GPU of an engine (without GPUs: one in its pod); none unless there is one on each."""
-
-    def sending(
-        self, ranks: Collection[int], policy_version: int
-    ) -> contextlib.AbstractContextManager[Iterator[Mapping[int, Part]]]:
-        """The buckets of these ranks, one after the other; the next but one overwrites each. Raises WeightsGone."""
-
-    def stored_weights(self, policy_version: int) -> StoredWeights:
-        """Copies of the weights; raises WeightsGone when they have changed since this version."""
+_BROKEN = EngineDied("the broadcast of the weights broke off")
 
 
 @dataclass(frozen=True)
@@ -35,76 +22,140 @@ class Delivery:
     """How published weights reach the engines."""
 
     is_direct: bool = False
-    """Through memory that trainer and engine share; otherwise through Ray's object store."""
+    """From trainer to engine; otherwise through Ray's object store."""
     keeps_copies: bool = False
-    """Direct: copies are made beforehand, since the trainer goes on before the round ends."""
+    """Direct: copies are made at once, since the trainer goes on before the round ends."""
 
 
-@dataclass(frozen=True, eq=False)
+class SendingTrainers(Protocol):
+    """The trainers as far as they send weights; they may raise TrainerLost."""
+
+    def beside(self, place: Place) -> tuple[int, ...]:
+        """The rank on each GPU of an engine (without GPUs: one in its pod); none unless there is one on each."""
+
+    def begin_sending(self, readers: Collection[int], policy_version: int) -> Sending:
+        """Have ranks write their weights; raises WeightsGone when they are of another version."""
+
+    def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:
+        """Have copies of the weights made; the answer raises WeightsGone when they were of another version."""
+
+
 class DirectWeights:
-    """Implements `PublishedWeights`. Engines on GPUs without a rank of the trainer are given copies."""
+    """Implements `PublishedWeights`. Engines with a rank on each of their GPUs read its memory; the first rank
+    broadcasts to the others. Those that come later are given copies.
+    """
 
-    trainers: SendingTrainers
-    policy_version: int
-    copies: StoredWeights | None = None
+    def __init__(self, trainers: SendingTrainers, policy_version: int, *, keeps_copies: bool = False) -> None:
+        """The current weights of the trainers."""
+        self.policy_version = policy_version
+        self._trainers = trainers
+        self._keeps_copies = keeps_copies
+        self._copies: Callable[[], StoredWeights] | None = None
 
     def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
         """Bucket by bucket: while engines load one, the next is written."""
-        ranks = {engine: self.trainers.beside(engine.place) for engine in engines}
-        direct = {engine: beside for engine, beside in ranks.items() if beside}
-        others = [engine for engine in engines if engine not in direct]
-        sent = self._send(direct) if direct else []
-        return [*sent, *(self.stored().deliver(others) if others else [])]
-
-    def stored(self) -> StoredWeights:
-        """Made now, unless they were beforehand."""
-        return self.copies or self.trainers.stored_weights(self.policy_version)
-
-    def _send(self, ranks: Mapping[EngineHandle, tuple[int, ...]]) -> list[Outcome]:
-        receivers = _Receivers(list(ranks))
-        receivers.await_all(receivers.ask(lambda engine: engine.begin_weights()))
-        sent = []
+        receivers = _Receivers({engine: self._trainers.beside(engine.place) for engine in engines})
         try:
-            with self.trainers.sending({rank for own in ranks.values() for rank in own}, self.policy_version) as parts:
-                bucket = next(parts, None)
-                while bucket is not None:
-                    sent.append(SharedBucket(tuple(bucket.values())).checksums)
-                    replies = receivers.ask(_load(bucket, ranks))
-                    bucket = next(parts, None)
-                    receivers.await_all(replies)
-        except WeightsGone as failure:
-            return [(engine, failure) for engine in ranks]
-        ended = receivers.ask(lambda engine: engine.end_weights(self.policy_version))
-        receivers.expect(combined_checksum(sent), ended)
+            sending = self._trainers.begin_sending(receivers.ranks or {0}, self.policy_version)
+        except WeightsGone as gone:
+            return [(engine, gone) for engine in engines]
+        channel = sending.channel(receivers.num_remote_workers) if receivers.remote else None
+        begun = receivers.begin(channel)
+        if channel is not None and not sending.join(channel):
+            receivers.lose_remote()
+        receivers.await_all(begun)
+        checksum = self._send(sending, receivers)
+        if self._keeps_copies and self._copies is None:
+            self._copies = self._trainers.begin_copies(self.policy_version)
+        receivers.end(self.policy_version, checksum)
         return receivers.outcomes
 
+    def stored(self) -> StoredWeights:
+        """Made now, unless they were before."""
+        return (self._copies or self._trainers.begin_copies(self.policy_version))()
 
-def _load(
-    bucket: Mapping[int, Part], ranks: Mapping[EngineHandle, tuple[int, ...]]
-) -> Callable[[EngineHandle], Reply[None]]:
-    return lambda engine: engine.load_bucket(SharedBucket(tuple(bucket[rank] for rank in ranks[engine])))
+    @staticmethod
+    def _send(sending: Sending, receivers: "_Receivers") -> str:
+        """Returns the checksum of what was sent."""
+        checksums = []
+        while (parts := sending.next()) is not None:
+            receivers.await_loaded()
+            checksums.append(SharedBucket(tuple(parts.values())).checksums)
+            receivers.load(parts)
+            receivers.sent = sending.broadcast() if receivers.remote else None
+        receivers.await_loaded()
+        sending.end()
+        return combined_checksum(checksums)
 
 
 class _Receivers:
     """Engines that load in step with each other; one that fails is left behind."""
 
-    def __init__(self, engines: list[EngineHandle]) -> None:
-        self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(engines)
+    def __init__(self, ranks: Mapping[EngineHandle, tuple[int, ...]]) -> None:
+        self._ranks = ranks
+        self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(ranks)
+        self._loading: list[tuple[EngineHandle, Reply[None]]] = []
+        self.sent: Callable[[], bool] | None = None
 
     @property
     def outcomes(self) -> list[Outcome]:
         return list(self._failures.items())
 
-    def ask(self, call: Callable[[EngineHandle], Reply[T]]) -> list[tuple[EngineHandle, Reply[T]]]:
-        return [(engine, call(engine)) for engine, failure in self._failures.items() if failure is None]
+    @property
+    def ranks(self) -> set[int]:
+        return {rank for ranks in self._ranks.values() for rank in ranks}
+
+    @property
+    def remote(self) -> list[EngineHandle]:
+        return [engine for engine in self._alive if not self._ranks[engine]]
+
+    @property
+    def num_remote_workers(self) -> int:
+        return sum(engine.num_workers for engine in self.remote)
+
+    def begin(self, channel: Channel | None) -> list[tuple[EngineHandle, Reply[None]]]:
+        first, begun = 1, []
+        for engine in self._alive:
+            if self._ranks[engine] or channel is None:
+                begun.append((engine, engine.begin_weights()))
+            else:
+                begun.append((engine, engine.begin_weights(replace(channel, first=first))))
+                first += engine.num_workers
+        return begun
+
+    def load(self, parts: Mapping[int, Part]) -> None:
+        """Does not wait."""
+        broadcast = replace(next(iter(parts.values())), buffer=None)
+        for engine in self._alive:
+            own = tuple(parts[rank] for rank in self._ranks[engine]) or (broadcast,)
+            self._loading.append((engine, engine.load_bucket(SharedBucket(own))))
+
+    def await_loaded(self) -> None:
+        """Until all have loaded what they were given last."""
+        if self.sent is not None and not self.sent():
+            self.lose_remote()
+        self.sent = None
+        self.await_all(self._loading)
+        self._loading = []
 
     def await_all(self, replies: list[tuple[EngineHandle, Reply[None]]]) -> None:
         for engine, reply in replies:
             try:
-                reply.get(PUBLISH_LIMIT_S)
+                if self._failures[engine] is None:
+                    reply.get(PUBLISH_LIMIT_S)
             except EngineDied as death:
                 self._failures[engine] = death
 
-    def expect(self, checksum: str, replies: list[tuple[EngineHandle, Reply[str]]]) -> None:
-        for engine, reply in replies:
+    def lose_remote(self) -> None:
+        """A broadcast with one member less is over for all."""
+        for engine in self.remote:
+            self._failures[engine] = _BROKEN
+
+    def end(self, policy_version: int, checksum: str) -> None:
+        ended = [(engine, engine.end_weights(policy_version)) for engine in self._alive]
+        for engine, reply in ended:
             self._failures[engine] = failure(checksum, reply)
+
+    @property
+    def _alive(self) -> list[EngineHandle]:
+        return [engine for engine, failure in self._failures.items() if failure is None]

@@ -5,7 +5,7 @@ A replica is one rank, or several consecutive ones that hold it together; each r
 
 import contextlib
 import queue
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,9 +24,9 @@ from longshore_runtime.trainer.actor import TrainerActor
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
+from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.types import GradientSums, Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
-from longshore_runtime.weights.shared import Part
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
 """Pods may wait for GPUs that others hold; the operator tells so."""
@@ -183,41 +183,35 @@ class TrainerGroup:
     def weights(self, policy_version: int) -> PublishedWeights:
         """The current weights, on their way to engines."""
         if not self._delivery.is_direct:
-            return self.stored_weights(policy_version)
-        copies = self.stored_weights(policy_version) if self._delivery.keeps_copies else None
-        return DirectWeights(self, policy_version, copies)
+            return self.begin_copies(policy_version)()
+        return DirectWeights(self, policy_version, keeps_copies=self._delivery.keeps_copies)
 
-    def stored_weights(self, policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES) -> StoredWeights:
-        """Copies of the current weights, as objects of Ray: the ranks of one replica collect them on its first.
+    def begin_copies(
+        self, policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES
+    ) -> Callable[[], StoredWeights]:
+        """Have the ranks of one replica copy the current weights, as objects of Ray, collected on its first rank.
 
-        Raises WeightsGone when they are not of this version any more.
+        Does not wait; the function that is returned does, and raises WeightsGone if they were of another version.
         """
-        streams = [
-            self._actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in self._replicas.ranks(0)
-        ]
-        self._get([stream.completed() for stream in streams])
-        *buckets, checksum = streams[0]
-        return StoredWeights(tuple(buckets), self._get([checksum])[0], policy_version)
+        ranks = self._replicas.ranks(0)
+        streams = [self._actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
 
-    @contextlib.contextmanager
-    def sending(
-        self, ranks: Collection[int], policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES
-    ) -> Iterator[Iterator[Mapping[int, Part]]]:
-        """The buckets that ranks write to memory which engines on their GPUs read; the next but one overwrites each.
+        def copies() -> StoredWeights:
+            self._get([stream.completed() for stream in streams])
+            *buckets, checksum = streams[0]
+            return StoredWeights(tuple(buckets), self._get([checksum])[0], policy_version)
 
-        Raises WeightsGone when the weights are not of this version any more.
-        """
-        replicas = {self._spec.sizes.replica(rank) for rank in ranks}
-        actors = {rank: self._actors[rank] for replica in sorted(replicas) for rank in self._replicas.ranks(replica)}
-        self._get([actor.begin_sending.remote(max_bucket_bytes, policy_version) for actor in actors.values()])
+        return copies
 
-        def buckets() -> Iterator[Mapping[int, Part]]:
-            while all(parts := self._get([actor.fill.remote() for actor in actors.values()])):
-                yield {rank: part for rank, part in zip(actors, parts, strict=True) if rank in ranks}
-            assert not any(parts), "the replicas hold other parameters"
-
-        yield buckets()
-        self._get([actor.end_sending.remote() for actor in actors.values()])
+    def begin_sending(
+        self, readers: Collection[int], policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES
+    ) -> Sending:
+        """Have the ranks of these replicas write their weights; raises WeightsGone when they are of another version."""
+        replicas = {self._spec.sizes.replica(rank) for rank in readers}
+        ranks = [rank for replica in sorted(replicas) for rank in self._replicas.ranks(replica)]
+        sending = Sending({rank: self._actors[rank] for rank in ranks}, readers, self._get)
+        sending.begin(max_bucket_bytes, policy_version)
+        return sending
 
     def beside(self, place: Place) -> tuple[int, ...]:
         """See `ReplicaPlaces.beside`."""

@@ -1,4 +1,4 @@
-"""What tells an engine where a rank of the trainer wrote a bucket: it lies in memory that both processes see."""
+"""What tells an engine where a bucket is that a rank of the trainer wrote: in memory that both see, or on its way."""
 
 from dataclasses import dataclass
 
@@ -32,13 +32,32 @@ class Slot:
 class Part:
     """One bucket, in a buffer of one rank."""
 
-    buffer: BufferHandle
+    buffer: BufferHandle | None
+    """None: it is broadcast."""
     slots: tuple[Slot, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the buffer that are in use."""
+        return max((slot.offset_bytes + slot.num_bytes for slot in self.slots), default=0)
 
     @property
     def checksums(self) -> dict[str, str]:
         """Of every parameter, by its Hugging Face name."""
         return {slot.name: slot.checksum for slot in self.slots}
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Where the members of a broadcast meet: a rank of the trainer, which is 0, and workers of engines."""
+
+    host: str
+    port: int
+    size: int
+    first: int = 0
+    """Of an engine's workers, which count on from there."""
+    limit_s: float = 120.0
+    """To meet, and to pass a bucket on: all members are there, and have nothing else to do."""
 
 
 @dataclass(frozen=True)

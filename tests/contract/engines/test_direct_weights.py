@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+import torch
 
 from longshore.api import contract
 from longshore.api.pods import Workers
@@ -24,6 +25,8 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.trainer.sending import Sending
+from longshore_runtime.weights.shared import Channel
 from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, request
 from tests.contract.engines.pods import Job, worker_pods
 from tests.contract.engines.reference import reference_log_probs
@@ -84,14 +87,25 @@ def vllm(storage: Path) -> Iterator[Job]:
 def test_engines_sample_from_the_weights_that_the_trainers_beside_them_hold(
     storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
 ) -> None:
-    trainers = start_trainers(trainer_places(ONE_POD, None, sizes.ranks_per_replica), backend, sizes)
+    check(storage, vllm, start_trainers(trainer_places(ONE_POD, None, sizes.ranks_per_replica), backend, sizes))
+
+
+@pytest.mark.parametrize(("backend", "sizes"), LAYOUTS[1:3])
+def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
+    storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
+) -> None:
+    check(storage, vllm, start_trainers([Place(1, ())] * 2, backend, sizes))
+
+
+def check(storage: Path, job: Job, trainers: TrainerGroup) -> None:
+    """After a step, the weights of the trainers are those of the engine."""
     try:
         trainers.train(make_samples())
         trainers.sleep()
-        vllm.pool.publish(trainers.weights(1))
-        weights = fetched(trainers.stored_weights(1))
-        (engine,) = vllm.pool.alive()
-        sampled = vllm.finish(engine, request())
+        job.pool.publish(trainers.weights(1))
+        weights = fetched(trainers.begin_copies(1)())
+        (engine,) = job.pool.alive()
+        sampled = job.finish(engine, request())
         assert [run.policy_version for run in sampled.runs] == [1]
         expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
         np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
@@ -125,14 +139,21 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
         trainers.stop()
 
 
-def test_copies_that_were_made_beforehand_outlive_what_the_trainer_does_next(storage: Path) -> None:
+def test_copies_that_are_made_at_once_outlive_what_the_trainer_does_next(storage: Path) -> None:
     spec = TrainerSpec(TrainerBackend.FAKE, OPTIONS)
-    trainers = TrainerGroup(trainer_places(PODS, None), spec, "model", "output", replace(DIRECT, keeps_copies=True))
+    trainers = TrainerGroup([Place(1, ())], spec, "model", "output", replace(DIRECT, keeps_copies=True))
+    job = start_engines(ONE_POD, EngineBackend.FAKE)
     try:
-        weights = trainers.weights(0)
+        job.pool.publish(trainers.weights(0))
         trainers.train(make_samples())
-        assert weights.stored().policy_version == 0
+        sampled = job.finish(0, request())
+        job.lose(1)
+        assert isinstance(job.next_event(), EngineLost)
+        job.pool.replace(1)
+        assert job.next_event() == EngineJoined(1)
+        assert job.finish(1, request()).runs == sampled.runs
     finally:
+        job.pool.stop()
         trainers.stop()
 
 
@@ -150,14 +171,70 @@ def test_an_engine_that_dies_while_weights_come_keeps_them_from_nobody_else(stor
         trainers.stop()
 
 
-def test_engines_in_pods_without_a_trainer_get_copies(storage: Path) -> None:
+def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
     trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
     job = start_engines(PODS, EngineBackend.FAKE)
     try:
         assert [bool(trainers.beside(engine.place)) for engine in job.pool._fleet] == [True, True, False, False]
-        job.pool.publish(trainers.weights(0))
-        assert job.pool.alive() == [0, 1, 2, 3]
-        assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+        for version in range(2):
+            job.pool.publish(trainers.weights(version))
+            assert job.pool.alive() == [0, 1, 2, 3]
+            assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+            trainers.train(make_samples())
     finally:
         job.pool.stop()
+        trainers.stop()
+
+
+def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they_come_back(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(PODS, EngineBackend.FAKE)
+    meeting = Sending.channel
+
+    def without_the_last(sending: Sending, num_workers: int) -> Channel:
+        ray.kill(job.pool._fleet[3]._actor)
+        return replace(meeting(sending, num_workers), limit_s=5.0)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Sending, "channel", without_the_last)
+            job.pool.publish(trainers.weights(0))
+        assert job.pool.alive() == [0, 1]
+        lost = {event.engine for event in (job.next_event(), job.next_event()) if isinstance(event, EngineLost)}
+        assert lost == {2, 3}
+        for engine in lost:
+            job.pool.replace(engine)
+        assert {job.next_event(), job.next_event()} == {EngineJoined(2), EngineJoined(3)}
+        assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+        assert trainers.policy_version() == 0, "the trainer lives on"
+    finally:
+        job.pool.stop()
+        trainers.stop()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("backend", [TrainerBackend.TORCH, TrainerBackend.MEGATRON])
+def test_weights_cross_a_gpu_by_cuda_ipc(storage: Path, backend: TrainerBackend) -> None:
+    workers = Workers(replicas=1, gpus_per_pod=1)
+    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, dtype="float32")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    spec = EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True)
+    pool = EnginePool(workers, spec, "model", "output", events)
+    pool.wait_for_all()
+    pool.sleep()
+    trainers = start_trainers(trainer_places(workers, None), backend, ParallelSizes())
+    try:
+        trainers.train(make_samples())
+        trainers.sleep()
+        pool.wake()
+        pool.publish(trainers.weights(1))
+        weights = fetched(trainers.begin_copies(1)())
+        sampled = Job(pool, events).finish(0, request())
+        expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
+        np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-3)
+    finally:
+        pool.stop()
         trainers.stop()

@@ -17,6 +17,9 @@ from longshore_runtime.weights.buckets import buckets
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
 from tests.contract.engines.reference import reference_log_probs
 
+BF16_LOG_PROB = 0.05
+"""Difference between two passes in bf16 that group their work in other ways."""
+
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_of_the_distribution_that_was_sampled(
@@ -161,3 +164,22 @@ def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> No
     harness.publish(1)
     (after,) = harness.finish([request(temperature=0.0)])
     assert before.tokens == after.tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None:
+    """By recomputation of its tokens, on an engine that has slept meanwhile."""
+    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=1)
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
+    harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
+    harness.publish(0)
+    (whole,) = harness.finish([request(temperature=0.0)])
+    begun = harness.abort_after(request(temperature=0.0), len(whole.tokens) // 2)
+    engine.sleep()
+    engine.wake()
+    harness.publish(1)
+    (resumed,) = harness.finish([request(temperature=0.0, partial=begun.runs)])
+    assert resumed.tokens == whole.tokens
+    assert [run.policy_version for run in resumed.runs] == [0, 1]
+    np.testing.assert_allclose(resumed.log_probs, whole.log_probs, atol=BF16_LOG_PROB)

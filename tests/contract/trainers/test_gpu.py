@@ -9,7 +9,7 @@ import torch
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
-from tests.contract.trainers.replicas import Kind, make_samples, with_masks, without_kl
+from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, with_masks, without_kl
 from tests.contract.trainers.test_verification import DENOMINATOR, SAMPLES, dropped
 from tests.contract.trainers.tiny_models import Family, build
 
@@ -71,6 +71,26 @@ def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: 
         assert taken() == 0
         trainer.wake()
         assert taken() == 1, "the optimizer's state waits for the update"
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_reference_takes_memory_while_it_computes_and_where_it_may_stay(large: Kind, offload: bool) -> None:
+    trainer = large.start(replace(OPTIONS, offload_reference=offload))
+    size = sum(values.nbytes for _, values in trainer.weights())
+    for _ in range(2):
+        trainer.accumulate(PARTS[0])
+        assert round(torch.cuda.memory_allocated() / size * 4) / 4 == (2 if offload else 3)
+        trainer.sleep()
+        assert torch.cuda.memory_allocated() < size / 4
+        trainer.wake()
+
+
+def test_a_reference_that_waits_on_the_host_gives_the_same_step(kind: Kind) -> None:
+    norms = [
+        step_norm(kind.start(replace(OPTIONS, offload_reference=offload)), SAMPLES, naps=False)
+        for offload in (False, True)
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("options", [without_kl(), OFFLOADED], ids=["on the device", "offloaded"])

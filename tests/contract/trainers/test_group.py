@@ -96,7 +96,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
 
 def published(trainers: TrainerGroup, version: int) -> dict[str, Any]:
     """What engines would be given."""
-    return fetched(trainers.stored_weights(version))
+    return fetched(trainers.begin_copies(version)())
 
 
 def fetched(weights: StoredWeights) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_published_weights_come_in_buckets_and_outlive_the_trainers(storage: Pat
     """Two tensor-parallel ranks gather them; an engine that joins later still gets them."""
     spec = TrainerSpec(TrainerBackend.MEGATRON, OPTIONS, SIZES)
     trainers = TrainerGroup(TWO_BY_TWO[:2], spec, "model", "output")
-    weights = trainers.stored_weights(0, max_bucket_bytes=200_000)  # Too large to be sent along with an answer.
+    weights = trainers.begin_copies(0, max_bucket_bytes=200_000)()  # Too large to be sent along with an answer.
     trainers.stop()
     assert weights.policy_version == 0
     assert len(weights.buckets) > 3

@@ -20,10 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 SAMPLES = with_masks(make_samples())
 PARTS = [SAMPLES[:3], SAMPLES[3:4], SAMPLES[4:9], SAMPLES[9:]]
 OFFLOADED = replace(OPTIONS, offload_gradients=True)
+SWAPPED = replace(OPTIONS, offload_reference=True)
 _LIMIT = timedelta(seconds=60)
 
 
-@pytest.mark.parametrize("options", [OPTIONS, OFFLOADED], ids=["on the device", "offloaded"])
+@pytest.mark.parametrize("options", [OPTIONS, OFFLOADED, SWAPPED], ids=["on the device", "offloaded", "swapped"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_with_naps_in_it_equals_one_without(kind: Kind, options: TrainerOptions, seed: int) -> None:
     awake, drowsy = kind.start(), kind.start(options)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(3)]
 WHOLE, HALVES, QUARTERS = (ParallelSizes(fsdp=size) for size in (1, 2, 4))
-OFFLOADED = replace(OPTIONS, offload_gradients=True)
+OFFLOADED = replace(OPTIONS, offload_gradients=True, offload_reference=True)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def wrong_mask(samples: Sequence[Sample]) -> list[Sample]:
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("name", [AlgorithmName.GRPO, AlgorithmName.GSPO])
 def test_a_stream_in_any_order_differs_by_rounding_only(kind: Kind, name: AlgorithmName, offload: bool) -> None:
-    trainer = kind.start(replace(options_of(name), offload_gradients=offload))
+    trainer = kind.start(replace(options_of(name), offload_gradients=offload, offload_reference=offload))
     for part in PARTS:
         trainer.accumulate(part)
     assert trainer.compare(SAMPLES, DENOMINATOR) < ROUNDING

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ class MegatronTrainer:
             GradientMemory(self._data_parallel), self._device, offloads=options.offload_gradients
         )
         self._weights = WeightMemory(self._data_parallel, self._device)
+        self._move_reference(self._reference_home)
         self._policy_version = 0
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -183,7 +184,7 @@ class MegatronTrainer:
     def wake(self) -> None:
         """Bring the weights back; gradients and the optimizer's state come when they are needed."""
         self._weights.reload()
-        self._move_reference(self._device)
+        self._move_reference(self._reference_home)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """What `weights` yields, in the precision of the trainer; a sleeping rank needs memory for one at a time."""
@@ -222,7 +223,22 @@ class MegatronTrainer:
             log_probs, _ = reference.response_tokens(hidden, batches[number], self._options.temperature)
             return log_probs.sum(), log_probs
 
-        return run(reference, batches, finish, backward=False)
+        with self._computing_reference():
+            return run(reference, batches, finish, backward=False)
+
+    @contextmanager
+    def _computing_reference(self) -> Iterator[None]:
+        """If it waits on the host, the reference takes the place of the model meanwhile."""
+        if not self._options.offload_reference:
+            yield
+            return
+        self._weights.offload()
+        self._move_reference(self._device)
+        try:
+            yield
+        finally:
+            self._move_reference(_HOST)
+            self._weights.reload()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
@@ -259,6 +275,11 @@ class MegatronTrainer:
         stack.enter_context(on_device(self._device))
         stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"))
         return stack
+
+    @property
+    def _reference_home(self) -> torch.device:
+        """Where it is while the trainer is awake."""
+        return _HOST if self._options.offload_reference else self._device
 
     def _move_reference(self, device: torch.device) -> None:
         if self._reference is not None:

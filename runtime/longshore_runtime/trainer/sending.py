@@ -1,0 +1,59 @@
+"""Ranks of the trainer while they write their weights, bucket by bucket; the first one also broadcasts them."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from longshore_runtime.weights.shared import Channel, Part
+
+Get = Callable[[Sequence[Any]], list[Any]]
+"""Waits for answers of ranks; raises TrainerLost, or what a rank raised."""
+
+
+class Sending:
+    """All ranks of some replicas, which gather together; those that engines read from are asked for what they wrote."""
+
+    def __init__(self, actors: Mapping[int, Any], readers: Collection[int], get: Get) -> None:
+        """`readers`: ranks whose buckets are wanted."""
+        self._actors = actors
+        self._readers = readers
+        self._get = get
+        self._first = next(iter(actors.values()))
+
+    def begin(self, max_bucket_bytes: int, policy_version: int) -> None:
+        """Raises WeightsGone when the weights are not of this version any more."""
+        self._get([actor.begin_sending.remote(max_bucket_bytes, policy_version) for actor in self._actors.values()])
+
+    def channel(self, num_workers: int) -> Channel:
+        """Where so many workers of engines can meet the first rank."""
+        ((host, port),) = self._get([self._first.rendezvous.remote()])
+        return Channel(host, port, num_workers + 1)
+
+    def join(self, channel: Channel) -> bool:
+        """Meet them; whether all have come."""
+        return self._succeeds(self._first.join_engines.remote(channel))
+
+    def next(self) -> Mapping[int, Part] | None:
+        """What the ranks have written, which overwrites the last but one; None: there is no more."""
+        parts = self._get([actor.fill.remote() for actor in self._actors.values()])
+        assert all(parts) or not any(parts), "the replicas hold other parameters"
+        written = dict(zip(self._actors, parts, strict=True))
+        return {rank: written[rank] for rank in self._readers} if all(parts) else None
+
+    def broadcast(self) -> Callable[[], bool]:
+        """The first rank begins to send what it has written; the answer tells, later, whether all have got it."""
+        sent = self._first.broadcast.remote()
+        return lambda: self._succeeds(sent)
+
+    def end(self) -> None:
+        """Give the memory back."""
+        self._get([actor.end_sending.remote() for actor in self._actors.values()])
+
+    def _succeeds(self, answer: Any) -> bool:
+        """The rank lives on when its peers are gone."""
+        try:
+            self._get([answer])
+        except ray.exceptions.RayTaskError:
+            return False
+        return True

@@ -1,11 +1,15 @@
 """Ranks of the trainer while they write their weights, bucket by bucket; the first one also broadcasts them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import ray
 
+from longshore_runtime.errors import TrainerLost
 from longshore_runtime.weights.shared import Channel, Part
+
+_LIMIT_S: Final = 600.0
+"""A member that others wait for in vain gives up long before."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
 """Waits for answers of ranks; raises TrainerLost, or what a rank raised."""
@@ -51,9 +55,11 @@ class Sending:
         self._get([actor.end_sending.remote() for actor in self._actors.values()])
 
     def _succeeds(self, answer: Any) -> bool:
-        """The rank lives on when its peers are gone."""
+        """The rank lives on when its peers are gone, and then tells so."""
         try:
-            self._get([answer])
+            ray.get(answer, timeout=_LIMIT_S)
         except ray.exceptions.RayTaskError:
             return False
+        except ray.exceptions.RayError as error:
+            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
         return True

@@ -138,7 +138,7 @@ def test_a_world_starts_again_once_its_pods_are_back(cluster: Cluster, storage: 
     (storage / "saved").mkdir()
     trainers.save("saved")
     trainers.train(BATCHES[0])
-    expected = published(trainers)
+    expected = published(trainers, 1)
 
     cluster.remove_node(pod)
     with pytest.raises(TrainerLost):
@@ -150,6 +150,6 @@ def test_a_world_starts_again_once_its_pods_are_back(cluster: Cluster, storage: 
     assert trainers.generation == 2
     trainers.load("saved")
     trainers.train(BATCHES[0])
-    again = published(trainers)
+    again = published(trainers, 1)
     assert all(np.array_equal(expected[name], again[name]) for name in expected)
     trainers.stop()

@@ -10,7 +10,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests
-WORKERS ?= 2
 # The CPU build of torch: from the wheel folder that pip is configured with, else from PyTorch's CPU index.
 WHEELS = $(shell $(BIN)/pip config get global.find-links 2>/dev/null || echo "$${PIP_FIND_LINKS:-}")
 TORCH_SOURCE = $(if $(WHEELS),--find-links $(firstword $(WHEELS)),--torch-backend=cpu)
@@ -28,8 +27,8 @@ down: $(READY) ## Stop what quickstart started
 	@$(BIN)/longshore down
 
 .PHONY: test
-test: $(READY) lint ## Check and test everything (TESTS=tests/unit: a part; WORKERS=0: in one process)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(TESTS)
+test: $(READY) lint ## Check and test everything (TESTS=tests/unit: a part)
+	$(BIN)/pytest $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## Format, lint, types, architecture, generated files

@@ -21,6 +21,7 @@ from longshore_operator.execute import ApplyFailed, Executor, status_fields, wri
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.kube import ApiError, Kube
 from longshore_operator.metrics import Metrics
+from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed, PodView
 from longshore_operator.plan import OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
@@ -47,6 +48,7 @@ class _Job:
     applied_since: datetime | None = None
     apply_error: str | None = None
     told_rejection: int = 0
+    told_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
     pending_since_s: float | None = None
     """Monotonic time since which a pass is due and has not ended."""
@@ -151,15 +153,16 @@ class Controller:
             self._metrics.count_assignment(status.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._apply(key, job, plan, now)
-        self._note_rejection(job, status)
+        self._note_told(job, status)
         if error_shown is not None:
             return True, 0.0
         if plan.status.phase in FINISHED_PHASES and plan.requeue_at is None:
             return True, None
         return True, _seconds_until(plan.requeue_at, now, self._resync(key))
 
-    def _note_rejection(self, job: _Job, status: RLJobStatus) -> None:
-        """An event has told of it; it is not told again."""
+    def _note_told(self, job: _Job, status: RLJobStatus) -> None:
+        """Events have told of a rejection and of notices; they are not told again."""
+        job.told_notice = max(job.told_notice, newest_notice(status.runtime))
         rejected = status.runtime.rejected_epoch if status.runtime is not None else 0
         if rejected == status.assignment.epoch and rejected > job.told_rejection:
             job.told_rejection = rejected
@@ -175,8 +178,9 @@ class Controller:
         uid = stored["metadata"]["uid"]
         expired = job.applied_since is not None and now - job.applied_since >= self._resync(key)
         if uid != job.uid or expired:
-            told = job.told_rejection if uid == job.uid else 0
-            job.uid, job.applied, job.applied_since, job.told_rejection = uid, {}, now, told
+            if uid != job.uid:
+                job.told_rejection, job.told_notice = 0, (0, 0)
+            job.uid, job.applied, job.applied_since = uid, {}, now
         job.seen_version = stored["metadata"]["resourceVersion"]
 
     async def _decide(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> tuple[Plan, RLJobStatus]:
@@ -196,6 +200,7 @@ class Controller:
             claim=await self._claim(key, parsed, pods),
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,
+            told_notice=job.told_notice,
         )
         return reconcile(parsed, observed, now, self._config), status
 

@@ -77,6 +77,8 @@ class Observed:
     """Why the previous plan could not be applied in full."""
     told_rejection: int = 0
     """Newest epoch of an assignment whose rejection was told."""
+    told_notice: tuple[int, int] = (0, 0)
+    """Attempt and number of the coordinator's newest notice that was told."""
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:

@@ -26,6 +26,7 @@ from longshore_operator.elasticity import Elasticity, assign, limits
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
+from longshore_operator.notices import notice_events
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import Action, CreateOnce, DeleteJob, DeletePod, Event, OperatorConfig, Plan
 from longshore_operator.rewards import size_rewards
@@ -55,7 +56,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     actions += [*work.delete, *work.create]
     actions += projection.label_pods(observed.pods, progress.attempt, acknowledged)
     actions += [*progress.events, *elasticity.events, *rewards.events]
-    actions += _notices(job.status, status, observed, progress)
+    actions += notice_events(job.status, observed.told_notice)
+    actions += _transitions(job.status, status, observed, progress)
     expiry = _expiry(job, progress)
     if expiry is not None and expiry <= now:
         actions.append(DeleteJob(Identity.of(job).uid))
@@ -185,7 +187,7 @@ def _is_extra(job: RLJob, pod: PodView) -> bool:
     return pod.component is Component.REWARD and pod.index >= job.spec.reward.pods
 
 
-def _notices(before: RLJobStatus, after: RLJobStatus, observed: Observed, progress: Progress) -> list[Event]:
+def _transitions(before: RLJobStatus, after: RLJobStatus, observed: Observed, progress: Progress) -> list[Event]:
     """Events for what happened to the job's pods, at the moment it shows in the status."""
     events = []
     for pod in observed.pods:

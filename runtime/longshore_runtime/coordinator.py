@@ -108,6 +108,7 @@ def _until_done(
             except Interrupted:
                 session.save_if_possible()
                 raise
+        first = first.model_copy(update={"notices": session.notices})  # Their numbers grow on.
 
 
 def _read_spec(settings: Settings) -> RLJobSpec:

@@ -1,12 +1,17 @@
 """What the training loop needs to know of a job."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, RepurposeTrigger
 from longshore.api.spec import Placement, RLJobSpec
 from longshore_runtime.elastic.repurposing import RepurposingOptions
+
+_BF16: Final = 0.02
+_FP32: Final = 1e-4
+"""What rounding never reaches: `trainer.verifyTolerance` where it is unset."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class LoopOptions:
             trains_during_rollout=not is_colocated or (not spec.workers.has_accelerator and not repurposes),
             repurposing=_repurposing(spec, attempt) if repurposes else None,
             verify_every=spec.trainer.verify_every,
-            verify_tolerance=spec.trainer.verify_tolerance,
+            verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
         )
 
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api.model import Data
 from longshore.api.names import Component
 from longshore.api.objective import OBJECTIVES
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import Notice, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
@@ -150,6 +150,11 @@ class Session:
         """Whether a step was trained in this session."""
         return self._loop is not None and self._loop.num_steps > 0
 
+    @property
+    def notices(self) -> list[Notice]:
+        """What people were told in this attempt."""
+        return self._recorder.notices
+
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""
         if self._loop is None:
@@ -202,7 +207,8 @@ class Session:
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
         )
-        engines = EnginePool(self._spec.workers, spec, model.path, self._storage.output, self._events)
+        output, notify = self._storage.output, self._recorder.notice
+        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify)
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
         config = json.loads((self._storage.resolve(model.path) / "config.json").read_bytes())

@@ -154,6 +154,17 @@ class RewardSurroundings(ApiModel):
     """How judges beside engines share GPUs, each way once: MPS, or TimeSlicing and why."""
 
 
+class Notice(ApiModel):
+    """Something that went wrong and did not end the attempt; the operator makes it an event."""
+
+    number: int = Field(ge=1)
+    """Notices of an attempt are counted."""
+    reason: str = Field(max_length=128)
+    """EngineLost, EngineDidNotSleep."""
+    message: str = Field(max_length=1024)
+    """One sentence."""
+
+
 class RuntimeStatus(ApiModel):
     """What the coordinator reports, at milestones only."""
 
@@ -167,6 +178,8 @@ class RuntimeStatus(ApiModel):
     """The current round."""
     recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=16)
     """The newest finished rounds, oldest first: an operator that was away catches up."""
+    notices: list[Notice] = Field(default_factory=list, max_length=16)
+    """The newest notices of this attempt, oldest first: an operator that was away catches up."""
     applied_epoch: int = Field(default=0, ge=0)
     """Newest assignment that was carried out."""
     rejected_epoch: int = Field(default=0, ge=0)

@@ -29,6 +29,10 @@ _SILENCE_LIMIT_S: Final = 300.0
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
 
 
+class EngineLate(EngineDied):
+    """The engine does not answer in time; its process may be there."""
+
+
 class Reply(Generic[T]):
     """The answer of an engine, on its way: ask several engines first, then wait for all."""
 
@@ -36,7 +40,7 @@ class Reply(Generic[T]):
         self._reference = reference
 
     def get(self, timeout_s: float | None = None) -> T:
-        """The answer; raises EngineDied when the engine is gone or late, and what its actor raises."""
+        """The answer; raises EngineDied when the engine is gone, EngineLate when late, and what its actor raises."""
         try:
             answer: T = ray.get(self._reference, timeout=timeout_s)
         except ray.exceptions.RayError as error:
@@ -191,7 +195,7 @@ def _engine_error(error: Exception) -> Exception:
     if isinstance(cause, EngineDied | EngineStartError | WeightsGone):
         return cause
     if isinstance(error, ray.exceptions.GetTimeoutError):
-        return EngineDied("the engine does not answer in time")
+        return EngineLate("the engine does not answer in time")
     if isinstance(error, ray.exceptions.RayActorError):
         return EngineDied(f"the engine's process or pod is gone ({type(error).__name__})")
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -1,7 +1,6 @@
 """All engines of a job behind one handle: they get weights together, and one that was lost comes back by itself."""
 
 import itertools
-import queue
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +14,9 @@ from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, Reply
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
-from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep
+from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events
+from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep, require_possible
 from longshore_runtime.rollout.published import Failure, PublishedWeights, StoredWeights
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
@@ -38,11 +38,11 @@ class EnginePool:
     """
 
     def __init__(
-        self, workers: Workers, spec: EngineSpec, model: str, output: str, events: "queue.SimpleQueue[Event]"
+        self, workers: Workers, spec: EngineSpec, model: str, output: str, events: Events, notify: Notify = ignore
     ) -> None:
-        """Begin to start engines of the configured size in all worker pods."""
+        """Begin to start engines of the configured size in all worker pods; `notify` is told of those that are gone."""
         self._workers, self._spec, self._model, self._output = workers, spec, model, output
-        self._events = events
+        self._events, self._notices = events, EngineNotices(notify)
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
@@ -167,8 +167,8 @@ class EnginePool:
             replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
             for engine in sorted(owed):
                 self._restart(engine)
-        for handle, reason in failures(replies, _SLEEP_LIMIT_S):
-            self._lose(handle, reason)
+        for handle, failure in failures(replies, _SLEEP_LIMIT_S):
+            self._lose(handle, str(failure))
 
     def replace(self, engine: int) -> None:
         """Start a lost engine anew; EngineJoined tells when it serves. Its pod may have to come back first.
@@ -192,7 +192,7 @@ class EnginePool:
         """
         if tp_size == self.tp_size:
             return
-        _require_possible(tp_size, self._workers)
+        require_possible(tp_size, self._workers)
         assert not any(one.num_running + one.num_waiting for one in self.stats().values()), "a round still runs"
         old = self._fleet
         self._rest()
@@ -214,6 +214,7 @@ class EnginePool:
         """End all engines."""
         with self._lock:
             self._stopped = True
+        self._notices.close()
         for fleet in filter(None, (self._fleet, self._parked)):
             fleet.stop()
 
@@ -246,6 +247,8 @@ class EnginePool:
             self._fleet, self._serving, self._retired, self._owed = fleet, set(), set(), set()
             fleet.refill()
         lost = fleet.activate(timeout_s)
+        for engine, reason in lost.items():
+            self._notices.lost(engine, reason)
         with self._lock:
             self._owed.update(lost)
             self._is_quiet = False
@@ -267,6 +270,7 @@ class EnginePool:
 
         def start(place: Place, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
+            self._notices.starts(number, place.worker)
             return EngineHandle(number, place, spec, self._model, self._output, self._tell)
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
@@ -335,7 +339,7 @@ class EnginePool:
         return True
 
     def _put_to_sleep(self, handles: Sequence[EngineHandle], timeout_s: float) -> None:
-        killed = put_to_sleep(handles, timeout_s)
+        killed = put_to_sleep(handles, timeout_s, self._notices)
         with self._lock:
             self._owed.update(handle.engine for handle in killed)
 
@@ -352,9 +356,10 @@ class EnginePool:
             self._tell(EngineLost(handle.engine, reason))
 
     def _tell(self, event: Event) -> None:
-        """Called from any thread. Of engines that do not serve in this round, nobody hears."""
+        """Called from any thread. Of engines that do not serve in this round, the driver does not hear."""
         with self._lock:
             if isinstance(event, EngineLost):
+                self._notices.lost(event.engine, event.reason)
                 if event.engine not in self._fleet:
                     return
                 self._serving.discard(event.engine)
@@ -363,12 +368,3 @@ class EnginePool:
                     self._owed.add(event.engine)
                     return
             self._events.put(event)
-
-
-def _require_possible(tp_size: int, workers: Workers) -> None:
-    if workers.gpus_per_pod == 0:
-        raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
-    if workers.gpus_per_pod % tp_size:
-        raise EngineStartError(
-            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill pods of {workers.gpus_per_pod}"
-        )

@@ -1,5 +1,6 @@
 """Events that reach the driver, all through one queue: whatever happens, one place waits for it."""
 
+import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -173,3 +174,4 @@ ElasticEvent = AssignmentChanged | LoadMeasured | PodsHandedOver | GradientsDone
 Event = (
     ResponsesEnded | EngineLost | EngineJoined | GroupScored | RewardEvent | ElasticEvent | TrainerGone | StopRequested
 )
+Events = queue.SimpleQueue[Event]

@@ -6,10 +6,12 @@ from typing import TypeVar
 
 import structlog
 
+from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import EngineDied
-from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
+from longshore_runtime.rollout.engine_notices import EngineNotices
 
 log = structlog.get_logger()
 
@@ -55,8 +57,8 @@ class Fleet:
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
 
-    def activate(self, timeout_s: float) -> list[int]:
-        """Wake the engines that have started and wait for the others; returns those that are lost meanwhile.
+    def activate(self, timeout_s: float) -> dict[int, str]:
+        """Wake the engines that have started and wait for the others; returns those that are lost meanwhile, and why.
 
         Raises EngineStartError if one cannot start, or none is there in time.
         """
@@ -70,14 +72,14 @@ class Fleet:
                 handle.wait_started(left_s(deadline_s))
             except EngineDied as death:
                 lost[handle.engine] = str(death)
-        for handle, reason in failures(woken, left_s(deadline_s)):
+        for handle, failure in failures(woken, left_s(deadline_s)):
             handle.stop()
-            lost[handle.engine] = reason
+            lost[handle.engine] = str(failure)
         for engine, reason in lost.items():
             log.warning("an engine is not there", engine=engine, tp_size=self.tp_size, reason=reason)
         if len(lost) == len(self._handles):
             raise EngineStartError(f"rollout.engine: no engine of {self.tp_size} GPUs starts: {reason}")
-        return sorted(lost)
+        return lost
 
     def stop(self) -> None:
         """End all engines, and wait until they are gone and their GPUs are free."""
@@ -91,16 +93,33 @@ class Fleet:
         return index
 
 
-def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float) -> list[EngineHandle]:
+def require_possible(tp_size: int, workers: Workers) -> None:
+    """Raises EngineStartError where engines of this size do not fill the worker pods."""
+    if workers.gpus_per_pod == 0:
+        raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
+    if workers.gpus_per_pod % tp_size:
+        raise EngineStartError(
+            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill pods of {workers.gpus_per_pod}"
+        )
+
+
+def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float, notices: EngineNotices) -> list[EngineHandle]:
     """Returns when none of these engines holds more of a GPU than a sleeping one does.
 
-    To that end it kills those that are starting and those that do not fall asleep in time, which it returns.
+    To that end it kills those that are starting and those that do not fall asleep in time, which it returns. Of the
+    latter people are told.
     """
     handles = list(handles)
     killed = [handle for handle in handles if not handle.alive and not handle.ended]
+    for handle in killed:
+        notices.stops(handle.engine)
     replies = [(handle, handle.sleep()) for handle in handles if handle.alive]
-    for handle, reason in failures(replies, timeout_s):
-        log.warning("an engine does not fall asleep", engine=handle.engine, reason=reason)
+    for handle, failure in failures(replies, timeout_s):
+        log.warning("an engine does not fall asleep", engine=handle.engine, reason=str(failure))
+        if isinstance(failure, EngineLate):
+            notices.not_asleep(handle.engine, timeout_s)
+        else:
+            notices.lost(handle.engine, str(failure))
         killed.append(handle)
     for handle in killed:
         handle.stop()
@@ -109,7 +128,9 @@ def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float) -> list[Engi
     return killed
 
 
-def failures(replies: Iterable[tuple[EngineHandle, Reply[None]]], timeout_s: float) -> list[tuple[EngineHandle, str]]:
+def failures(
+    replies: Iterable[tuple[EngineHandle, Reply[None]]], timeout_s: float
+) -> list[tuple[EngineHandle, EngineDied]]:
     """Engines that do not answer in time or are gone, with the reason."""
     deadline_s = time.monotonic() + timeout_s
     failed = []
@@ -117,7 +138,7 @@ def failures(replies: Iterable[tuple[EngineHandle, Reply[None]]], timeout_s: flo
         try:
             reply.get(left_s(deadline_s))
         except EngineDied as death:
-            failed.append((handle, str(death)))
+            failed.append((handle, death))
     return failed
 
 

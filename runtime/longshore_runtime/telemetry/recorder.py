@@ -1,5 +1,6 @@
 """Tells the outside what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from longshore.api.runtime_status import (
     DrawCounts,
     HeldOutReward,
     KindCount,
+    Notice,
     ResponseTokens,
     RewardLoad,
     RolloutLoad,
@@ -39,6 +41,8 @@ _MILESTONES: Final = tuple(percent / 100 for percent in range(20, 55, 5))
 
 
 _NUM_RECENT_ROUNDS: Final = 16
+_NUM_NOTICES: Final = 16
+_MAX_MESSAGE_CHARACTERS: Final = 1024
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
@@ -50,13 +54,15 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
 
 
 class Recorder:
-    """The only writer of metrics, ledger and runtime status."""
+    """The only writer of metrics, ledger and runtime status. The driver's thread calls it; `notice`, any thread may."""
 
     def __init__(self, metrics: Metrics, ledger: Journal, sink: StatusSink, first: RuntimeStatus) -> None:
         self._metrics = metrics
         self._ledger = ledger
         self._sink = sink
         self._status = first
+        self._lock = threading.RLock()
+        """Of the status."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
 
@@ -99,6 +105,19 @@ class Recorder:
     def reward_worker(self, found: Surroundings) -> None:
         """A reward worker is there."""
         self._update(reward_workers=with_worker(self._status.reward_workers, found))
+
+    @property
+    def notices(self) -> list[Notice]:
+        """The newest notices of the attempt."""
+        return self._status.notices
+
+    def notice(self, reason: str, message: str) -> None:
+        """Something went wrong and did not end the attempt; called from any thread."""
+        with self._lock:
+            before = self._status.notices
+            number = before[-1].number + 1 if before else 1
+            newest = Notice(number=number, reason=reason, message=message[:_MAX_MESSAGE_CHARACTERS])
+            self._update(notices=[*before, newest][-_NUM_NOTICES:])
 
     def round_progress(self, state: RunState, progress: Progress) -> None:
         """Report a round's start, and its progress at milestones only."""
@@ -210,10 +229,11 @@ class Recorder:
         return [*(one for one in self._status.recent_rounds if one.number < number), newest][-_NUM_RECENT_ROUNDS:]
 
     def _update(self, **changes: Any) -> None:
-        updated = self._status.model_copy(update=changes)
-        if updated != self._status:
-            self._status = updated
-            self._sink.report(updated)
+        with self._lock:
+            updated = self._status.model_copy(update=changes)
+            if updated != self._status:
+                self._status = updated
+                self._sink.report(updated)
 
 
 def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:

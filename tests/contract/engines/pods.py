@@ -62,10 +62,11 @@ class Pods:
 
 @dataclass
 class Job:
-    """A pool and the driver's events."""
+    """A pool, the driver's events, and what people are told."""
 
     pool: EnginePool
     events: "queue.SimpleQueue[Event]"
+    notices: list[tuple[str, str]] = field(default_factory=list)
 
     def lose(self, engine: int) -> None:
         """An engine's process dies."""

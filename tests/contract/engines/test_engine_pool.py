@@ -29,6 +29,7 @@ from tests.contract.engines.harness import PROMPT, request
 from tests.contract.engines.pods import LIMIT_S, Job, Pods, worker_pods
 
 SHORT_S = 2.0
+GONE = "the engine's process or pod is gone (ActorDiedError)"
 NEVER_ENDS = {"median_tokens": 1e9, "sigma": 0.0, "step_s": 0.001}
 ENDLESS = 1 << 30
 TWO_BY_TWO = Workers(replicas=2, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
@@ -65,8 +66,10 @@ def start(pods: Pods) -> Iterator[Start]:
     def start(workers: Workers = TWO_BY_TWO, **extra_args: object) -> Job:
         options = EngineOptions(backend=EngineBackend.FAKE, extra_args=extra_args)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        pool = EnginePool(workers, EngineSpec(options, ENDLESS), "model", "output", events)
-        started.append(Job(pool, events))
+        notices: list[tuple[str, str]] = []
+        spec = EngineSpec(options, ENDLESS)
+        pool = EnginePool(workers, spec, "model", "output", events, lambda *notice: notices.append(notice))
+        started.append(Job(pool, events, notices))
         pool.wait_for_all()
         return started[-1]
 
@@ -150,6 +153,7 @@ def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_n
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
     job.samples(1, policy_version=1)
+    assert job.notices == [("EngineDidNotSleep", "engine 1 (worker 1) did not fall asleep within 2 s and was stopped")]
 
 
 def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Start) -> None:
@@ -160,6 +164,7 @@ def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Star
     job.lose(1)
     thread.join(LIMIT_S)
     assert not thread.is_alive()
+    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "whoever saw it first"
     job.pool.wake()
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
@@ -189,13 +194,15 @@ def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
     job.samples(1, policy_version=1)
+    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "people hear of it all the same"
 
 
 def test_an_engine_that_dies_before_it_retires_comes_back_after_the_round(start: Start) -> None:
     job = start(TWO_BY_ONE)
     job.pool.publish(weights(0))
     job.lose(1)
-    assert job.next_event() == EngineLost(1, "the engine's process or pod is gone (ActorDiedError)")
+    assert job.next_event() == EngineLost(1, GONE)
+    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")]
     job.pool.retire([1], LIMIT_S)
     job.pool.replace(1)
     assert job.pool._fleet[1].ended
@@ -216,6 +223,15 @@ def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start:
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
     job.samples(1, policy_version=1)
+    assert len(job.notices) == 1, "what is stopped on purpose is not lost"
+
+
+def test_engines_that_end_with_the_job_are_not_told_as_lost(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    job.pool.stop()
+    assert all(handle.ended for handle in job.pool._fleet)
+    assert job.notices == []
 
 
 def test_late_news_of_a_loss_does_not_stop_the_engine_that_came_back(start: Start) -> None:
@@ -275,9 +291,11 @@ def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its
     parked = job.pool._fleet
     job.pool.regroup(2)
     ray.kill(parked[1]._actor)
-    while not parked[1].ended:
+    while not job.notices:
         with pytest.raises(queue.Empty):
             job.events.get(timeout=0.05)
+    assert parked[1].ended
+    assert job.notices == [("EngineLost", f"engine 1 (worker 0) was lost: {GONE}")]
     job.pool.regroup(1)
     assert job.pool.alive() == [0, 3]
     job.samples(3, policy_version=0)
@@ -309,6 +327,7 @@ def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regro
     job.pool.regroup(2)
     assert job.pool.alive() == [2]
     job.samples(2, policy_version=0)
+    assert [reason for reason, _ in job.notices] == ["EngineDidNotSleep"] * 2
 
 
 def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_joins_later(
@@ -322,6 +341,8 @@ def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_join
         job.pool.regroup(2, timeout_s=15)
         assert job.pool.alive() == [4]
         assert lost_engine(job.next_event()) == 5
+        late = "engine 5 (worker 1) was lost: the engine does not answer in time"
+        assert job.notices[2:] == [("EngineLost", late)], "once, though the driver hears of it later"
         job.pool.replace(5)
         job.samples(4, policy_version=0)
     finally:

@@ -98,6 +98,20 @@ def test_a_rejection_is_told_by_one_event(jobs: Jobs, operator: Operator) -> Non
     assert "longshore_operator_assignment_rejections_total 1.0" in metric_lines(operator)
 
 
+def test_lost_engines_are_told_by_one_event_each(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    notices = [
+        {"number": number, "reason": "EngineLost", "message": f"engine {number} was lost"} for number in range(1, 4)
+    ]
+    for told in (notices[:2], notices):
+        jobs.report({"attempt": 1, "notices": told})
+        eventually("engines are told", lambda told=told: jobs.event_reasons().count("EngineLost") == len(told))
+    lost = [event for event in jobs.events() if event.reason == "EngineLost"]
+    assert {event.message for event in lost} == {notice["message"] for notice in notices}
+    assert {(event.type, event.count) for event in lost} == {("Warning", 1)}
+
+
 @pytest.mark.parametrize(
     ("spec", "kind", "reason"),
     [

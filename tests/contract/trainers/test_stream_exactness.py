@@ -4,13 +4,26 @@ The parts come from the runtime's own bookkeeping (`streams.stream`); the plain 
 """
 
 import random
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from longshore.policy.draws import Draw
 from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.world import World
-from tests.contract.trainers.plans import BATCHES, Step, Trained, count_tokens, plain, train_megatron, train_torch
+from tests.contract.trainers.plans import (
+    BATCHES,
+    Mistake,
+    Step,
+    Trained,
+    count_tokens,
+    plain,
+    train_megatron,
+    train_torch,
+    wrong_denominator,
+)
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.streams import Replicas, stream
 from tests.contract.trainers.test_exactness import assert_exact, whole
@@ -79,3 +92,34 @@ def test_megatron(num_replicas: int, sizes: ParallelSizes, double: bool, model: 
 def test_a_step_that_is_computed_again_after_a_loss(model: Path, expected: Trained) -> None:
     replicas = kept_ranks(2).run(train_torch, model, streamed(2, seed=9, loses_world=True), True)
     assert_exact(whole(replicas), expected, double=True)
+
+
+def dropped_group(step: Step) -> Step:
+    """Nobody was given one of the groups."""
+    lost = _weightiest(step)
+    parts = tuple(tuple(part for part in own if part[0].draw != lost) for own in step.parts)
+    return replace(step, parts=parts)
+
+
+def doubled_group(step: Step) -> Step:
+    """The last replica was given a group that somebody had already."""
+    twice = [part for own in step.parts for part in own if part[0].draw == _weightiest(step)]
+    return replace(step, parts=(*step.parts[:-1], (*step.parts[-1], *twice)))
+
+
+def _weightiest(step: Step) -> Draw:
+    weights: Counter[Draw] = Counter()
+    for sample in (sample for own in step.parts for part in own for sample in part):
+        weights[sample.draw] += round(1_000 * abs(sample.advantage) * sample.num_loss_tokens)
+    return weights.most_common(1)[0][0]
+
+
+@PRECISIONS
+@pytest.mark.parametrize("mistake", [dropped_group, doubled_group, wrong_denominator])
+def test_a_group_that_is_lost_or_counted_twice_is_not_taken_for_rounding(
+    mistake: Mistake, double: bool, model: Path, expected: Trained
+) -> None:
+    steps = tuple(mistake(step) for step in streamed(2, seed=1))
+    replicas = kept_ranks(2).run(train_torch, model, steps, double)
+    with pytest.raises(AssertionError):
+        assert_exact(whole(replicas), expected, double=double)

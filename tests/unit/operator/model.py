@@ -10,6 +10,7 @@ from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RLJobStatus
+from longshore_operator.notices import newest_notice
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
     Apply,
@@ -62,6 +63,7 @@ class Cluster:
     events: list[Event] = field(default_factory=list)
     job_deleted: bool = False
     told_rejection: int = 0
+    told_notice: tuple[int, int] = (0, 0)
     config: OperatorConfig = CONFIG
     _num_created: int = 0
 
@@ -71,7 +73,7 @@ class Cluster:
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
-        remembered: dict[str, Any] = {"told_rejection": self.told_rejection}
+        remembered: dict[str, Any] = {"told_rejection": self.told_rejection, "told_notice": self.told_notice}
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
@@ -99,6 +101,7 @@ class Cluster:
             self.status = plan.status
         for action in plan.actions:
             self._apply(action)
+        self.told_notice = max(self.told_notice, newest_notice(self.status.runtime))
 
     def _apply(self, action: object) -> None:
         match action:

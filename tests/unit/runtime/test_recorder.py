@@ -1,5 +1,6 @@
 """What the recorder tells of rewards and of rounds that run."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from longshore.api.runtime_status import RewardLoad, RewardSurroundings, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import Notice, RewardLoad, RewardSurroundings, RolloutLoad, RoundKind, RuntimeStatus
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.round_runner import Progress
@@ -63,6 +64,45 @@ def test_it_stays_in_the_reports_that_follow(recorder: Recorder, reports: Report
     recorder.reward_pressure(RewardPressure(0, 0.0, 4, 0))
     recorder.activity("Train")
     assert reports[-1].rewards == RewardLoad(workers=4)
+
+
+def test_notices_are_counted_and_the_newest_are_told(recorder: Recorder, reports: Reports) -> None:
+    for engine in range(20):
+        recorder.notice("EngineLost", f"engine {engine} was lost")
+    assert reports[0].notices == [Notice(number=1, reason="EngineLost", message="engine 0 was lost")]
+    recorder.activity("Train")
+    assert [notice.number for notice in reports[-1].notices] == list(range(5, 21))
+    assert reports[-1].notices == recorder.notices
+
+
+def test_the_notices_of_an_attempt_are_counted_on_in_its_next_session(tmp_path: Path, reports: Reports) -> None:
+    known = RuntimeStatus(attempt=1, notices=[Notice(number=7, reason="EngineLost", message="engine 0 was lost")])
+    metrics = Metrics(tmp_path, CollectorRegistry())
+    Recorder(metrics, Journal(tmp_path / "ledger.jsonl"), reports, known).notice("EngineLost", "engine 1 was lost")
+    metrics.close()
+    assert [notice.number for notice in reports[-1].notices] == [7, 8]
+
+
+def test_a_notice_is_as_long_as_the_status_takes(recorder: Recorder, reports: Reports) -> None:
+    recorder.notice("EngineLost", "no end " * 1000)
+    (notice,) = reports[-1].notices
+    assert len(notice.message) == 1024
+
+
+def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorder, reports: Reports) -> None:
+    def tell() -> None:
+        for _ in range(100):
+            recorder.notice("EngineLost", "an engine was lost")
+
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(100):
+        recorder.activity(f"activity {number}")
+    for thread in threads:
+        thread.join()
+    assert (reports[-1].notices[-1].number, reports[-1].activity) == (400, "activity 99")
+    assert len(reports) == 500
 
 
 def test_a_load_is_told_until_the_next_one_or_the_next_round(recorder: Recorder, reports: Reports) -> None:

@@ -1,0 +1,44 @@
+"""What people are told of engines that are gone."""
+
+from collections.abc import Callable
+
+Notify = Callable[[str, str], None]
+"""Takes a reason in one word and a sentence; called from any thread."""
+
+
+def ignore(reason: str, message: str) -> None:
+    """Nobody is told."""
+
+
+class EngineNotices:
+    """Tells of each engine once that it is gone, whoever else finds out. Thread-safe: a step is one of the dict's."""
+
+    def __init__(self, notify: Notify = ignore) -> None:
+        self._notify = notify
+        self._pods: dict[int, int] = {}
+        """Worker pods of the engines of which nothing was told yet."""
+
+    def starts(self, engine: int, pod: int) -> None:
+        """An engine begins to start; one that was gone may come back under its number."""
+        self._pods[engine] = pod
+
+    def stops(self, engine: int) -> None:
+        """An engine is about to be stopped on purpose, which is nothing to tell."""
+        self._pods.pop(engine, None)
+
+    def lost(self, engine: int, reason: str) -> None:
+        """An engine is gone, or is no longer of use."""
+        self._tell(engine, "EngineLost", f"was lost: {reason}")
+
+    def not_asleep(self, engine: int, limit_s: float) -> None:
+        """An engine is about to be stopped since it did not fall asleep."""
+        self._tell(engine, "EngineDidNotSleep", f"did not fall asleep within {limit_s:.0f} s and was stopped")
+
+    def close(self) -> None:
+        """All engines are about to be stopped."""
+        self._pods.clear()
+
+    def _tell(self, engine: int, reason: str, what: str) -> None:
+        pod = self._pods.pop(engine, None)
+        if pod is not None:
+            self._notify(reason, f"engine {engine} (worker {pod}) {what}")

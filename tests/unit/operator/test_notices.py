@@ -1,0 +1,70 @@
+"""Notices of the coordinator become events on the job: each once, whoever was away meanwhile."""
+
+import pytest
+
+from longshore.api.runtime_status import Notice, RuntimeStatus
+from longshore.api.status import Phase, RLJobStatus
+from longshore_operator.notices import newest_notice, notice_events
+from longshore_operator.plan import Event
+from tests.unit.operator.model import Cluster
+
+UNTOLD = (0, 0)
+
+
+def runtime(*numbers: int, attempt: int = 1) -> RuntimeStatus:
+    """What the coordinator tells that has lost engines."""
+    notices = [Notice(number=number, reason="EngineLost", message=f"engine {number} was lost") for number in numbers]
+    return RuntimeStatus(attempt=attempt, notices=notices)
+
+
+def status(told: RuntimeStatus | None, phase: Phase = Phase.RUNNING, attempt: int = 1) -> RLJobStatus:
+    return RLJobStatus(phase=phase, attempt=attempt, runtime=told)
+
+
+def test_a_notice_becomes_a_warning_that_its_attempt_and_number_identify() -> None:
+    assert notice_events(status(runtime(3, attempt=2), attempt=2), UNTOLD) == (
+        Event("Warning", "EngineLost", "engine 3 was lost", key="2-3"),
+    )
+
+
+def test_only_what_was_not_told_is_told() -> None:
+    assert [event.key for event in notice_events(status(runtime(4, 5, 6)), (1, 4))] == ["1-5", "1-6"]
+    assert notice_events(status(runtime(4, 5, 6)), (1, 6)) == ()
+
+
+def test_numbers_begin_anew_with_an_attempt() -> None:
+    assert [event.key for event in notice_events(status(runtime(1, attempt=2), attempt=2), (1, 6))] == ["2-1"]
+
+
+def test_those_of_an_attempt_that_is_over_are_no_news() -> None:
+    assert notice_events(status(runtime(1), attempt=2), UNTOLD) == ()
+
+
+@pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])
+def test_a_job_whose_pods_are_stopped_loses_its_engines_without_events(phase: Phase) -> None:
+    assert notice_events(status(runtime(1), phase), UNTOLD) == ()
+
+
+def test_a_coordinator_that_tells_nothing_makes_no_events() -> None:
+    assert notice_events(status(None), UNTOLD) == ()
+    assert newest_notice(None) == newest_notice(RuntimeStatus(attempt=3)) == (0, 0)
+
+
+def test_an_operator_tells_each_notice_once_and_catches_up() -> None:
+    cluster = Cluster()
+    cluster.settle()
+    for told in (runtime(1), runtime(1), runtime(1, 2, 3)):
+        cluster.tell(told)
+    assert keys(cluster) == ["1-1", "1-2", "1-3"]
+
+
+def test_an_operator_that_forgot_what_it_told_gives_the_event_the_same_name() -> None:
+    cluster = Cluster()
+    cluster.settle()
+    cluster.tell(runtime(1))
+    cluster.told_notice = UNTOLD
+    assert cluster.plan().actions == (cluster.events[-1],)
+
+
+def keys(cluster: Cluster) -> list[str]:
+    return [event.key for event in cluster.events if event.reason == "EngineLost"]

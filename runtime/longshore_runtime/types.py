@@ -287,8 +287,11 @@ class Trainer(Protocol):
         All ranks of a replica iterate to the end together; the first alone gets anything.
         """
 
-    def tensors(self) -> Iterator[tuple[str, Any]]:
-        """Likewise as torch tensors, on the accelerator or the host, for every rank of the replica."""
+    def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
+        """Likewise as torch tensors, on the accelerator or the host, for every rank of the replica.
+
+        `in_pieces`, with tensor parallelism: a rank gets its equal part of most of them, and the dimension of the cut.
+        """
 
     def save(self, directory: Path) -> None:
         """Write weights (Hugging Face format), optimizer and random state.

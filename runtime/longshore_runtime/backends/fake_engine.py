@@ -208,7 +208,7 @@ def _read(part: Part, broadcast: Any) -> Mapping[str, str]:
 
     host = torch.device("cpu")
     buffer = receive(part, broadcast, host) if part.buffer is None else open_buffer(part.buffer, host)
-    return {name: tensor_checksum(values) for name, values in read(part, buffer)}
+    return {name: tensor_checksum(values) for name, values, _ in read(part, buffer)}
 
 
 class _FakeResponse(GrowingResponse):

@@ -89,11 +89,11 @@ class FakeTrainer:
         if self._speaks:
             yield WEIGHT_NAME, self._weights.astype(np.float32)
 
-    def tensors(self) -> Iterator[tuple[str, Any]]:
+    def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
         """The same on every rank."""
         import torch  # Nothing else of this trainer needs it.
 
-        yield WEIGHT_NAME, torch.from_numpy(self._weights.astype(np.float32))
+        yield WEIGHT_NAME, torch.from_numpy(self._weights.astype(np.float32)), None
 
     def save(self, directory: Path) -> None:
         """Write weights and policy version."""

@@ -163,21 +163,22 @@ class TorchTrainer:
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Current weights by Hugging Face name (tied ones once), copied to the host one by one."""
-        for name, tensor in self.tensors():
+        for name, tensor, _ in self.tensors():
             if self._replica.is_first_rank:
                 yield name, tensor.to("cpu", copy=True).numpy().astype(np.float32, copy=False)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
         """Likewise where they are, or gathered one by one on every rank of the replica."""
+        assert not in_pieces, "nothing is cut by tensor parallelism"
         for name, parameter in self._model.module.named_parameters():
-            yield name, self._replica.whole(parameter)
+            yield name, self._replica.whole(parameter), None
 
     def save(self, directory: Path) -> None:
         """Write weights and tokenizer (Hugging Face format), and optimizer, policy version and random state."""
         if self._replica.number > 0:
             return
         first, module = self._replica.is_first_rank, self._model.module
-        weights = {name: tensor.to(_HOST) for name, tensor in self.tensors() if first}
+        weights = {name: tensor.to(_HOST) for name, tensor, _ in self.tensors() if first}
         optimizer = self._optimizer.state_dict()
         optimizer["state"] = self._mapped(optimizer["state"], lambda value, _: self._replica.whole(value).to(_HOST))
         if not first:

@@ -41,7 +41,8 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
     gives it copies, and has waited for them.
     """
     part = bucket.part(worker.rank)
-    _load(worker, read(part, worker.longshore_sources.buffer(part)))
+    named = read(part, worker.longshore_sources.buffer(part))
+    _load(worker, ((name, _seen(worker, values, cut)) for name, values, cut in named))
 
 
 def finish_update(worker: Any) -> None:
@@ -54,6 +55,31 @@ def finish_update(worker: Any) -> None:
 def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
     with set_current_vllm_config(worker.vllm_config):
         worker.model_runner.get_model().load_weights(named)
+
+
+def _seen(worker: Any, values: torch.Tensor, cut: int | None) -> torch.Tensor:
+    return values if cut is None else _Piece.of(values, cut, worker.rank)
+
+
+class _Piece(torch.Tensor):
+    """A worker's part of a parameter in the place of the whole: vLLM cuts it out and gets it."""
+
+    cut: int
+    rank: int
+
+    @classmethod
+    def of(cls, values: torch.Tensor, cut: int, rank: int) -> "_Piece":
+        """The part of this rank, of equal ones along dimension `cut`."""
+        piece = values.as_subclass(cls)
+        piece.cut, piece.rank = cut, rank
+        return piece
+
+    def narrow(self, dim: int, start: Any, length: Any) -> torch.Tensor:
+        """The part; raises ValueError if another one is asked for."""
+        own = self.shape[self.cut]
+        if (dim, int(start), int(length)) != (self.cut, self.rank * own, own):
+            raise ValueError(f"vLLM cuts a parameter at {start} along dimension {dim}, and the trainer did not")
+        return self.as_subclass(torch.Tensor)
 
 
 class _Sources:

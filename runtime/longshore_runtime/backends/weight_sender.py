@@ -11,6 +11,9 @@ from longshore_runtime.backends.shared_buffer import SharedBuffer
 from longshore_runtime.weights.buckets import parameter_checksum
 from longshore_runtime.weights.shared import Channel, Part, Slot
 
+Named = tuple[str, Tensor, int | None]
+"""A parameter by its Hugging Face name, and the dimension along which ranks have parts of it; None: it is whole."""
+
 _ALIGNMENT_BYTES: Final = 16
 _WORDS_PER_CHUNK: Final = 1 << 22
 """A checksum takes a few times the memory of so many words."""
@@ -19,13 +22,13 @@ _WORDS_PER_CHUNK: Final = 1 << 22
 class WeightSender:
     """Fills two buffers by turns: engines read one of them meanwhile."""
 
-    def __init__(self, named: Iterator[tuple[str, Tensor]], device: torch.device, max_bucket_bytes: int) -> None:
+    def __init__(self, tensors: Iterator[Named], device: torch.device, max_bucket_bytes: int) -> None:
         """`max_bucket_bytes`: of both buffers together; a parameter that exceeds its half gets a buffer of its own."""
-        self._named = named
+        self._tensors = tensors
         self._device = device
         self._size_bytes = max_bucket_bytes // 2
         self._buffers: list[SharedBuffer] = []
-        self._following: tuple[str, Tensor] | None = None
+        self._following: Named | None = None
         self._part: Part | None = None
         self._broadcast: Broadcast | None = None
 
@@ -40,20 +43,20 @@ class WeightSender:
 
     def fill(self) -> Part | None:
         """The next bucket; None: there is no more. It overwrites the last but one."""
-        following = self._following or next(self._named, None)
+        following = self._following or next(self._tensors, None)
         if following is None:
             return None
         buffer = self._buffer(following[1].nbytes)
         slots: list[Slot] = []
         offset_bytes = 0
         while following is not None and offset_bytes + following[1].nbytes <= buffer.handle.num_bytes:
-            name, values = following
+            name, values, cut = following
             target = buffer.values[offset_bytes : offset_bytes + values.nbytes].view(values.dtype).view(values.shape)
             target.copy_(values)
             # Reading the checksum waits until a GPU has written the values.
-            slots.append(_slot(name, target, offset_bytes))
+            slots.append(_slot(name, target, offset_bytes, cut))
             offset_bytes += -(-values.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            following = next(self._named, None)
+            following = next(self._tensors, None)
         self._following = following
         self._part = Part(buffer.handle, tuple(slots))
         return self._part
@@ -86,14 +89,14 @@ def receive(part: Part, broadcast: Broadcast, device: torch.device) -> Tensor:
     return buffer
 
 
-def read(part: Part, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
+def read(part: Part, buffer: Tensor) -> Iterator[Named]:
     """The parameters of a bucket, copied; raises ValueError for one that is not what was written."""
     for slot in part.slots:
         bytes_ = buffer[slot.offset_bytes : slot.offset_bytes + slot.num_bytes]
         values = bytes_.view(getattr(torch, slot.dtype)).view(slot.shape).clone()
         if tensor_checksum(values) != slot.checksum:
             raise ValueError(f"the shared weights hold other values of {slot.name!r} than were written")
-        yield slot.name, values
+        yield slot.name, values, slot.cut
 
 
 @torch.no_grad()
@@ -102,9 +105,9 @@ def tensor_checksum(values: Tensor) -> str:
     return parameter_checksum(_dtype_name(values), values.shape, *_sums(values.reshape(-1).view(torch.uint8)))
 
 
-def _slot(name: str, values: Tensor, offset_bytes: int) -> Slot:
+def _slot(name: str, values: Tensor, offset_bytes: int, cut: int | None) -> Slot:
     shape, checksum = tuple(values.shape), tensor_checksum(values)
-    return Slot(name, _dtype_name(values), shape, offset_bytes, values.nbytes, checksum)
+    return Slot(name, _dtype_name(values), shape, offset_bytes, values.nbytes, checksum, cut)
 
 
 def _dtype_name(values: Tensor) -> str:

@@ -83,16 +83,16 @@ class _TrainerActor:
             yield bucket
         yield combined_checksum(parts)
 
-    def begin_sending(self, max_bucket_bytes: int, policy_version: int) -> None:
+    def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool) -> None:
         """From now on `fill` writes the current weights to memory that an engine on this rank's GPU can read.
 
-        Raises WeightsGone when they are not of this version.
+        `in_pieces`: see `Trainer.tensors`. Raises WeightsGone when they are not of this version.
         """
         from longshore_runtime.backends.weight_sender import WeightSender, compute_device
 
         self._require(policy_version)
         self.end_sending()
-        self._sender = WeightSender(self._running.tensors(), compute_device(), max_bucket_bytes)
+        self._sender = WeightSender(self._running.tensors(in_pieces=in_pieces), compute_device(), max_bucket_bytes)
 
     def fill(self) -> Part | None:
         """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""

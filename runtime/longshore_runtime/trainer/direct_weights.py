@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
@@ -30,10 +29,13 @@ class Delivery:
 class SendingTrainers(Protocol):
     """The trainers as far as they send weights; they may raise TrainerLost."""
 
-    def beside(self, place: Place) -> tuple[int, ...]:
-        """The rank on each GPU of an engine (without GPUs: one in its pod); none unless there is one on each."""
+    def beside(self, engine: EngineHandle) -> tuple[int, ...]:
+        """The ranks on the GPUs of an engine, one for each of its workers or one for all; none: they are elsewhere."""
 
-    def begin_sending(self, readers: Collection[int], policy_version: int) -> Sending:
+    def is_cut_alike(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
+
+    def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
         """Have ranks write their weights; raises WeightsGone when they are of another version."""
 
     def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:
@@ -54,9 +56,13 @@ class DirectWeights:
 
     def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
         """Bucket by bucket: while engines load one, the next is written."""
-        receivers = _Receivers({engine: self._trainers.beside(engine.place) for engine in engines})
+        ranks = {engine: self._trainers.beside(engine) for engine in engines}
+        receivers = _Receivers(ranks)
+        alike = [len(own) == one.num_workers and self._trainers.is_cut_alike(own) for one, own in ranks.items()]
         try:
-            sending = self._trainers.begin_sending(receivers.ranks or {0}, self.policy_version)
+            sending = self._trainers.begin_sending(
+                receivers.ranks or {0}, self.policy_version, in_pieces=bool(alike) and all(alike)
+            )
         except WeightsGone as gone:
             return [(engine, gone) for engine in engines]
         channel = sending.channel(receivers.num_remote_workers) if receivers.remote else None
@@ -64,10 +70,10 @@ class DirectWeights:
         if channel is not None and not sending.join(channel):
             receivers.lose_remote()
         receivers.await_all(begun)
-        checksum = self._send(sending, receivers)
+        self._send(sending, receivers)
         if self._keeps_copies and self._copies is None:
             self._copies = self._trainers.begin_copies(self.policy_version)
-        receivers.end(self.policy_version, checksum)
+        receivers.end(self.policy_version)
         return receivers.outcomes
 
     def stored(self) -> StoredWeights:
@@ -75,17 +81,13 @@ class DirectWeights:
         return (self._copies or self._trainers.begin_copies(self.policy_version))()
 
     @staticmethod
-    def _send(sending: Sending, receivers: "_Receivers") -> str:
-        """Returns the checksum of what was sent."""
-        checksums = []
+    def _send(sending: Sending, receivers: "_Receivers") -> None:
         while (parts := sending.next()) is not None:
             receivers.await_loaded()
-            checksums.append(SharedBucket(tuple(parts.values())).checksums)
             receivers.load(parts)
             receivers.sent = sending.broadcast() if receivers.remote else None
         receivers.await_loaded()
         sending.end()
-        return combined_checksum(checksums)
 
 
 class _Receivers:
@@ -94,6 +96,8 @@ class _Receivers:
     def __init__(self, ranks: Mapping[EngineHandle, tuple[int, ...]]) -> None:
         self._ranks = ranks
         self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(ranks)
+        self._checksums: dict[EngineHandle, list[Mapping[str, str]]] = {engine: [] for engine in ranks}
+        """Of what each was sent."""
         self._loading: list[tuple[EngineHandle, Reply[None]]] = []
         self.sent: Callable[[], bool] | None = None
 
@@ -127,8 +131,9 @@ class _Receivers:
         """Does not wait."""
         broadcast = replace(next(iter(parts.values())), buffer=None)
         for engine in self._alive:
-            own = tuple(parts[rank] for rank in self._ranks[engine]) or (broadcast,)
-            self._loading.append((engine, engine.load_bucket(SharedBucket(own))))
+            bucket = SharedBucket(tuple(parts[rank] for rank in self._ranks[engine]) or (broadcast,))
+            self._checksums[engine].append(bucket.checksums)
+            self._loading.append((engine, engine.load_bucket(bucket)))
 
     def await_loaded(self) -> None:
         """Until all have loaded what they were given last."""
@@ -151,10 +156,10 @@ class _Receivers:
         for engine in self.remote:
             self._failures[engine] = _BROKEN
 
-    def end(self, policy_version: int, checksum: str) -> None:
+    def end(self, policy_version: int) -> None:
         ended = [(engine, engine.end_weights(policy_version)) for engine in self._alive]
         for engine, reply in ended:
-            self._failures[engine] = failure(checksum, reply)
+            self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
 
     @property
     def _alive(self) -> list[EngineHandle]:

@@ -18,6 +18,7 @@ from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import WeightsGone
+from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.trainer.actor import TrainerActor
@@ -204,18 +205,28 @@ class TrainerGroup:
         return copies
 
     def begin_sending(
-        self, readers: Collection[int], policy_version: int, max_bucket_bytes: int = MAX_BUCKET_BYTES
+        self,
+        readers: Collection[int],
+        policy_version: int,
+        *,
+        in_pieces: bool = False,
+        max_bucket_bytes: int = MAX_BUCKET_BYTES,
     ) -> Sending:
         """Have the ranks of these replicas write their weights; raises WeightsGone when they are of another version."""
         replicas = {self._spec.sizes.replica(rank) for rank in readers}
         ranks = [rank for replica in sorted(replicas) for rank in self._replicas.ranks(replica)]
         sending = Sending({rank: self._actors[rank] for rank in ranks}, readers, self._get)
-        sending.begin(max_bucket_bytes, policy_version)
+        sending.begin(max_bucket_bytes, policy_version, in_pieces=in_pieces)
         return sending
 
-    def beside(self, place: Place) -> tuple[int, ...]:
+    def beside(self, engine: EngineHandle) -> tuple[int, ...]:
         """See `ReplicaPlaces.beside`."""
-        return self._replicas.beside(place)
+        return self._replicas.beside(engine.place, engine.num_workers)
+
+    def is_cut_alike(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
+        size = self._spec.sizes.tensor
+        return size > 1 and [rank % size for rank in ranks] == list(range(size))
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""

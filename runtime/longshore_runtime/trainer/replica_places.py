@@ -33,15 +33,18 @@ class ReplicaPlaces:
         pods_of = {replica: set(self.pods_of(replica)) for replica in range(self.num_replicas)}
         return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))
 
-    def beside(self, place: Place) -> tuple[int, ...]:
-        """The rank on each GPU of an engine (without GPUs: one in its pod); none unless there is one on each."""
+    def beside(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
+        """The rank on each GPU of an engine; none unless there is one on each.
+
+        Without GPUs, as many ranks of its pod as it has workers, or one for all.
+        """
         here = [
             rank
             for rank, own in enumerate(self.places)
             if (own.component, own.worker) == (place.component, place.worker)
         ]
         if not place.gpus:
-            return tuple(here[:1])
+            return tuple(here[:num_workers] if len(here) >= num_workers else here[:1])
         by_gpu = {gpu: rank for rank in here for gpu in self.places[rank].gpus}
         ranks = tuple(by_gpu[gpu] for gpu in place.gpus if gpu in by_gpu)
         return ranks if len(ranks) == len(place.gpus) else ()

@@ -25,9 +25,10 @@ class Sending:
         self._get = get
         self._first = next(iter(actors.values()))
 
-    def begin(self, max_bucket_bytes: int, policy_version: int) -> None:
+    def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
         """Raises WeightsGone when the weights are not of this version any more."""
-        self._get([actor.begin_sending.remote(max_bucket_bytes, policy_version) for actor in self._actors.values()])
+        ranks = self._actors.values()
+        self._get([rank.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces) for rank in ranks])
 
     def channel(self, num_workers: int) -> Channel:
         """Where so many workers of engines can meet the first rank."""

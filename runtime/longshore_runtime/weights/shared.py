@@ -1,5 +1,6 @@
 """What tells an engine where a bucket is that a rank of the trainer wrote: in memory that both see, or on its way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -26,6 +27,8 @@ class Slot:
     num_bytes: int
     checksum: str
     """Of what was written (`buckets.parameter_checksum`)."""
+    cut: int | None = None
+    """Dimension along which ranks have equal parts of the parameter, this one by its place; None: it is whole."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,14 @@ class SharedBucket:
 
     @property
     def checksums(self) -> dict[str, str]:
-        """Of every parameter, by its Hugging Face name; equal for all parts."""
-        checksums = self.parts[0].checksums
-        assert all(part.checksums == checksums for part in self.parts), "ranks of the trainer hold other weights"
-        return checksums
+        """Of every parameter, by its Hugging Face name; of one that is cut, of all parts."""
+        return {slots[0].name: _combined(slots) for slots in zip(*(part.slots for part in self.parts), strict=True)}
+
+
+def _combined(slots: Sequence[Slot]) -> str:
+    checksums = [slot.checksum for slot in slots]
+    assert len({slot.name for slot in slots}) == 1, "ranks of the trainer write in the same order"
+    if slots[0].cut is not None:
+        return " ".join(checksums)
+    assert len(set(checksums)) == 1, "ranks of the trainer hold other weights"
+    return checksums[0]

@@ -42,10 +42,10 @@ class Harness:
 
     def publish_shared(self, policy_version: int, weights: Weights, num_ranks: int = 1) -> str:
         """Have so many ranks of a trainer write weights to memory that the engine reads."""
-        senders = [
-            WeightSender(((name, torch.tensor(values)) for name, values in weights.items()), CPU, 2 * self.bucket_bytes)
-            for _ in range(num_ranks)
-        ]
+        senders = []
+        for _ in range(num_ranks):
+            named = ((name, torch.tensor(values), None) for name, values in weights.items())
+            senders.append(WeightSender(named, CPU, 2 * self.bucket_bytes))
         self.engine.begin_weights()
         for parts in zip(*[iter(sender.fill, None) for sender in senders], strict=True):
             self.engine.load_bucket(SharedBucket(parts))

@@ -90,6 +90,26 @@ def test_engines_sample_from_the_weights_that_the_trainers_beside_them_hold(
     check(storage, vllm, start_trainers(trainer_places(ONE_POD, None, sizes.ranks_per_replica), backend, sizes))
 
 
+def test_ranks_that_are_cut_as_the_workers_are_write_what_they_hold(storage: Path) -> None:
+    sizes = ParallelSizes(tensor=2)
+    trainers = start_trainers(trainer_places(ONE_POD, None, 2), TrainerBackend.MEGATRON, sizes)
+    try:
+        assert trainers.is_cut_alike((0, 1))
+        assert not trainers.is_cut_alike((0,))
+        assert not trainers.is_cut_alike((1, 0))
+        num_bytes = {}
+        for in_pieces in (False, True):
+            sending = trainers.begin_sending({0, 1}, 0, in_pieces=in_pieces)
+            parts = iter(sending.next, None)
+            slots = [slot for written in parts for slot in written[0].slots]
+            sending.end()
+            assert any(slot.cut is not None for slot in slots) == in_pieces
+            num_bytes[in_pieces] = sum(slot.num_bytes for slot in slots if "layers" in slot.name)
+        assert num_bytes[True] < 0.6 * num_bytes[False]
+    finally:
+        trainers.stop()
+
+
 @pytest.mark.parametrize(("backend", "sizes"), LAYOUTS[1:3])
 def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
     storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
@@ -175,7 +195,7 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
     trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
     job = start_engines(PODS, EngineBackend.FAKE)
     try:
-        assert [bool(trainers.beside(engine.place)) for engine in job.pool._fleet] == [True, True, False, False]
+        assert [bool(trainers.beside(engine)) for engine in job.pool._fleet] == [True, True, False, False]
         for version in range(2):
             job.pool.publish(trainers.weights(version))
             assert job.pool.alive() == [0, 1, 2, 3]

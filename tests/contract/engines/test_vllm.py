@@ -7,15 +7,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from transformers import AutoConfig
 
 from longshore.api.rollout import Engine as EngineOptions
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.backends.hf_mapping.architecture import read_architecture
+from longshore_runtime.backends.hf_mapping.entries import stage_entries
+from longshore_runtime.backends.weight_sender import Named, WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Weights
 from longshore_runtime.weights.buckets import buckets
+from longshore_runtime.weights.shared import SharedBucket
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
 from tests.contract.engines.reference import reference_log_probs
+from tests.contract.trainers.tiny_models import Family, build
 
 BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
@@ -123,6 +129,40 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     (changed,) = both.finish(requests(1))
     expected = reference_log_probs(model, weights, PROMPT, changed, 1.0)
     np.testing.assert_allclose(changed.log_probs, expected, atol=2e-5)
+
+
+def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path) -> None:
+    """Also of biases, and with an embedding that comes whole."""
+    model = build(tmp_path, Family("qwen2", tied=True), hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+    engine = create_engine(EngineSpec(EngineOptions(enforce_eager=True, tensor_parallel_size=2), 128), model)
+    weights = load_file(model / "model.safetensors")
+    harness = Harness(engine, weights, eos_id=2, kv_block_tokens=32)
+    other = {name: values[::-1].copy() if values.ndim == 1 else values.copy() for name, values in weights.items()}
+    harness.publish(0, other)
+    (before,) = harness.finish([request(temperature=0.0, max_tokens=8)])
+    harness.publish(1)
+    (expected,) = harness.finish([request(temperature=0.0, max_tokens=8)])
+    assert before.log_probs != expected.log_probs
+    harness.publish(2, other)
+    engine.begin_weights()
+    senders = [WeightSender(pieces(model, weights, rank), torch.device("cpu"), 2 * BUCKET_BYTES) for rank in range(2)]
+    for parts in zip(*(iter(sender.fill, None) for sender in senders), strict=True):
+        engine.load_bucket(SharedBucket(parts))
+    engine.end_weights(3)
+    (actual,) = harness.finish([request(temperature=0.0, max_tokens=8)])
+    assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
+    for sender in senders:
+        sender.close()
+
+
+def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
+    """What one of two tensor-parallel ranks of Megatron holds of these weights."""
+    architecture = read_architecture(AutoConfig.from_pretrained(model))
+    for entry in stage_entries(architecture, 0, 1):
+        whole = [torch.tensor(weights[name]) for name in entry.hf]
+        own = entry.layout.pieces(entry.layout.shards(whole, 2)[rank], 2) or [(tensor, None) for tensor in whole]
+        for name, (tensor, cut) in zip(entry.hf, own, strict=True):
+            yield name, tensor, cut
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_weights_that_begin_anew_forget_those_that_did_not_end(harness: Harness)
 
 
 def test_shared_memory_that_changes_before_it_is_read_is_noticed(harness: Harness) -> None:
-    named = ((name, torch.tensor(values)) for name, values in harness.weights.items())
+    named = ((name, torch.tensor(values), None) for name, values in harness.weights.items())
     sender = WeightSender(named, torch.device("cpu"), 2 * BUCKET_BYTES)
     part = sender.fill()
     assert part is not None

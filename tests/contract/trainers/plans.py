@@ -138,7 +138,7 @@ def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool, 
         gradients = {name: gradient.numpy() / steps[0].denominator for name, gradient in summed.items()}
         trainer.discard()
         norms = _train(trainer, steps, replica.number)
-        return Trained(gradients, norms, {name: tensor.numpy() for name, tensor in trainer.tensors()})
+        return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()})
 
 
 def train_megatron(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any) -> Trained:

@@ -96,6 +96,23 @@ def test_every_tensor_comes_back_bit_by_bit_from_exactly_one_stage(case: tuple[A
     assert found.keys() == model.keys()
 
 
+@given(architectures())
+def test_pieces_are_the_equal_parts_of_tensors_in_the_order_of_the_ranks(case: tuple[Architecture, int, int]) -> None:
+    shape, tensor, _ = case
+    model = random_model(shape)
+    for entry in stage_entries(shape, 0, 1):
+        shards = entry.layout.shards([model[name] for name in entry.hf], tensor)
+        of_ranks = [entry.layout.pieces(shard, tensor) for shard in shards]
+        if isinstance(entry.layout, Vocabulary):
+            assert of_ranks == [None] * tensor
+            continue
+        for name, *pieces in zip(entry.hf, *filter(None, of_ranks), strict=True):
+            (cut,) = {cut for _, cut in pieces}
+            whole = pieces[0][0] if cut is None else torch.cat([piece for piece, _ in pieces], cut)
+            assert torch.equal(whole, model[name])
+            assert len({piece.shape for piece, _ in pieces}) == 1
+
+
 def test_queries_keys_and_values_are_interleaved_by_group() -> None:
     queries, keys, values = torch.arange(8), torch.arange(10, 14), torch.arange(20, 24)
     fused = torch.cat(QueryKeyValue(num_query_groups=2, head_dim=2).shards([queries, keys, values], 1))

@@ -177,11 +177,11 @@ def test_training_goes_on_under_other_sizes_as_if_nothing_had_happened(tied: Pat
 def without_harm(world: World, model: Path) -> tuple[str, bool]:
     """What an update without finite gradients says, and whether it left all weights as they were."""
     trainer = start(model, world, HALVES)
-    before = [tensor.clone() for _, tensor in trainer.tensors()]
+    before = [tensor.clone() for _, tensor, _ in trainer.tensors()]
     trainer.accumulate([replace(sample, advantage=float("inf")) for sample in BATCHES[0]])
     with pytest.raises(FloatingPointError) as refusal:
         trainer.update(100.0)
-    after = [tensor for _, tensor in trainer.tensors()]
+    after = [tensor for _, tensor, _ in trainer.tensors()]
     return str(refusal.value), all(map(torch.equal, before, after))
 
 

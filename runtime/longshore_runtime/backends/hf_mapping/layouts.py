@@ -1,11 +1,14 @@
 """How Megatron fuses Hugging Face tensors into one parameter and cuts it into tensor-parallel shards. All exact."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+Piece = tuple[Tensor, int | None]
+"""A rank's equal part of a tensor, and the dimension that it is cut along; None: all of it."""
 
 
 class Layout(Protocol):
@@ -16,6 +19,9 @@ class Layout(Protocol):
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """The Hugging Face tensors from the parameters of all ranks."""
+
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """One rank's parts of the Hugging Face tensors; None where these are not equal parts."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,10 @@ class Replicated:
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """Any of them."""
         return [shards[0]]
+
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """All of it."""
+        return [(shard, None)]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,10 @@ class Cut:
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """Joined."""
         return [torch.cat(list(shards), self.dim)]
+
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """The shard."""
+        return [(shard, self.dim)]
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,10 @@ class Vocabulary:
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """Joined, without the padding."""
         return [torch.cat(list(shards))[: self.vocab_size]]
+
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """The last ranks may have fewer tokens."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,10 @@ class QueryKeyValue:
         widths = [groups.shape[1] - 2 * self.head_dim, self.head_dim, self.head_dim]
         return [part.flatten(0, 1) for part in torch.split(groups, widths, 1)]
 
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """Queries, keys and values of this rank's groups."""
+        return [(piece, 0) for piece in replace(self, num_query_groups=self.num_query_groups // size).whole([shard])]
+
 
 @dataclass(frozen=True)
 class GateUp:
@@ -99,6 +121,10 @@ class GateUp:
         """Gate and up projection."""
         pairs = [shard.chunk(2) for shard in shards]
         return [torch.cat([pair[part] for pair in pairs]) for part in range(2)]
+
+    def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
+        """The two halves."""
+        return [(piece, 0) for piece in self.whole([shard])]
 
 
 def padded_vocab_size(vocab_size: int, size: int) -> int:

@@ -128,9 +128,10 @@ class MegatronTrainer:
         for name, tensor in self.named_weights():
             yield name, tensor.float().numpy()
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Likewise on the device, gathered one by one on every rank of the replica."""
-        return gather_everywhere(self._model.architecture, self._shard_of_weight, self._device)
+    def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
+        """Likewise on the device, one by one on every rank of the replica; see `types.Trainer`."""
+        architecture, shard = self._model.architecture, self._shard_of_weight
+        return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 
     def save(self, directory: Path) -> None:
         """Weights and tokenizer (Hugging Face format), moments by the same names, policy version and random state.

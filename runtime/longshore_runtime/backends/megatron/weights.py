@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
 from longshore_runtime.backends.hf_mapping.entries import Entry, stage_entries
+from longshore_runtime.backends.hf_mapping.layouts import Piece
 
 
 def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -31,7 +32,8 @@ def gather(
     """
     stage, _ = _stage()
     first = parallel_state.get_tensor_model_parallel_rank() + parallel_state.get_context_parallel_rank() == 0
-    for entry, owner, tensors in _by_stage(architecture, shard):
+    for entry, owner in _entries(architecture):
+        tensors = _whole(entry, shard(entry.megatron)) if stage == owner else []
         received = _to_first_stage(tensors, owner, device) if first else []
         if first and stage == 0:
             for name, tensor in zip(entry.hf, received, strict=True):
@@ -39,20 +41,35 @@ def gather(
 
 
 def gather_everywhere(
-    architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device
-) -> Iterator[tuple[str, Tensor]]:
-    """Likewise on `device`, for every rank of the replica."""
-    for entry, owner, tensors in _by_stage(architecture, shard):
-        yield from zip(entry.hf, _to_all_stages(tensors, owner, device), strict=True)
+    architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device, *, in_pieces: bool
+) -> Iterator[tuple[str, Tensor, int | None]]:
+    """Likewise on `device`, for every rank of the replica.
+
+    `in_pieces`: a rank gets its equal part of what tensor parallelism cuts, with the dimension of the cut. Nothing else
+    is gathered over tensor-parallel ranks.
+    """
+    stage, _ = _stage()
+    for entry, owner in _entries(architecture):
+        pieces = _pieces(entry, shard(entry.megatron), in_pieces=in_pieces) if stage == owner else []
+        for name, (tensor, dim) in zip(entry.hf, _to_all_stages(pieces, owner, device), strict=True):
+            yield name, tensor, dim
 
 
-def _by_stage(architecture: Architecture, shard: Callable[[str], Tensor]) -> Iterator[tuple[Entry, int, list[Tensor]]]:
-    """Every entry, the stage that owns it, and its whole tensors on the ranks of that stage."""
-    stage, num_stages = _stage()
+def _entries(architecture: Architecture) -> Iterator[tuple[Entry, int]]:
+    """Every entry, and the stage that owns it."""
+    _, num_stages = _stage()
     for owner in range(num_stages):
         for entry in stage_entries(architecture, owner, num_stages):
             if not entry.duplicate:
-                yield entry, owner, _whole(entry, shard(entry.megatron)) if stage == owner else []
+                yield entry, owner
+
+
+def _pieces(entry: Entry, shard: Tensor, *, in_pieces: bool) -> list[Piece]:
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    pieces = entry.layout.pieces(shard, size) if in_pieces else None
+    if pieces is None:
+        return [(tensor, None) for tensor in _whole(entry, shard)]
+    return [(tensor.contiguous(), dim) for tensor, dim in pieces]
 
 
 def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
@@ -82,20 +99,20 @@ def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> 
     return received
 
 
-def _to_all_stages(tensors: list[Tensor], owner: int, device: torch.device) -> list[Tensor]:
+def _to_all_stages(pieces: list[Piece], owner: int, device: torch.device) -> list[Piece]:
     """What the owner has."""
     stage, num_stages = _stage()
     if num_stages == 1:
-        return tensors
+        return pieces
     group = parallel_state.get_pipeline_model_parallel_group()
     source = dist.get_global_rank(group, owner)
-    described: list[Any] = [[(tensor.shape, tensor.dtype) for tensor in tensors]]
+    described: list[Any] = [[(tensor.shape, tensor.dtype, dim) for tensor, dim in pieces]]
     dist.broadcast_object_list(described, source, group=group)
     if stage != owner:
-        tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in described[0]]
-    for tensor in tensors:
+        pieces = [(torch.empty(shape, dtype=dtype, device=device), dim) for shape, dtype, dim in described[0]]
+    for tensor, _ in pieces:
         dist.broadcast(tensor, source, group=group)
-    return tensors
+    return pieces
 
 
 def _stage() -> tuple[int, int]:

@@ -152,6 +152,7 @@ def rows(profile: Profile) -> Iterator[Row]:
         ("publication of weights", "publishSeconds", profile.publish_s),
         ("rollout to training", "toTrainingSeconds", profile.to_training_s),
         ("training to rollout", "toRolloutSeconds", profile.to_rollout_s),
+        ("migration, besides recomputation", "migrationSeconds", profile.migration_s),
         ("engines of another size", "regroupSeconds", profile.regroup_s),
     ):
         if seconds is not None:

@@ -130,6 +130,10 @@ class Costs:
             return self.profile.to_training_s
         return _SWITCH_S + self._trainer_state_s(num_trainer_gpus)
 
+    def migration_s(self) -> float:
+        """Requests leave their engine, besides their recomputation, which `prefill_s` tells."""
+        return self.profile.migration_s or 0.0
+
     def to_rollout_s(self, num_trainer_gpus: int) -> float:
         """The trainer's state goes to the host; the weights arrive with the publication."""
         if self.profile.to_rollout_s is not None:

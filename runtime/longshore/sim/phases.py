@@ -51,9 +51,9 @@ class TrainingPhase(ABC):
     def first_start_s(self) -> float | None:
         """When it first did."""
 
-    def _to_training(self, replicas: Sequence[tuple[int, ...]]) -> float:
-        """These GPUs change from rollout to training; returns when they can compute."""
-        end_s = self._queue.now_s + self._costs.to_training_s(len(self.shape.gpus))
+    def _to_training(self, replicas: Sequence[tuple[int, ...]], after_s: float = 0.0) -> float:
+        """These GPUs change from rollout to training, after a while; returns when they can compute."""
+        end_s = self._queue.now_s + after_s + self._costs.to_training_s(len(self.shape.gpus))
         gpus = [gpu for replica in replicas for gpu in replica]
         self._recorder.busy(gpus, Work.SWITCH, self._queue.now_s, end_s, "to training")
         return end_s
@@ -127,7 +127,8 @@ class StreamedTraining(TrainingPhase):
         """These GPUs are free: the replicas that lie on them wake up."""
         free = set(gpus)
         replicas = [index for index, replica in enumerate(self.shape.replicas) if free.issuperset(replica)]
-        awake_s = self._to_training([self.shape.replicas[index] for index in replicas])
+        freed = [self.shape.replicas[index] for index in replicas]
+        awake_s = self._to_training(freed, after_s=self._costs.migration_s())
         self._awake.update(replicas)
         for replica in replicas:
             self._trainer.join(replica, awake_s)

@@ -132,6 +132,9 @@ class Profile(ApiModel):
     """From an idle engine to a trainer that computes, on the same GPUs."""
     to_rollout_s: float | None = Field(default=None, ge=0, alias="toRolloutSeconds")
     """From an idle trainer to an engine that samples, on the same GPUs."""
+    migration_s: float | None = Field(default=None, ge=0, alias="migrationSeconds")
+    """From the order to stop a response that has just begun until it has gone on by a token on another engine: what a
+    migration costs besides its recomputation."""
     regroup_s: float | None = Field(default=None, ge=0, alias="regroupSeconds")
     """Rebuilding engines with another tensor-parallel size."""
     judge: list[JudgePoint] = Field(default_factory=list)

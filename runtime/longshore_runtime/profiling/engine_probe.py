@@ -1,9 +1,9 @@
 """Measures the engines of a pool, all at work at the same time, as in a round of the job."""
 
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -40,6 +40,7 @@ class _Batch:
 
     num_left: int
     ends: list[tuple[Sequence[Completion], EngineStats]] = field(default_factory=list)
+    stopped: list[Completion] = field(default_factory=list)
 
 
 class EngineProbe:
@@ -89,6 +90,41 @@ class EngineProbe:
             if num_tokens < wanted:
                 return
 
+    def migration(self, limits: EngineLimits, figures: Figures) -> None:
+        """Every engine stops a response as soon as it has begun, which goes on by a token on the next engine."""
+        longest = min(limits.max_context_tokens, limits.kv_capacity_tokens) - _SHORT_PROMPT_TOKENS - 1
+        begun = {engine: self._synthetic.requests([longest], _SHORT_PROMPT_TOKENS)[0] for engine in self._alive()}
+        batches = {engine: _Batch(1) for engine in begun}
+        with self._others_kept() as others:
+            for engine, request in begun.items():
+                self._engines.add(engine, [request])
+            self._wait_begun(begun.keys())
+            started_s = self._clock.now_s()
+            for engine, request in begun.items():
+                self._engines.abort(engine, [request.request_id])
+            if not self._collect(batches, others, _STOP_LIMIT_S):
+                raise EngineDied(f"an engine did not stop within {_STOP_LIMIT_S:.0f} s")
+            stopped = [one for batch in batches.values() for one in batch.stopped]
+            requests = {request.request_id: request for request in begun.values()}
+            moved = [_continued(requests[one.request_id], one) for one in stopped]
+            engines = list(batches)
+            if moved and self._collect_moved(dict(zip(engines[1:] + engines[:1], moved, strict=False)), others):
+                figures.scalar("migration_s", self._clock.now_s() - started_s)
+
+    def _wait_begun(self, engines: Collection[int]) -> None:
+        """Until each of these has sampled a token, or is gone."""
+        deadline_s = self._clock.now_s() + BATCH_LIMIT_S
+        while self._clock.now_s() < deadline_s:
+            live = self._engines.live(_STOP_LIMIT_S)
+            if all(any(one.generated_tokens for one in live[engine]) for engine in engines if engine in live):
+                return
+
+    def _collect_moved(self, requests: Mapping[int, Request], others: list[Event]) -> bool:
+        """Whether all of them go on and end."""
+        for engine, request in requests.items():
+            self._engines.add(engine, [request])
+        return self._collect({engine: _Batch(1) for engine in requests}, others, BATCH_LIMIT_S)
+
     def _prefill_s(self, count: int, prompt_tokens: int) -> Mapping[int, float]:
         """Seconds that each engine worked over so many prompts; without those that were cut off."""
         before = self._engines.stats()
@@ -131,6 +167,7 @@ class EngineProbe:
                 case ResponsesEnded(engine=engine, completions=completions, stats=stats) if engine in batches:
                     assert stats is not None, "an engine tells its state with what ended"
                     batches[engine].num_left -= len(completions)
+                    batches[engine].stopped += [one for one in completions if one.finish_reason is FinishReason.ABORT]
                     finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
                     if finished:
                         batches[engine].ends.append((finished, stats))
@@ -163,6 +200,16 @@ class EngineProbe:
         finally:
             for event in others:
                 self._events.put(event)
+
+
+def _continued(request: Request, stopped: Completion) -> Request:
+    """By one token."""
+    return replace(
+        request,
+        request_id=f"{request.request_id}-moved",
+        partial=tuple(stopped.runs),
+        max_tokens=len(stopped.tokens) + 1,
+    )
 
 
 def _ended(completions: Sequence[Completion], stats: EngineStats) -> Ended:

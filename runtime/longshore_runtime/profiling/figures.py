@@ -9,7 +9,7 @@ from longshore.sim.profile import DecodePoint, JudgePoint, PrefillPoint, Profile
 from longshore_runtime.profiling.staircase import Window
 
 _SCALARS = (
-    "train_tokens_per_s", "optimizer_s", "publish_s", "to_training_s", "to_rollout_s", "regroup_s",
+    "train_tokens_per_s", "optimizer_s", "publish_s", "to_training_s", "to_rollout_s", "migration_s", "regroup_s",
 )  # fmt: skip
 """Fields of a profile that are one figure each."""
 

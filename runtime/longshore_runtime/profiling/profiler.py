@@ -98,6 +98,7 @@ class Profiler:
         limits = self._limits()
         self._engines.decode(tp_size, limits, self.figures)
         self._engines.prefill(tp_size, limits, self.figures)
+        self._engines.migration(limits, self.figures)
 
     def _measure_size(self, tp_size: int, time_s: float) -> None:
         self._engines.kv_capacity(tp_size, self.figures)

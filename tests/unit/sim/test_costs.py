@@ -52,6 +52,7 @@ def test_a_profile_replaces_what_it_has_measured() -> None:
         to_training_s=5,
         to_rollout_s=6,
         regroup_s=7,
+        migration_s=8,
     )
     costs = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], profile)
     assert costs.prefill_s(4000, 2) == 2
@@ -61,6 +62,7 @@ def test_a_profile_replaces_what_it_has_measured() -> None:
     assert costs.optimizer_s(1, 8) == 3
     assert costs.publish_s(1) == 4
     assert (costs.to_training_s(8), costs.to_rollout_s(8), costs.regroup_s(2)) == (5, 6, 7)
+    assert (costs.migration_s(), COSTS.migration_s()) == (8, 0)
 
 
 def points(*rows: tuple[int, int, float]) -> list[DecodePoint]:

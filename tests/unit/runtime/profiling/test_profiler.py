@@ -75,6 +75,9 @@ def test_everything_is_measured_at_every_size_and_says_how_often(machine: Machin
     assert profile.publish_s > 0
     assert profile.regroup_s is not None
     assert profile.regroup_s > 0
+    assert profile.migration_s is not None
+    assert profile.migration_s > 0
+    assert profile.measurements["migrationSeconds"] >= 2
     assert profile.measurements["regroupSeconds"] == 1
     assert profile.measurements["publishSeconds"] >= 2
     assert machine.engines.tp_size == 1, "the engines are again as they were"

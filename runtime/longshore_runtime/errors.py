@@ -1,4 +1,4 @@
-"""Errors that end a run, by whose they are."""
+"""Errors that cross modules: what ends a run, by whose it is, and what costs an engine or its weights."""
 
 
 class UserError(Exception):
@@ -11,3 +11,11 @@ class Interrupted(Exception):
 
 class TrainerLost(Exception):
     """A trainer replica is gone; its world starts again from the newest checkpoint."""
+
+
+class EngineDied(Exception):
+    """The engine raised an error and takes no more work: one sentence."""
+
+
+class WeightsGone(Exception):
+    """Published weights cannot be fetched, mostly because their trainer is gone: the engine waits for others."""

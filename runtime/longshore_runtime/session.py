@@ -20,7 +20,7 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock

@@ -31,8 +31,8 @@ from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import EngineDied
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
 from longshore_runtime.settings import Settings

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from longshore.policy.aggregation import token_weight
 from longshore_runtime.backends.fake_world import FakeWorld
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, ResponseTokens
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.micro_batches import pack_share
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import join
 from longshore_runtime.backends.world import World

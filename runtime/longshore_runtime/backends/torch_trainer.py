@@ -16,7 +16,7 @@ from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import sample_losses
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
 from longshore_runtime.backends.world import World

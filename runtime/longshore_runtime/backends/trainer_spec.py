@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from longshore.api.training import TrainerBackend
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.types import TrainerOptions
 
 

@@ -9,11 +9,10 @@ from typing import Final
 import structlog
 
 from longshore_runtime.clock import Clock
-from longshore_runtime.errors import Interrupted, TrainerLost
+from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.engine_actor import EngineDied
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, ResponsesEnded, StopRequested, TrainerGone
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request

@@ -12,6 +12,7 @@ from typing import Any, Final
 import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request, Weights
 from longshore_runtime.weights.shared import Channel, SharedBucket
@@ -29,14 +30,6 @@ HEARTBEAT_S: Final = 10.0
 """An engine from which nothing else comes tells so often that it is well."""
 STEP_LIMIT_S: Final = 900.0
 """A step that takes longer never ends: the first ones compile, the others take seconds at most."""
-
-
-class EngineDied(Exception):
-    """The engine raised an error and takes no more work: one sentence."""
-
-
-class WeightsGone(Exception):
-    """Published weights cannot be fetched, mostly because their trainer is gone: the engine waits for others."""
 
 
 @dataclass(frozen=True)

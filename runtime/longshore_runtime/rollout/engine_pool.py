@@ -10,9 +10,8 @@ import structlog
 
 from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
 from longshore_runtime.places import Place, engine_places
-from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, Reply
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events

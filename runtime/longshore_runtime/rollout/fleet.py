@@ -8,8 +8,8 @@ import structlog
 
 from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineStartError
+from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import EngineDied
 from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
 from longshore_runtime.rollout.engine_notices import EngineNotices
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 
 PUBLISH_LIMIT_S: Final = 900.0

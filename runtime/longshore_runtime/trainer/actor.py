@@ -16,7 +16,7 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.durable import sync_tree
-from longshore_runtime.rollout.engine_actor import WeightsGone
+from longshore_runtime.errors import WeightsGone
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights

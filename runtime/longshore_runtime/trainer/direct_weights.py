@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from longshore_runtime.rollout.engine_actor import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
 from longshore_runtime.trainer.sending import Sending

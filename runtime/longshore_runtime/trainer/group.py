@@ -15,9 +15,8 @@ import ray
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.errors import TrainerLost, UserError, WeightsGone
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import WeightsGone
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights

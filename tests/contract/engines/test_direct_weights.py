@@ -16,11 +16,11 @@ from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.engine_spec import EngineSpec
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.errors import WeightsGone
 from longshore_runtime.places import Place, trainer_places
-from longshore_runtime.rollout.engine_actor import WeightsGone
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
 from longshore_runtime.trainer.direct_weights import Delivery

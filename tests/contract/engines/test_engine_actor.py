@@ -13,7 +13,8 @@ from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineDied, EngineThread, WeightsGone, load_weights
+from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineThread, load_weights
 from longshore_runtime.types import Completion, FinishReason
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import PROMPT, request

@@ -10,7 +10,7 @@ from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights

@@ -13,7 +13,7 @@ from transformers import MistralConfig
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore.api.training import TrainerBackend
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer

@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore.api.training import TrainerBackend
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.cluster.placement import node_labels

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longshore.api.algorithm import AlgorithmName
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks

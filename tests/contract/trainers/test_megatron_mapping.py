@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralC
 from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.hf_mapping.layouts import GateUp, QueryKeyValue, Vocabulary, padded_vocab_size
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longshore.policy.draws import Draw
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.plans import (
     BATCHES,

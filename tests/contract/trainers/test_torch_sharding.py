@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from longshore.api.algorithm import AlgorithmName
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks

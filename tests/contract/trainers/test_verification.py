@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from longshore.api.algorithm import AlgorithmName
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Weights

@@ -16,8 +16,8 @@ from longshore_runtime.backends.hf_mapping.architecture import Architecture, rea
 from longshore_runtime.backends.hf_mapping.layouts import padded_vocab_size
 from longshore_runtime.backends.megatron.attention import CausalAttention
 from longshore_runtime.backends.megatron.batch import MicroBatch
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.megatron.vocab_parallel import vocab_parallel_log_probs
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
 
 class ShardedModel(GPTModel):

@@ -24,10 +24,10 @@ from longshore_runtime.backends.megatron.memory import GradientMemory, WeightMem
 from longshore_runtime.backends.megatron.model import ShardedModel, data_parallel
 from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAdamW
 from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
 from longshore_runtime.backends.megatron.weights import gather, gather_everywhere, shards
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 

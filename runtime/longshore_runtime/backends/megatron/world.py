@@ -5,7 +5,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from longshore_runtime.backends import torch_world
-from longshore_runtime.backends.megatron.sizes import ParallelSizes
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 
 _ORDER = "tp-cp-ep-pp-dp"

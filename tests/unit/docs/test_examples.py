@@ -1,0 +1,115 @@
+"""Manifests that the pages show are accepted: by `longshore simulate`, and by the schema and rules of the CRD."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from longshore.api import names
+from longshore.api.crd import rljob_crd
+from longshore.api.spec import RLJobSpec
+from longshore_cli.simulate.inputs import read_job
+from longshore_devcluster.apiserver.crd.cel import RuleSet
+from longshore_devcluster.apiserver.crd.structural import structural
+from longshore_devcluster.apiserver.crd.version import CustomVersion
+
+Json = dict[str, Any]
+
+_ROOT: Final = Path(__file__).parents[3]
+_SPEC: Final = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+_FIELDS: Final = _SPEC["properties"].keys()
+_SCHEMA: Final = structural(_SPEC)
+_API_SERVER: Final = CustomVersion(_SCHEMA, RuleSet(_SCHEMA))
+_COMPLETE: Final[Json] = {
+    "model": {"path": "models/m", "maxContextTokens": 32768},
+    "data": {"path": "data/train.jsonl", "domainField": "domain"},
+    "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+    "algorithm": {"steps": 1, "promptsPerStep": 64, "responsesPerPrompt": 8, "maxResponseTokens": 4096},
+    "storage": {"claimName": "shared"},
+}
+"""What a fragment of a spec leaves out."""
+
+
+def _blocks() -> Iterator[tuple[str, str]]:
+    """Place and text of every fenced YAML block of the pages, without the indentation of its fence."""
+    for page in (_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))):
+        block: list[str] | None = None
+        indent = start = 0
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+            if block is None and line.strip() == "```yaml":
+                block, indent, start = [], len(line) - len(line.lstrip()), number
+            elif block is not None and line.strip() == "```":
+                yield f"{page.relative_to(_ROOT)}:{start}", "\n".join(block) + "\n"
+                block = None
+            elif block is not None:
+                block.append(line[indent:])
+
+
+def _documents(text: str) -> list[Json]:
+    return [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+
+
+def _is_job(document: Json) -> bool:
+    return document.get("kind") == names.KIND and "spec" in document
+
+
+def _fragment(text: str) -> Json | None:
+    """The fields of a spec that a block shows; None where it shows something else, or an RLJob."""
+    documents = _documents(text)
+    if len(documents) != 1:
+        return None
+    shown = documents[0]["spec"] if documents[0].keys() == {"spec"} else documents[0]
+    return shown if shown.keys() <= _FIELDS else None
+
+
+def _merged(base: Json, shown: Json) -> Json:
+    merged = dict(base)
+    for field, value in shown.items():
+        both = isinstance(value, dict) and isinstance(merged.get(field), dict)
+        merged[field] = _merged(merged[field], value) if both else value
+    return merged
+
+
+def _completed(shown: Json) -> Json:
+    """A whole spec around a fragment, with GPUs where the fragment needs some."""
+    spec = _merged(copy.deepcopy(_COMPLETE), shown)
+    if "workers" not in shown:
+        spec["workers"] = {"replicas": 2, "gpusPerPod": 8}
+    return spec
+
+
+def _refusals(spec: Json) -> list[str]:
+    """What an API server with the CRD has against a spec, unknown fields included."""
+    stored = copy.deepcopy(spec)
+    unknown = [f"{path}: is no field" for path in _API_SERVER.prune(stored)]
+    _API_SERVER.fill_defaults(stored)
+    return unknown + [f"{error.field}: {error.message}" for error in _API_SERVER.validate(stored, None)]
+
+
+_BLOCKS: Final = dict(_blocks())
+_JOBS: Final = [place for place, text in _BLOCKS.items() if any(map(_is_job, _documents(text)))]
+_FRAGMENTS: Final = [place for place, text in _BLOCKS.items() if _fragment(text) is not None]
+
+
+def test_the_readme_shows_a_job() -> None:
+    assert any(place.startswith("README.md:") for place in _JOBS)
+
+
+@pytest.mark.parametrize("place", _JOBS)
+def test_complete_jobs_are_accepted(place: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(_BLOCKS[place], encoding="utf-8")
+    read_job(manifest)
+    assert [_refusals(one["spec"]) for one in _documents(_BLOCKS[place]) if _is_job(one)] == [[]]
+
+
+@pytest.mark.parametrize("place", _FRAGMENTS)
+def test_fragments_of_a_spec_fit_into_one(place: str) -> None:
+    shown = _fragment(_BLOCKS[place])
+    assert shown is not None
+    spec = _completed(shown)
+    assert _refusals(spec) == []
+    RLJobSpec.model_validate(spec)

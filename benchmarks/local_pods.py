@@ -23,7 +23,7 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.settings import Settings
 
 _SPEC_FILE: Final = "spec.json"
-_NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2}
+_NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2, Component.REWARD: 3}
 """Third number of a pod's address."""
 
 
@@ -43,8 +43,8 @@ def lacks_for_pinning(spec: RLJobSpec) -> str:
 
 
 def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *, pinned: bool = False) -> int:
-    """Start the GPU pods of a job and run `module` in its coordinator pod, which ends if one of them fails; returns
-    its exit status.
+    """Start GPU and reward pods of a job and run `module` in its coordinator pod, which ends if one of them fails;
+    returns its exit status.
 
     `pinned`: every GPU pod has a core of its own; the coordinator uses all of them.
     """
@@ -61,7 +61,10 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
         for number, (component, index) in enumerate(_gpu_pods(spec)):
             environment = _environment(root, network, component, index)
             of_pod = {cores[number]} if pinned else set(cores)
-            stack.enter_context(_gpu_pod(environment, root / f"{component}-{index}.log", of_pod, coordinator))
+            stack.enter_context(_pod(environment, root / f"{component}-{index}.log", of_pod, coordinator))
+        for index in range(spec.reward.pods):
+            environment = _environment(root, network, Component.REWARD, index)
+            stack.enter_context(_pod(environment, root / f"reward-{index}.log", set(cores), coordinator))
         return coordinator.wait()
 
 
@@ -118,7 +121,7 @@ def _environment(root: Path, network: str, component: Component, index: int) -> 
 
 
 @contextlib.contextmanager
-def _gpu_pod(
+def _pod(
     environment: dict[str, str], log: Path, cores: set[int], coordinator: subprocess.Popen[bytes]
 ) -> Iterator[None]:
     with log.open("wb") as output:

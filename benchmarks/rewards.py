@@ -28,11 +28,13 @@ from benchmarks.local_pods import in_coordinator, run_in_coordinator
 from benchmarks.period import Keep, Run, Step, running
 from benchmarks.report import report
 from benchmarks.workload import GivenLengths, Workload, loop_options
+from longshore.api.names import Component
 from longshore.api.reward import RewardFunction
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore_runtime.cluster.placement import placement
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.batch import RoundResult
@@ -133,7 +135,7 @@ class KeepRewards(Keep):
 def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> Iterator[RewardPool]:
     """A pool whose workers are all ready, and that has learnt nothing yet."""
     num_workers = WORKLOAD.spec.reward.workers_per_pod
-    lane = Lane((function,), [{"num_cpus": 0, "label_selector": _here()}] * num_workers)
+    lane = Lane((function,), [placement(0, component=Component.REWARD)] * num_workers)
     pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
     try:
         await_workers(pool, parts, num_workers)
@@ -215,12 +217,6 @@ def _report(runs: Mapping[str, Sequence[Run]], num_alternations: int) -> None:
 
 
 _FIGURES: Final = ("step_s", "rollout_s", "reward_wait_s")
-
-
-def _here() -> dict[str, str]:
-    import ray
-
-    return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
 
 
 def main() -> int:

@@ -1,19 +1,24 @@
 """From where a job stands to what to do about its pods: which to create, which to delete, when to look again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore.api.spec import CleanPodPolicy
+from longshore.api.spec import CleanPodPolicy, RLJobSpec
 from longshore_operator import pods as build
 from longshore_operator.clock import parse
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Ending, Progress, ending
 from longshore_operator.observed import PodView
 from longshore_operator.plan import CreatePod, DeletePod, OperatorConfig
+
+_Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
+"""Job, operator, attempt, index and coordinator's address -> the manifest of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +77,20 @@ def _converge_attempt(
 def _is_unwanted(job: RLJob, pod: PodView, wanted: Wanted, *, may_replace: bool) -> bool:
     if pod.component is Component.COORDINATOR:
         return False
-    if pod.index >= _num_peers(job, wanted)[pod.component]:
+    if pod.index >= num_peers(job.spec, wanted.num_rewards)[pod.component]:
         return True
     if not pod.terminal:
         return False
     return may_replace or ending(pod) is Ending.INTERRUPTED
 
 
-def _num_peers(job: RLJob, wanted: Wanted) -> dict[Component, int]:
-    trainers = job.spec.trainer_workers
+def num_peers(spec: RLJobSpec, num_rewards: int) -> dict[Component, int]:
+    """Pods beside the coordinator."""
     return {
-        Component.WORKER: job.spec.workers.replicas,
-        Component.TRAINER: trainers.replicas if trainers is not None else 0,
-        Component.REWARD: wanted.num_rewards,
-        Component.JUDGE: len(job.spec.reward.judge_pods),
+        Component.WORKER: spec.workers.replicas,
+        Component.TRAINER: spec.trainer_workers.replicas if spec.trainer_workers is not None else 0,
+        Component.JUDGE: len(spec.reward.judge_pods),
+        Component.REWARD: num_rewards,
     }
 
 
@@ -96,28 +101,18 @@ def _missing_peers(
     address, attempt = coordinator.ip, coordinator.attempt
     if address is None:
         return ()
-    name, count = Identity.of(job).name, _num_peers(job, wanted)
-    workers = (
-        build.worker_pod(job, config, attempt, index, address, wanted.tp_size)
-        for index in range(count[Component.WORKER])
-        if names.worker_pod(name, index) not in present
+    name, count = Identity.of(job).name, num_peers(job.spec, wanted.num_rewards)
+
+    def missing(component: Component, name_of: Callable[[str, int], str], pod: _Build) -> list[CreatePod]:
+        indices = (index for index in range(count[component]) if name_of(name, index) not in present)
+        return [CreatePod(pod(job, config, attempt, index, address)) for index in indices]
+
+    return (
+        *missing(Component.WORKER, names.worker_pod, partial(build.worker_pod, tp_size=wanted.tp_size)),
+        *missing(Component.TRAINER, names.trainer_pod, build.trainer_pod),
+        *missing(Component.JUDGE, names.judge_pod, build.judge_pod),
+        *missing(Component.REWARD, names.reward_pod, build.reward_pod),
     )
-    trainers = (
-        build.trainer_pod(job, config, attempt, index, address)
-        for index in range(count[Component.TRAINER])
-        if names.trainer_pod(name, index) not in present
-    )
-    rewards = (
-        build.reward_pod(job, config, attempt, index, address)
-        for index in range(count[Component.REWARD])
-        if names.reward_pod(name, index) not in present
-    )
-    judges = (
-        build.judge_pod(job, config, attempt, index, address)
-        for index in range(count[Component.JUDGE])
-        if names.judge_pod(name, index) not in present
-    )
-    return tuple(CreatePod(manifest) for manifest in (*workers, *trainers, *judges, *rewards))
 
 
 def _delete(pods: Iterable[PodView]) -> tuple[DeletePod, ...]:

@@ -51,7 +51,7 @@ def assign(job: RLJob, progress: Progress, told_rejection: int = 0) -> Elasticit
         baseline = Baseline(tp_size=job.spec.rollout.engine.tensor_parallel_size)
         fresh = Assignment(epoch=current.epoch + 1, baseline=baseline, reason=why)
         return Elasticity(fresh, _forgotten(planner, job.spec, runtime), events)
-    sizes = _sizes(job.spec, current.baseline, planner, runtime)
+    sizes = _sizes(job.spec, current, planner, runtime)
     overlay, reason = _overlay(job.spec, current, runtime, progress)
     events += sizes.events
     if overlay is None and not sizes.reason:
@@ -111,23 +111,29 @@ def _forgotten(before: PlannerStatus | None, spec: RLJobSpec, runtime: RuntimeSt
     return PlannerStatus(round=newest)
 
 
-def _sizes(spec: RLJobSpec, baseline: Baseline, before: PlannerStatus | None, runtime: RuntimeStatus) -> _Sizes:
+def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, runtime: RuntimeStatus) -> _Sizes:
     """The baseline after the rounds that are over. Which attempt ran them does not matter; a round that is repeated
     counts once."""
+    baseline = current.baseline
     if spec.rollout.engine.parallelism is not Parallelism.ADAPTIVE:
         return _Sizes(baseline, None)
     rounds = _unseen(runtime.recent_rounds, before.round if before else 0)
+    refused = runtime.refused_tp_size if runtime.rejected_epoch == current.epoch else 0
     possible = _possible(spec, runtime.tp_sizes)
-    if not rounds or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
+    if not (rounds or refused) or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
         return _Sizes(baseline, before)
     planner, events = _planner(spec, possible, before, runtime.rollout_times)
     kinds = ROUND_KINDS[spec.rollout.strategy]
     reasons: dict[RoundKind, str] = {}
+    if refused:
+        why = f"engines keep tensor-parallel size {runtime.tp_size}: those of size {refused} did not start"
+        reasons |= dict.fromkeys(planner.refused(refused, runtime.tp_size), why)
     for one in rounds:
         regroup = planner.round_ended(one.kind, one.preemptions) if one.kind in kinds else None
         reasons |= dict.fromkeys(regroup.kinds, regroup.reason) if regroup else {}
     sizes = {kind: planner.tp_size(kind) for kind in kinds if planner.tp_size(kind) != baseline.tp_size}
-    after = PlannerStatus(round=rounds[-1].number, state=planner.export_state())
+    newest = max([before.round if before else 0, *(one.number for one in rounds)])
+    after = PlannerStatus(round=newest, state=planner.export_state())
     if sizes == baseline.tp_sizes:
         return _Sizes(baseline, after, events=events)
     reason = "; ".join(dict.fromkeys(reasons.values())) or "sizes begin anew with tensorParallelSize"

@@ -216,7 +216,7 @@ def _advance_attempt(
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
     if coordinator.spec_hash != spec_hash:
-        return _restart(current, "SpecChanged", "the spec changed while the job was suspended", now)
+        return _restart(current, "SpecChanged", "its pods run with other settings than the spec has now", now)
     return _advance_peers(spec, current, peers, now)
 
 

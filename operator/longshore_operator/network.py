@@ -62,7 +62,8 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
                 identity.metadata(f"{identity.name}-rewards", Component.REWARD),
                 rewards,
                 [{"from": [coordinator]}],
-                [{"to": [coordinator]}, *to_judges, _DNS, *to_urls],
+                # Names are for URLs alone: head and judges have addresses.
+                [{"to": [coordinator]}, *to_judges, *([_DNS, *to_urls] if to_urls else ())],
             )
         )
         if to_judges:
@@ -72,19 +73,15 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
 
 
 def url_ports(reward: Reward) -> list[int]:
-    """Ports of the services that reward functions ask, each once; without those of addresses that cannot be read, of
-    which whoever asks them tells."""
+    """Ports of the services that reward functions ask, each once."""
     urls = [function.http.url for function in reward.functions if function.http is not None]
     urls += [one.judge.url for one in reward.functions if one.judge is not None and one.judge.url is not None]
-    return sorted({port for url in urls if (port := _port(url))})
+    return sorted({_port(url) for url in urls})
 
 
-def _port(url: str) -> int | None:
-    try:
-        parts = urlsplit(url)
-        return _DEFAULT_PORTS.get(parts.scheme) if parts.port is None else parts.port
-    except ValueError:
-        return None
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
 def _to_urls(reward: Reward) -> list[Json]:

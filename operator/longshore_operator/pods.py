@@ -5,7 +5,7 @@ from typing import Any
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
-from longshore.api.reward import RewardFunction
+from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore_operator import template
 from longshore_operator.fingerprint import pod_settings_fingerprint
@@ -20,6 +20,8 @@ COORDINATOR_GRACE_S = 120
 NODE_GRACE_S = 30
 NODE_LOSS_TOLERATION_S = 60
 """A pod on an unreachable node is given up after so long (Kubernetes' default is 300 s)."""
+REWARD_MEMORY_REQUEST = "1Gi"
+"""Of a reward pod, where the job asks for none: what it takes while it waits for responses."""
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
 _CONTAINER_SECURITY: dict[str, Any] = {
@@ -80,14 +82,16 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
     """A pod that scores responses."""
+    reward = job.spec.reward
     name = names.reward_pod(Identity.of(job).name, index)
-    pod = _pod(job, config, attempt, Component.REWARD, name, index, PodOptions())
+    pod = _pod(job, config, attempt, Component.REWARD, name, index, reward)
     _join(pod, index, coordinator_ip)
     _enter_ray(pod, job)
     _mount_reward_tokens(pod, job)
-    if job.spec.reward.runtime_class_name is not None:
-        pod["spec"]["runtimeClassName"] = job.spec.reward.runtime_class_name
-    return _finished(pod, PodOptions())
+    _limit_memory(pod, reward)
+    if reward.runtime_class_name is not None:
+        pod["spec"]["runtimeClassName"] = reward.runtime_class_name
+    return _finished(pod, reward)
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -157,6 +161,14 @@ def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
         resources = pod["spec"]["containers"][0]["resources"]
         for kind in ("requests", "limits"):
             resources.setdefault(kind, {})[workers.gpu_resource_name] = str(workers.gpus_per_pod)
+
+
+def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
+    """Programs that models wrote may fill the pod; its node they must not."""
+    resources = pod["spec"]["containers"][0]["resources"]
+    requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
+    limits["memory"] = requests.get("memory", f"{reward.pod_memory_bytes >> 20}Mi")
+    requests.setdefault("memory", REWARD_MEMORY_REQUEST)
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
+from longshore.api.mistakes import sentence
 from longshore.api.names import Component
 from longshore.api.pods import PodOptions
 from longshore.api.rljob import RLJob
@@ -21,7 +22,7 @@ from longshore.api.status import (
 from longshore_operator import children, conditions, projection, template
 from longshore_operator.clock import parse, timestamp
 from longshore_operator.conditions import Fact
-from longshore_operator.converge import Wanted, converge
+from longshore_operator.converge import Wanted, converge, num_peers
 from longshore_operator.elasticity import Elasticity, assign, limits
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
@@ -70,9 +71,7 @@ def reject(
     """A stored spec that this version cannot read: the job fails with the sentence that says why."""
     if status.phase in FINISHED_PHASES:
         return Plan()
-    first = error.errors()[0]
-    where = ".".join(("spec", *(str(part) for part in first["loc"])))
-    message = f"{where}: {first['msg']}; create the job anew with a corrected spec"
+    message = f"{sentence(error, 'spec')}; create the job anew with a corrected spec"
     fact = {
         ConditionType.FAILED: Fact(ConditionStatus.TRUE, "InvalidSpec", message),
         ConditionType.READY: Fact(ConditionStatus.FALSE, "Finished", "the job has ended"),
@@ -103,7 +102,11 @@ def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
     if progress.finished or config.allow_privileged_templates:
         return progress
-    templates: dict[str, PodOptions] = {"workers": job.spec.workers, "coordinator": job.spec.coordinator}
+    templates: dict[str, PodOptions] = {
+        "workers": job.spec.workers,
+        "coordinator": job.spec.coordinator,
+        "reward": job.spec.reward,
+    }
     if job.spec.trainer_workers is not None:
         templates["trainerWorkers"] = job.spec.trainer_workers
     pools = {one.name: one.pool for one in job.spec.reward.functions if one.pool is not None}
@@ -173,13 +176,7 @@ def _desired(job: RLJob, progress: Progress) -> dict[Component, int]:
     """Pods without which the job is not ready."""
     if progress.finished or progress.suspended:
         return dict.fromkeys(Component, 0)
-    return {
-        Component.COORDINATOR: 1,
-        Component.WORKER: job.spec.workers.replicas,
-        Component.TRAINER: job.spec.trainer_workers.replicas if job.spec.trainer_workers is not None else 0,
-        Component.REWARD: job.spec.reward.pods,
-        Component.JUDGE: len(job.spec.reward.judge_pods),
-    }
+    return {Component.COORDINATOR: 1, **num_peers(job.spec, job.spec.reward.pods)}
 
 
 def _is_extra(job: RLJob, pod: PodView) -> bool:

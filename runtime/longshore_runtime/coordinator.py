@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
+from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.health import HealthServer
@@ -115,7 +116,7 @@ def _read_spec(settings: Settings) -> RLJobSpec:
     try:
         return RLJobSpec.model_validate_json(settings.config.read_bytes())
     except ValidationError as error:
-        raise UserError(f"spec: {error.errors()[0]['msg']}") from error
+        raise UserError(sentence(error, "spec")) from error
 
 
 class _StopSignal:

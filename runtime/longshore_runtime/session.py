@@ -13,14 +13,12 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.model import Data
 from longshore.api.names import Component
-from longshore.api.objective import OBJECTIVES
 from longshore.api.runtime_status import Notice, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
-from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
@@ -29,13 +27,11 @@ from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.judge.mps import PINNED_MEMORY_VARIABLE
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.model_source import InitialModel, initial_model
 from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
 from longshore_runtime.profiling.phase import profiled
-from longshore_runtime.quantity import parse_bytes
-from longshore_runtime.rewards.judge import check_judge
+from longshore_runtime.rewards.judge import check_judge, memory_limit
 from longshore_runtime.rewards.routing import routed
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
@@ -52,13 +48,10 @@ from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import Parts, TrainingLoop
-from longshore_runtime.types import TrainerOptions
 
 log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
-_CUDA_CONTEXT_MEGABYTES: Final = 1024
-"""What a process takes of a GPU besides its tensors."""
 
 
 class Session:
@@ -216,46 +209,18 @@ class Session:
         return engines
 
     def _trainers(self, model: InitialModel) -> TrainerGroup:
-        algorithm, trainer = self._spec.algorithm, self._spec.trainer
-        options = TrainerOptions(
-            learning_rate=algorithm.learning_rate,
-            warmup_steps=algorithm.warmup_steps,
-            weight_decay=algorithm.weight_decay,
-            max_grad_norm=algorithm.max_grad_norm,
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            objective=OBJECTIVES[algorithm.name],
-            importance_sampling=algorithm.importance_sampling,
-            importance_cap=algorithm.importance_cap,
-            max_response_tokens=algorithm.max_response_tokens,
-            kl_coefficient=algorithm.kl_coefficient,
-            temperature=algorithm.temperature,
-            max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
-            seed=algorithm.seed,
-            offload_gradients=trainer.offload_gradients,
-            offload_reference=trainer.offload_reference,
-        )
-        sizes = ParallelSizes(
-            tensor=trainer.tensor_parallel_size,
-            pipeline=trainer.pipeline_parallel_size,
-            context=trainer.context_parallel_size,
-            fsdp=trainer.fsdp_size,
-        )
+        spec = TrainerSpec.of(self._spec.algorithm, self._spec.trainer)
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
-        places = trainer_places(
-            self._spec.training_pods, trainer.data_parallel_size, sizes.ranks_per_replica, component
-        )
-        trainer_spec = TrainerSpec(trainer.backend, options, sizes)
+        num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
+        places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)
         delivery = Delivery(self._spec.transfers_directly, keeps_copies=self._spec.rollout.is_pipelined)
-        trainers = TrainerGroup(places, trainer_spec, model.path, self._storage.output, delivery)
+        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery)
         self._exit.callback(trainers.stop)
         return trainers
 
     def _judges(self) -> list[dict[str, Any]]:
-        """One judge beside every engine GPU; what the spec reserves for it is its limit where MPS enforces one."""
-        judges = [function.judge for function in self._spec.reward.functions if function.is_colocated]
-        megabytes = max((parse_bytes(judge.gpu_memory) for judge in judges if judge is not None), default=0) >> 20
-        limit = {PINNED_MEMORY_VARIABLE: f"0={megabytes + _CUDA_CONTEXT_MEGABYTES}M"}
+        """One process beside every engine GPU, with all judges that run there."""
+        limit = memory_limit(self._spec.reward.functions)
         return [
             placement(place.worker, gpus=place.gpus, environment=limit)
             for place in engine_places(self._spec.workers, tp_size=1)

@@ -89,7 +89,7 @@ class TrainingLoop:
         self.num_steps = 0
         """Steps that this loop has trained."""
         self._train_prompts = dict(enumerate(parts.prompts.train))
-        self._recovery = Recovery(parts.trainers, self._load_newest)
+        self._recovery = Recovery(parts.trainers, self._load_newest, self._to_training)
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Of responses that ended by themselves, by kind of round."""
@@ -110,7 +110,7 @@ class TrainingLoop:
         """One round and one optimizer step; `draining`: on deferred draws only."""
         parts, clock = self._parts, self._parts.clock
         begun_s = clock.now_s()
-        self._baseline.apply(parts.policy.next_kind(draining=draining), self._state.step + 1)
+        self._apply_baseline(parts.policy.next_kind(draining=draining))
         started_s = clock.now_s()
         self._step = step = self._begin_step()
         result = self._rollout(step, draining)
@@ -171,7 +171,6 @@ class TrainingLoop:
             self._save()
         except TrainerLost as loss:
             self._recovery.lost(str(loss), self._parts.trainers.generation)
-            self._to_training()
             self._recovery.guarded(self._save)
             self._publish(self._state.policy_version)
 
@@ -292,10 +291,23 @@ class TrainingLoop:
         if self._options.is_colocated:
             self._parts.engines.sleep()
 
+    def _apply_baseline(self, kind: RoundKind) -> None:
+        """Before a round of this kind the engines take the size that they should have."""
+        try:
+            self._baseline.apply(kind, self._state.step + 1)
+        except TrainerLost as loss:  # The engines have that size, and no weights.
+            self._recovery.lost(str(loss), self._parts.trainers.generation)
+            self._publish(self._state.policy_version)
+            self._baseline.apply(kind, self._state.step + 1)
+
     def _publish(self, policy_version: int) -> None:
         """New weights for all engines, which all sample again."""
         self._parts.recorder.activity("Publish")
-        weights = self._recovery.guarded(lambda: self._parts.trainers.weights(policy_version))
+        self._recovery.guarded(lambda: self._to_rollout(policy_version))
+
+    def _to_rollout(self, policy_version: int) -> None:
+        """Trainers leave the GPUs that they share with engines, and write their weights to them."""
+        weights = self._parts.trainers.weights(policy_version)
         if self._options.is_colocated:
             self._parts.trainers.sleep()
             self._parts.engines.wake()

@@ -13,6 +13,7 @@ from longshore.api.algorithm import ImportanceSampling
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.slices import Bucket
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
 """Hugging Face parameter name -> values."""
@@ -123,19 +124,22 @@ class Engine(Protocol):
         """Whether a step would do anything."""
 
     def begin_weights(self, channel: Channel | None = None) -> None:
-        """Prepare for new weights; until `end_weights`, the policy version is -1 and no request is taken.
+        """Prepare for new weights; until `serve`, the policy version is -1 and no request is taken.
 
         `channel`: where to meet the trainer that broadcasts them. Weights that had begun to come are given up.
         """
 
-    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+    def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Put some parameters in place; raises ValueError for one of another model, or one that came before."""
 
-    def end_weights(self, policy_version: int) -> str:
-        """Drop every cached prefix and serve what has come; raises ValueError if a parameter has not.
+    def finish_weights(self) -> str:
+        """Drop every cached prefix, and let go of what the weights came in; raises ValueError if a parameter did not.
 
         Returns `combined_checksum` of the buckets.
         """
+
+    def serve(self, policy_version: int) -> None:
+        """Take requests for the weights that have come; where `sleep` freed the KV cache, its memory is taken now."""
 
     def live(self) -> list[LiveResponse]:
         """Lengths of all unfinished responses, running or waiting."""

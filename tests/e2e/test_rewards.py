@@ -200,13 +200,14 @@ def _job(name: str, functions: list[Json], data: str, *, code: Path | None = Non
     container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(code)}]}
     template = {"template": {"spec": {"containers": [container]}}} if code else {}
     engine = {"backend": "Fake", "extraArgs": {"median_tokens": 2.0, "step_s": 0.03}}
+    num_pods = int(any(function["kind"] == "Code" for function in functions))
     return fake_job(
         name,
         **{
             "model": {"path": "inputs/judge", "maxContextTokens": 256},
             "data": {"path": f"inputs/{data}.jsonl", "heldOutPrompts": 0, **domains},
             "algorithm": BATCH,
-            "reward": {"pods": 0, "workersPerPod": 1, **spec.pop("reward", {}), "functions": functions},
+            "reward": {"pods": num_pods, "workersPerPod": 1, **spec.pop("reward", {}), "functions": functions},
             "rollout": {"strategy": "Synchronous", "engine": engine},
             "coordinator": template,
             "storage": {"claimName": CLAIM},

@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from longshore.api import names
+from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.sim.hardware import Gpu, ModelShape, gpu_described, gpu_named, model_named
@@ -20,7 +21,7 @@ from longshore.sim.traces import Trace, csv_trace, jsonl_trace
 from longshore_cli import format as fmt
 from longshore_cli import jobs
 from longshore_cli.errors import CliError
-from longshore_cli.simulate.errors import BadInput, sentence
+from longshore_cli.simulate.errors import BadInput
 
 DEFAULT_GPU: Final = "H100"
 _TINY: Final = ModelShape("Tiny", num_parameters=328e3, num_layers=2, hidden_size=128, kv_bytes_per_token=512)

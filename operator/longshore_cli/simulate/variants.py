@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from longshore.api.mistakes import sentence
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.result import SimResult
-from longshore_cli.simulate.errors import BadInput, sentence
+from longshore_cli.simulate.errors import BadInput
 
 _LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
 

@@ -5,8 +5,10 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
+from longshore.api.addresses import HttpAddress
 from longshore.api.base import ApiModel, Quantity, RelativePath, cel
-from longshore.api.pods import Workers
+from longshore.api.pods import PodOptions, Workers
+from longshore.api.quantity import parse_bytes
 
 
 class RewardKind(StrEnum):
@@ -64,7 +66,8 @@ class Code(ApiModel):
     tests_field: str = Field(default="tests", min_length=1, max_length=256)
     """Field of a row with its test cases: a list of {stdin, stdout} or {entry, arguments, expected}."""
     partial_credit: bool = False
-    """Reward the share of passed test cases; otherwise all must pass. Every case is then run."""
+    """Reward the share of passed test cases, or 0 if one was cut off; every case is then run. Otherwise all must
+    pass."""
     adaptive_timeout: bool = True
     """Limit a test case by what correct programs took for it (RollPacker, section 4.3)."""
     timeout_factor: float = Field(default=1.5, ge=1, le=100)
@@ -130,7 +133,7 @@ class Judge(ApiModel):
     """Colocated and Pool: directory of a Hugging Face checkpoint in the storage of the job."""
     pool: Workers | None = None
     """Pool: the pods, each of which serves the whole model on all of its GPUs."""
-    url: str | None = Field(default=None, max_length=2_048, pattern=r"^https?://.+")
+    url: HttpAddress | None = None
     """Remote: address up to and including /v1."""
     model_name: str = Field(default="judge", max_length=256)
     """Remote: name of the model at the endpoint; Pool: the name that it is served under."""
@@ -167,7 +170,7 @@ class Judge(ApiModel):
 class Http(ApiModel):
     """A scoring service: POST {prompt, response, answer, row} to it, {"reward": number} comes back."""
 
-    url: str = Field(max_length=2_048, pattern=r"^https?://.+")
+    url: HttpAddress
     """Address of the service."""
 
 
@@ -250,7 +253,18 @@ class RewardFunction(ApiModel):
         return self
 
 
-class Reward(ApiModel):
+_POD_MEMORY_BYTES: Final = 2 << 30
+"""Of a reward pod besides its workers: the Ray node."""
+_WORKER_MEMORY_BYTES: Final = 1 << 30
+"""Of a scoring process besides the programs that it runs."""
+_PODS_FOR_CODE: Final = (
+    "kind Code needs at least 1: without reward pods, programs of the model would run in the coordinator's pod, which "
+    "has a token of the API server"
+)
+_PODS_FOR_RUNTIME_CLASS: Final = "is for reward pods: set pods to at least 1, or remove it"
+
+
+class Reward(PodOptions):
     """Scores responses. A reward never becomes zero because a verifier broke."""
 
     model_config = {
@@ -259,6 +273,12 @@ class Reward(ApiModel):
                 "!has(self.maxPods) || self.maxPods >= self.pods",
                 "maxPods must be at least pods",
                 ".maxPods",
+            ),
+            ("self.pods > 0 || self.functions.all(one, one.kind != 'Code')", f"pods: {_PODS_FOR_CODE}", ".pods"),
+            (
+                "self.pods > 0 || !has(self.runtimeClassName)",
+                f"runtimeClassName {_PODS_FOR_RUNTIME_CLASS}",
+                ".runtimeClassName",
             ),
         )
     }
@@ -272,14 +292,23 @@ class Reward(ApiModel):
         },
     )
     """Reward functions."""
+    resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
+    """CPU, memory and other requests of a reward pod; its memory is limited to what it requests. Unset: 1Gi are
+    requested, and the limit is 2Gi and, for each of `workersPerPod`, 1Gi and the largest `code.memory`."""
     pods: int = Field(default=1, ge=0, le=1_024)
-    """Reward pods, at least; 0: the coordinator's pod scores."""
+    """Reward pods, at least; 0: the coordinator's pod scores (not for kind Code)."""
     max_pods: int | None = Field(default=None, ge=0, le=1_024)
     """Reward pods, at most: the operator adds pods while responses wait for a worker. Unset: as many as `pods`."""
     workers_per_pod: int = Field(default=2, ge=1, le=256)
     """Scoring processes per reward pod."""
     runtime_class_name: str | None = Field(default=None, max_length=253)
     """RuntimeClass of reward pods, as gvisor or kata."""
+
+    @property
+    def pod_memory_bytes(self) -> int:
+        """Memory limit of a reward pod that requests none: what it fills ends the pod and not others of its node."""
+        programs = [parse_bytes(one.code.memory) for one in self.functions if one.kind is RewardKind.CODE]
+        return _POD_MEMORY_BYTES + self.workers_per_pod * (_WORKER_MEMORY_BYTES + max(programs, default=0))
 
     @property
     def most_pods(self) -> int:
@@ -303,4 +332,8 @@ class Reward(ApiModel):
             raise ValueError("functions: two have the same name")
         if self.max_pods is not None and self.max_pods < self.pods:
             raise ValueError("maxPods: must be at least pods")
+        if not self.pods and any(function.kind is RewardKind.CODE for function in self.functions):
+            raise ValueError(f"pods: {_PODS_FOR_CODE}")
+        if not self.pods and self.runtime_class_name is not None:
+            raise ValueError(f"runtimeClassName: {_PODS_FOR_RUNTIME_CLASS}")
         return self

@@ -160,7 +160,7 @@ class Notice(ApiModel):
     number: int = Field(ge=1)
     """Notices of an attempt are counted."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep."""
+    """EngineLost, EngineDidNotSleep, ProfileMismatch."""
     message: str = Field(max_length=1024)
     """One sentence."""
 
@@ -186,6 +186,8 @@ class RuntimeStatus(ApiModel):
     """Newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=1024)
     """Why."""
+    refused_tp_size: int = Field(default=0, ge=0)
+    """Tensor-parallel size that the engines did not take, where that is why; 0: something else is."""
     trainer_pods: list[int] = Field(default_factory=list, max_length=4_096)
     """Worker pods that train while the others sample."""
     tp_size: int = Field(default=0, ge=0)

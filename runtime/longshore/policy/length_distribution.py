@@ -1,6 +1,5 @@
 """How long responses are: the empirical distribution of the newest finished ones."""
 
-import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -47,10 +46,6 @@ class LengthDistribution:
         """Mean length; 0.0 while none is known."""
         return self._sum / len(self._window) if self._window else 0.0
 
-    def survival(self, num_tokens: int) -> float:
-        """Share of responses that are longer; 1.0 while none is known."""
-        return self._num_longer(num_tokens) / len(self._sorted) if self._sorted else 1.0
-
     def conditional_survival(self, generated: int, more: int) -> float:
         """Probability that a response which runs after `generated` tokens still runs after `more` further ones.
 
@@ -58,12 +53,6 @@ class LengthDistribution:
         """
         alive = self._num_longer(generated)
         return self._num_longer(generated + more) / alive if alive else 1.0
-
-    def quantile(self, share: float) -> int:
-        """The shortest known length that at least `share` of the responses do not exceed."""
-        assert 0 <= share <= 1
-        assert self._sorted, "no length is known yet"
-        return self._sorted[max(0, math.ceil(share * len(self._sorted)) - 1)]
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values, oldest length first."""

@@ -112,6 +112,16 @@ class ParallelismPlanner:
                 self._kinds[changed].change(regroup.tp_size)
         return regroup
 
+    def refused(self, size: int, actual: int) -> tuple[RoundKind, ...]:
+        """Engines of `size` did not start and have the size `actual`: rounds that should have had it go on with that.
+
+        They do not take it again before a cool-down, which doubles each time. Returns their kinds.
+        """
+        kinds = tuple(kind for kind, state in self._kinds.items() if state.tp_size == size and actual in self._sizes)
+        for kind in kinds:
+            self._kinds[kind].refuse(actual)
+        return kinds
+
     def _best(self, kind: RoundKind, size: int, why: str) -> Regroup | None:
         """The kind alone, or all kinds alike where regrouping within each period costs more than it brings.
 
@@ -180,6 +190,8 @@ class _Kind:
         self._num_rounds = 0
         self._cool_down: dict[int, tuple[int, int]] = {}
         """Size that proved too small -> (round from which on it may be taken again, rounds of its last cool-down)."""
+        self._refused: dict[int, tuple[int, int]] = {}
+        """Likewise, of sizes whose engines did not start."""
         if expected_preemptions is not None:
             self.known[tp_size] = expected_preemptions
 
@@ -196,13 +208,24 @@ class _Kind:
         self.zero_streak = self.zero_streak + 1 if num_preemptions == 0 else 0
 
     def may_take(self, size: int) -> bool:
-        """Whether no size from there on upwards is in its cool-down."""
-        return all(size > small for small, (again_at, _) in self._cool_down.items() if self._num_rounds < again_at)
+        """Whether it was not refused lately, and no size from there on upwards is in its cool-down."""
+        small, refused = (self._cooling(sizes) for sizes in (self._cool_down, self._refused))
+        return size not in refused and all(size > one for one in small)
 
     def proved_too_small(self) -> None:
-        _, last = self._cool_down.get(self.tp_size, (0, 0))
+        self._begin_cool_down(self._cool_down)
+
+    def refuse(self, actual: int) -> None:
+        self._begin_cool_down(self._refused)
+        self.change(actual)
+
+    def _begin_cool_down(self, sizes: dict[int, tuple[int, int]]) -> None:
+        _, last = sizes.get(self.tp_size, (0, 0))
         rounds = 2 * last or FIRST_COOL_DOWN_ROUNDS
-        self._cool_down[self.tp_size] = (self._num_rounds + rounds, rounds)
+        sizes[self.tp_size] = (self._num_rounds + rounds, rounds)
+
+    def _cooling(self, sizes: Mapping[int, tuple[int, int]]) -> list[int]:
+        return [size for size, (again_at, _) in sizes.items() if self._num_rounds < again_at]
 
     def change(self, size: int) -> None:
         """After doubling, the next round makes the reference; after halving, what the larger size showed stays it."""
@@ -220,6 +243,7 @@ class _Kind:
             "expected": self._expected,
             "num_rounds": self._num_rounds,
             "cool_down": [[size, again_at, rounds] for size, (again_at, rounds) in self._cool_down.items()],
+            "refused": [[size, again_at, rounds] for size, (again_at, rounds) in self._refused.items()],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -229,6 +253,7 @@ class _Kind:
         self._expected = state.get("expected")
         self._num_rounds = state["num_rounds"]
         self._cool_down = {size: (again_at, rounds) for size, again_at, rounds in state["cool_down"]}
+        self._refused = {size: (again_at, rounds) for size, again_at, rounds in state.get("refused", ())}
 
 
 def _usual_order(kinds: Mapping[RoundKind, int]) -> list[RoundKind]:

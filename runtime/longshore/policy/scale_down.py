@@ -50,7 +50,6 @@ class ScaleDown:
 
     pods: tuple[int, ...]
     reason: str
-    projected_kv_peak: float
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,6 @@ class Stay:
     """Every pod goes on sampling."""
 
     reason: str
-    projected_kv_peak: float | None = None
-    """As far as it was projected."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +147,11 @@ def decide(
     remaining = sum(load.kv_capacity_tokens for load in pods if load.pod not in picked)
     peak = peak_tokens / remaining
     if max_kv_peak is not None and peak > max_kv_peak:
-        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(max_kv_peak)} at {_percent(share)}", peak)
+        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(max_kv_peak)} at {_percent(share)}")
     moved = sum(load.num_gpus for load in pods if load.pod in picked)
     total = sum(load.num_gpus for load in pods)
     reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
-    return ScaleDown(picked, reason, peak)
+    return ScaleDown(picked, reason)
 
 
 def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[PodLoad]:

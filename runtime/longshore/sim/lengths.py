@@ -4,7 +4,7 @@ meets the same length for the same (prompt, epoch, response), so that strategies
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from statistics import NormalDist, fmean
@@ -158,11 +158,6 @@ class TraceLengths:
             raise ValueError("lengths: a trace needs at least one prompt, and each prompt at least one response")
         if min(min(lengths) for lengths in self.responses) < 1:
             raise ValueError("lengths: every response of a trace has at least one token")
-
-    @classmethod
-    def from_records(cls, records: Mapping[str, Sequence[int]]) -> "TraceLengths":
-        """From response lengths by prompt id, in the order of the ids."""
-        return cls(tuple(tuple(records[prompt]) for prompt in sorted(records)))
 
     @property
     def max_tokens(self) -> int:

@@ -65,7 +65,7 @@ class Repurposing:
             decision = self._policy.progressed(num_finished, num_launched, engines, running)
         else:
             pods = pick_pods(pod_loads(engines, running), self._replicas)
-            decision = ScaleDown(pods, f"{at:.0%} of the groups are served", 0.0) if pods else None
+            decision = ScaleDown(pods, f"{at:.0%} of the groups are served") if pods else None
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)
             self._carry_out(decision, this_round, fleet)

@@ -121,11 +121,6 @@ class SimResult:
         return self._num_trained_tokens / self.total_s
 
     @property
-    def rollout_tokens_per_s(self) -> float:
-        """Trained response tokens per second of rollout (APRIL, section 3.2.1)."""
-        return self._num_trained_tokens / sum(step.rollout_s for step in self.steps)
-
-    @property
     def bubble_share(self) -> float:
         """Share of GPU time in which a GPU that the job holds did nothing for it."""
         return sum(step.bubble_share * step.step_s for step in self.steps) / self.total_s

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import Engine as EngineOptions
-from longshore_runtime.quantity import parse_bytes
 
 
 class EngineStartError(Exception):

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
+from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import Channel, Part, SharedBucket
+from longshore_runtime.weights.slices import Bucket, Checksum
 
 UNLIMITED_KV_TOKENS: Final = 1 << 40
 """Told as the capacity of a KV cache without a limit."""
@@ -73,6 +74,7 @@ class FakeEngine:
         self._running: list[_FakeResponse] = []
         self._waiting: list[_FakeResponse] = []
         self._weights_checksum = ""
+        self._is_loaded = False
         self._policy_version = -1
         self._num_steps = self._num_tokens = self._num_preemptions = 0
         self._busy_s = 0.0
@@ -123,22 +125,27 @@ class FakeEngine:
         """Serve nothing meanwhile."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
-        self._policy_version = -1
+        self._policy_version, self._is_loaded = -1, False
         self._receipt = Receipt()
         self._broadcast = _join(channel) if channel is not None else None
 
-    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+    def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Look at the weights, like any engine, and forget them."""
         if isinstance(bucket, SharedBucket):
             self._receipt.take(_read(bucket.part(0), self._broadcast))
         else:
             self._receipt.take(checksums(bucket))
 
-    def end_weights(self, policy_version: int) -> str:
+    def finish_weights(self) -> str:
         """Remember which weights these are."""
         self._weights_checksum = self._receipt.complete()
-        self._policy_version = policy_version
+        self._broadcast, self._is_loaded = None, True
         return self._weights_checksum
+
+    def serve(self, policy_version: int) -> None:
+        """Take requests for them."""
+        assert self._is_loaded, "finish_weights comes first"
+        self._policy_version, self._is_loaded = policy_version, False
 
     def live(self) -> list[LiveResponse]:
         """Lengths of what runs and waits."""
@@ -199,16 +206,16 @@ def _join(channel: Channel) -> Any:
     return Broadcast(channel, channel.first, torch.device("cpu"))
 
 
-def _read(part: Part, broadcast: Any) -> Mapping[str, str]:
+def _read(part: Part, broadcast: Any) -> Mapping[str, Checksum]:
     """Checksums of what comes."""
     import torch
 
     from longshore_runtime.backends.shared_buffer import open_buffer
-    from longshore_runtime.backends.weight_sender import read, receive, tensor_checksum
+    from longshore_runtime.backends.weight_sender import read, receive
 
     host = torch.device("cpu")
     buffer = receive(part, broadcast, host) if part.buffer is None else open_buffer(part.buffer, host)
-    return {name: tensor_checksum(values) for name, values, _ in read(part, buffer)}
+    return {slot.name: slot.checksum for slot, _ in read(part, buffer)}  # They are checked by `read`.
 
 
 class _FakeResponse(GrowingResponse):

@@ -1,5 +1,6 @@
 """How many ways a trainer replica is split, and which models split so. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
@@ -27,6 +28,10 @@ class ParallelSizes:
     def is_first_of_replica(self, rank: int) -> bool:
         """Whether this rank speaks for its replica: it alone has all weights in `Trainer.weights`."""
         return rank % self.ranks_per_replica == 0
+
+    def is_cut_alike(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
+        return self.tensor > 1 and [rank % self.tensor for rank in ranks] == list(range(self.tensor))
 
     def check_world(self, size: int) -> None:
         """Raise ValueError unless replicas fill a world of `size` ranks."""

@@ -17,27 +17,34 @@ _DEVICE_ARGUMENT: Final = 6
 
 
 class SharedBuffer:
-    """Bytes on a device; one process writes what others read."""
+    """Bytes on a device; one process writes what another reads."""
 
-    def __init__(self, num_bytes: int, device: torch.device) -> None:
-        """Take the memory."""
+    def __init__(self, num_bytes: int, device: torch.device, *, is_read: bool = True) -> None:
+        """Take the memory. `is_read`: there is a reader; torch keeps memory of a GPU that it waits for one of."""
         self._file = None
-        if device.type == "cuda":
+        self.handle: BufferHandle | None = None
+        """What the reader opens it by."""
+        if device.type == "cuda" or not is_read:
             self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        if device.type == "cuda" and is_read:
             self.handle = BufferHandle(num_bytes, cuda_ipc=pickle.dumps(reduce_tensor(self.values)[1]))  # type: ignore[no-untyped-call]
-        else:
+        elif is_read:
             self._file = tempfile.NamedTemporaryFile(prefix="longshore-weights-", dir=_SHARED_MEMORY)  # noqa: SIM115
             self.values = _map(self._file.name, num_bytes)
             self.handle = BufferHandle(num_bytes, file=self._file.name)
 
     def close(self) -> None:
-        """Give the memory back as soon as nobody reads it any more."""
-        is_on_gpu = self.values.device.type == "cuda"
+        """Let go of the memory; on a GPU it is free when `free_gpu_memory` is called after all readers let go, too."""
         del self.values
         if self._file is not None:
             self._file.close()
-        if is_on_gpu:
-            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+
+
+def free_gpu_memory() -> None:
+    """Give back what this process keeps of the GPU for later: another process wants it now."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def open_buffer(handle: BufferHandle, device: torch.device) -> Tensor:

@@ -17,14 +17,13 @@ from torch.distributed.tensor import DTensor
 
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, ResponseTokens
+from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.micro_batches import pack_share
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import join
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample
-
-_HOST = torch.device("cpu")
 
 
 def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:
@@ -122,7 +121,7 @@ class ShardedCausalLM(CausalLM):
 
     def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device) -> None:
         """See `CausalLM`; every rank of the mesh reads the whole model."""
-        super().__init__(directory, _HOST)
+        super().__init__(directory, HOST)
         names = getattr(self.module, "_no_split_modules", None) or ()
         for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
             fully_shard(layer, mesh=mesh)

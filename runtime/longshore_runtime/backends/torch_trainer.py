@@ -1,7 +1,5 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
-import contextlib
-import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,13 @@ from torch import Tensor
 
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
+from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, learning_rate, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 
@@ -27,7 +27,6 @@ __all__ = ["TorchTrainer", "World"]
 _ADAM_BETAS = (0.9, 0.95)
 """0.95 is the usual second moment for language models: RL runs are short, and 0.999 would still be warming up."""
 _ADAM_EPSILON = 1e-8
-_HOST = torch.device("cpu")
 _STATE_FILE = "trainer.pt"
 _States = dict[int, dict[str, Tensor]]
 """State of an optimizer by number of the parameter, then name."""
@@ -90,12 +89,12 @@ class TorchTrainer:
         self._directory = directory
         self._options = options
         self._world = world or World()
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = compute_device()
         torch.manual_seed(options.seed)
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
         self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
-        self._move_reference(self._reference_home)
+        self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         if self._device.type == "cuda":
             self._model.module.gradient_checkpointing_enable()
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
@@ -114,18 +113,15 @@ class TorchTrainer:
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
         self.wake()
-        left_out = [sample for sample in samples if not sample.num_loss_tokens]
-        silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
-        trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
+        parts = split(samples, has_reference=self._reference is not None)
         with torch.no_grad():
-            sums = self._pass_over(self._micro_batches(silent))
-        if trained:
-            micro_batches = self._micro_batches(trained)
+            sums = self._pass_over(self._micro_batches(parts.silent))
+        if parts.trained:
+            micro_batches = self._micro_batches(parts.trained)
             self._accumulation.open()
             sums += self._pass_over(micro_batches)
             self._accumulation.added()
-        num_left_out = sum(len(sample.response_tokens) for sample in left_out)
-        return self._replica.total(sums) + GradientSums(num_tokens=num_left_out)
+        return self._replica.total(sums) + parts.left_out_sums
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
@@ -138,23 +134,20 @@ class TorchTrainer:
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
         self._accumulation.collect()
-        options, gradients = self._options, self._gradients.flat
+        version, gradients = self._policy_version + 1, self._gradients.flat
         self._replica.add_up(gradients)
         gradients /= denominator
-        size = self._replica.norm(gradients)
-        if not math.isfinite(size):
-            raise FloatingPointError(
-                f"the gradient norm of step {self._policy_version + 1} is {size}: lower algorithm.learningRate"
-            )
-        gradients *= min(1.0, options.max_grad_norm / (size + 1e-6))
-        learning_rate = options.learning_rate * min(1.0, (self._policy_version + 1) / max(1, options.warmup_steps))
+        norm = self._replica.norm(gradients)
+        require_finite(norm, version)
+        gradients *= clipping(self._options, norm)
+        rate = learning_rate(self._options, version)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = rate
         self._move_optimizer(self._device)
         self._optimizer.step()
         self.discard()
-        self._policy_version += 1
-        return UpdateReport(size, learning_rate, self._policy_version)
+        self._policy_version = version
+        return UpdateReport(norm, rate, version)
 
     @property
     def policy_version(self) -> int:
@@ -178,9 +171,9 @@ class TorchTrainer:
         if self._replica.number > 0:
             return
         first, module = self._replica.is_first_rank, self._model.module
-        weights = {name: tensor.to(_HOST) for name, tensor, _ in self.tensors() if first}
+        weights = {name: tensor.to(HOST) for name, tensor, _ in self.tensors() if first}
         optimizer = self._optimizer.state_dict()
-        optimizer["state"] = self._mapped(optimizer["state"], lambda value, _: self._replica.whole(value).to(_HOST))
+        optimizer["state"] = self._mapped(optimizer["state"], lambda value, _: self._replica.whole(value).to(HOST))
         if not first:
             return
         directory.mkdir(parents=True, exist_ok=True)
@@ -209,7 +202,7 @@ class TorchTrainer:
             optimizer["state"], lambda value, parameter: self._replica.part(value, parameter).clone()
         )
         self._optimizer.load_state_dict(optimizer)
-        self._move_optimizer(_HOST)
+        self._move_optimizer(HOST)
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])
         self.discard()
@@ -220,10 +213,9 @@ class TorchTrainer:
 
     def sleep(self) -> None:
         """Move everything to the host."""
-        self._accumulation.keep()
-        self._model.to(_HOST)
-        self._move_reference(_HOST)
-        self._move_optimizer(_HOST)
+        self._leave_device()
+        self._reference_place.sleep()
+        self._move_optimizer(HOST)
         self._awake = False
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -231,23 +223,19 @@ class TorchTrainer:
     def wake(self) -> None:
         """Bring the weights back; gradients and the optimizer's state come when they are needed."""
         if not self._awake:
-            self._model.to(self._device)
-            self._move_reference(self._reference_home)
+            self._return_to_device()
+            self._reference_place.wake()
             self._awake = True
-
-    def _is_silent(self, sample: Sample) -> bool:
-        """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
-        return sample.advantage == 0.0 and self._reference is None
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
         """What this rank takes of the samples, with the reference's log-probabilities if there is one."""
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
         parts = [[samples[index] for index in indices] for indices in own]
-        if self._reference is None:
+        reference, temperature = self._reference, self._options.temperature
+        if reference is None:
             return [_MicroBatch(part) for part in parts]
-        temperature = self._options.temperature
-        with self._computing_reference() as reference, torch.no_grad():
+        with self._reference_place.computing(self._leave_device, self._return_to_device), torch.no_grad():
             return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in parts]
 
     def _pass_over(self, micro_batches: Sequence[_MicroBatch]) -> GradientSums:
@@ -264,35 +252,17 @@ class TorchTrainer:
             torch.autograd.backward(loss)
         return sums
 
-    @contextlib.contextmanager
-    def _computing_reference(self) -> Iterator[CausalLM]:
-        """If it waits on the host, the reference takes the place of the model meanwhile."""
-        assert self._reference is not None, "without a KL penalty nobody asks for it"
-        if not self._options.offload_reference:
-            yield self._reference
-            return
+    def _leave_device(self) -> None:
         self._accumulation.keep()  # A model that moves takes its gradients along.
-        self._model.to(_HOST)
-        self._move_reference(self._device)
-        try:
-            yield self._reference
-        finally:
-            self._move_reference(_HOST)
-            self._model.to(self._device)
+        self._model.to(HOST)
+
+    def _return_to_device(self) -> None:
+        self._model.to(self._device)
 
     def _frozen_reference(self) -> CausalLM:
         reference = self._replica.load(self._directory)
         reference.requires_grad_(False)
         return reference
-
-    @property
-    def _reference_home(self) -> torch.device:
-        """Where it is while the trainer is awake."""
-        return _HOST if self._options.offload_reference else self._device
-
-    def _move_reference(self, device: torch.device) -> None:
-        if self._reference is not None:
-            self._reference.to(device)
 
     def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
         """The optimizer's state, with whatever is shaped like a parameter converted; `convert` gets that, too."""

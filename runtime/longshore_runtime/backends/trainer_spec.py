@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from longshore.api.training import TrainerBackend
+from longshore.api.algorithm import Algorithm
+from longshore.api.objective import OBJECTIVES
+from longshore.api.training import Trainer, TrainerBackend
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.types import TrainerOptions
 
@@ -14,6 +16,35 @@ class TrainerSpec:
     backend: TrainerBackend
     options: TrainerOptions
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, trainer: Trainer) -> "TrainerSpec":
+        """The trainer of a job."""
+        options = TrainerOptions(
+            learning_rate=algorithm.learning_rate,
+            warmup_steps=algorithm.warmup_steps,
+            weight_decay=algorithm.weight_decay,
+            max_grad_norm=algorithm.max_grad_norm,
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            objective=OBJECTIVES[algorithm.name],
+            importance_sampling=algorithm.importance_sampling,
+            importance_cap=algorithm.importance_cap,
+            max_response_tokens=algorithm.max_response_tokens,
+            kl_coefficient=algorithm.kl_coefficient,
+            temperature=algorithm.temperature,
+            max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
+            seed=algorithm.seed,
+            offload_gradients=trainer.offload_gradients,
+            offload_reference=trainer.offload_reference,
+        )
+        sizes = ParallelSizes(
+            tensor=trainer.tensor_parallel_size,
+            pipeline=trainer.pipeline_parallel_size,
+            context=trainer.context_parallel_size,
+            fsdp=trainer.fsdp_size,
+        )
+        return cls(trainer.backend, options, sizes)
 
     @property
     def saves_together(self) -> bool:

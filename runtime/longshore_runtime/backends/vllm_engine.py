@@ -22,14 +22,15 @@ from vllm.v1.executor import Executor
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.quantity import parse_bytes
-from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request, Weights
+from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.slices import Bucket
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -58,6 +59,8 @@ class VllmEngine:
         self._policy_version = -1
         self._receipt: Receipt | None = None
         """Of weights that are coming."""
+        self._is_loaded = False
+        """Whether they have come, and are not served yet."""
         self._num_steps = self._num_tokens = 0
         self._busy_s = 0.0
         self._asleep = False
@@ -100,12 +103,12 @@ class VllmEngine:
         """Prepare the running model for new values."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
-        self._policy_version = -1
+        self._policy_version, self._is_loaded = -1, False
         self._finish_update()
         self._receipt = Receipt(self._parameter_names, optional=_TIED)
         self._engine.collective_rpc(begin_update, args=(channel,))
 
-    def load_bucket(self, bucket: Weights | SharedBucket) -> None:
+    def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Copy some values into the running model."""
         assert self._receipt is not None, "begin_weights comes first"
         if isinstance(bucket, SharedBucket):
@@ -115,19 +118,24 @@ class VllmEngine:
             self._receipt.take(checksums(bucket))
             self._engine.collective_rpc(load_arrays, args=(bucket,))
 
-    def end_weights(self, policy_version: int) -> str:
-        """Serve the new values; cached prefixes of the old ones are dropped, and the KV cache is there again."""
+    def finish_weights(self) -> str:
+        """Put the new values to work; cached prefixes of the old ones are dropped."""
         assert self._receipt is not None, "begin_weights comes first"
         try:
             loaded = self._receipt.complete()
         finally:
             self._finish_update()
         self._drop_prefixes()
+        self._is_loaded = True
+        return loaded
+
+    def serve(self, policy_version: int) -> None:
+        """Take requests for the new values; the KV cache is there again."""
+        assert self._is_loaded, "finish_weights comes first"
         if not self._has_kv_cache:
             self._engine.wake_up(["kv_cache"])
             self._has_kv_cache = True
-        self._policy_version = policy_version
-        return loaded
+        self._policy_version, self._is_loaded = policy_version, False
 
     def live(self) -> list[LiveResponse]:
         """Lengths of what runs and waits."""
@@ -158,7 +166,7 @@ class VllmEngine:
             self._has_kv_cache = False
         if self._sleep_level == 2:
             self._policy_version = -1
-        self._asleep = True
+        self._asleep, self._is_loaded = True, False
 
     def wake(self) -> None:
         """Take the memory of the weights back; that of the KV cache follows when they are loaded.

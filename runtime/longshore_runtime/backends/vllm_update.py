@@ -12,10 +12,10 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from longshore_runtime.backends.broadcast import Broadcast
-from longshore_runtime.backends.shared_buffer import open_buffer
-from longshore_runtime.backends.weight_sender import read, receive
-from longshore_runtime.types import Weights
+from longshore_runtime.backends.shared_buffer import free_gpu_memory, open_buffer
+from longshore_runtime.backends.weight_sender import Assembly, read, receive
 from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket
+from longshore_runtime.weights.slices import Bucket, Slice
 
 
 def begin_update(worker: Any, channel: Channel | None = None) -> None:
@@ -28,10 +28,12 @@ def begin_update(worker: Any, channel: Channel | None = None) -> None:
         initialize_layerwise_reload(worker.model_runner.get_model())
 
 
-def load_arrays(worker: Any, bucket: Weights) -> None:
-    """Load some parameters, given by their names in the checkpoint; a worker takes its share of each."""
-    # Arrays from the object store are read-only, which torch does not know: it gets copies, one by one.
-    _load(worker, ((name, torch.tensor(values)) for name, values in bucket.items()))
+def load_arrays(worker: Any, bucket: Bucket) -> None:
+    """Load some parameters, given by their names in the checkpoint; a worker takes its share of each.
+
+    Of one that comes in slices, when it is whole.
+    """
+    _load(worker, _arrays(worker.longshore_sources.assembly, bucket))
 
 
 def load_shared(worker: Any, bucket: SharedBucket) -> None:
@@ -40,25 +42,39 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
     vLLM keeps what it is given until a layer is complete, and by then the trainer has written the next bucket: `read`
     gives it copies, and has waited for them.
     """
-    part = bucket.part(worker.rank)
-    named = read(part, worker.longshore_sources.buffer(part))
-    _load(worker, ((name, _seen(worker, values, cut)) for name, values, cut in named))
+    _load(worker, _shared(worker.longshore_sources, bucket.part(worker.rank), worker.rank))
 
 
 def finish_update(worker: Any) -> None:
-    """Put the layers to work; one that lacked parameters holds values of no meaning until the next update."""
+    """Put the layers to work, and let go of the trainer's memory.
+
+    A layer that lacked parameters holds values of no meaning until the next update.
+    """
     with set_current_vllm_config(worker.vllm_config):
         finalize_layerwise_reload(worker.model_runner.get_model(), worker.model_config)
     del worker.longshore_sources
+    free_gpu_memory()
+
+
+def _arrays(assembly: Assembly, bucket: Bucket) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, values in bucket.items():
+        # Arrays from the object store are read-only, which torch does not know: it gets copies, one by one.
+        if not isinstance(values, Slice):
+            yield name, torch.tensor(values)
+        elif (whole := assembly.add(name, torch.tensor(values.values), values.shape, values.start)) is not None:
+            yield name, whole
+
+
+def _shared(sources: "_Sources", part: Part, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
+    for slot, values in read(part, sources.buffer(part)):
+        whole = sources.assembly.add(slot.name, values, slot.checksum.shape, slot.checksum.start)
+        if whole is not None:
+            yield slot.name, whole if slot.cut is None else _Piece.of(whole, slot.cut, rank)
 
 
 def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
     with set_current_vllm_config(worker.vllm_config):
         worker.model_runner.get_model().load_weights(named)
-
-
-def _seen(worker: Any, values: torch.Tensor, cut: int | None) -> torch.Tensor:
-    return values if cut is None else _Piece.of(values, cut, worker.rank)
 
 
 class _Piece(torch.Tensor):
@@ -86,9 +102,10 @@ class _Sources:
     """Where the buckets of the update under way come from."""
 
     def __init__(self, device: torch.device) -> None:
+        self.assembly = Assembly()
         self._device = device
         self._buffers: dict[BufferHandle, torch.Tensor] = {}
-        """Shared ones, the older first: the trainer writes to two by turns."""
+        """Shared ones: the trainer writes to two by turns."""
         self._broadcast: Broadcast | None = None
 
     def join(self, channel: Channel, worker: int) -> None:
@@ -101,7 +118,5 @@ class _Sources:
             assert self._broadcast is not None, "a bucket is broadcast to those who joined"
             return receive(part, self._broadcast, self._device)
         if part.buffer not in self._buffers:
-            while len(self._buffers) > 1:
-                del self._buffers[next(iter(self._buffers))]
             self._buffers[part.buffer] = open_buffer(part.buffer, self._device)
         return self._buffers[part.buffer]

@@ -1,15 +1,17 @@
 """A rank of the trainer writes its weights where the engine on its GPU reads them, bucket by bucket."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from longshore_runtime.backends.broadcast import Broadcast
-from longshore_runtime.backends.shared_buffer import SharedBuffer
-from longshore_runtime.weights.buckets import parameter_checksum
+from longshore_runtime.backends.shared_buffer import SharedBuffer, free_gpu_memory
 from longshore_runtime.weights.shared import Channel, Part, Slot
+from longshore_runtime.weights.slices import Checksum, bucket_size, modular, spans, word_bytes
 
 Named = tuple[str, Tensor, int | None]
 """A parameter by its Hugging Face name, and the dimension along which ranks have parts of it; None: it is whole."""
@@ -19,16 +21,34 @@ _WORDS_PER_CHUNK: Final = 1 << 22
 """A checksum takes a few times the memory of so many words."""
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Values that go into one bucket: a parameter, or a slice of one."""
+
+    name: str
+    values: Tensor
+    """In a row."""
+    shape: tuple[int, ...]
+    start: int
+    cut: int | None
+
+
 class WeightSender:
     """Fills two buffers by turns: engines read one of them meanwhile."""
 
-    def __init__(self, tensors: Iterator[Named], device: torch.device, max_bucket_bytes: int) -> None:
-        """`max_bucket_bytes`: of both buffers together; a parameter that exceeds its half gets a buffer of its own."""
-        self._tensors = tensors
+    def __init__(
+        self, tensors: Iterator[Named], device: torch.device, max_bucket_bytes: int, *, is_read: bool = True
+    ) -> None:
+        """`max_bucket_bytes`: of both buffers together; a parameter that exceeds its half is cut into slices.
+
+        `is_read`: an engine reads them; otherwise they are only broadcast.
+        """
+        self._is_read = is_read
+        self._size_bytes = bucket_size(max_bucket_bytes // 2)
+        self._chunks = _chunks(tensors, self._size_bytes)
         self._device = device
-        self._size_bytes = max_bucket_bytes // 2
         self._buffers: list[SharedBuffer] = []
-        self._following: Named | None = None
+        self._following: _Chunk | None = None
         self._part: Part | None = None
         self._broadcast: Broadcast | None = None
 
@@ -43,43 +63,53 @@ class WeightSender:
 
     def fill(self) -> Part | None:
         """The next bucket; None: there is no more. It overwrites the last but one."""
-        following = self._following or next(self._tensors, None)
-        if following is None:
+        self._following = self._following or next(self._chunks, None)
+        if self._following is None:
             return None
-        buffer = self._buffer(following[1].nbytes)
+        buffer = self._next_buffer()
         slots: list[Slot] = []
         offset_bytes = 0
-        while following is not None and offset_bytes + following[1].nbytes <= buffer.handle.num_bytes:
-            name, values, cut = following
-            target = buffer.values[offset_bytes : offset_bytes + values.nbytes].view(values.dtype).view(values.shape)
-            target.copy_(values)
-            # Reading the checksum waits until a GPU has written the values.
-            slots.append(_slot(name, target, offset_bytes, cut))
-            offset_bytes += -(-values.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            following = next(self._tensors, None)
-        self._following = following
+        while self._following is not None and offset_bytes + self._following.values.nbytes <= self._size_bytes:
+            slots.append(_write(self._following, buffer.values, offset_bytes))
+            offset_bytes += -(-slots[-1].num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            self._following = None  # before the next one is gathered
+            self._following = next(self._chunks, None)
         self._part = Part(buffer.handle, tuple(slots))
         return self._part
 
     def close(self) -> None:
-        """Give the buffers back."""
-        self._broadcast = None
+        """Give the memory back; engines that read it have let go of it."""
+        self._broadcast = self._following = None
+        self._chunks = iter(())
         while self._buffers:
             self._buffers.pop().close()
+        free_gpu_memory()
 
-    def _buffer(self, num_bytes: int) -> SharedBuffer:
-        """The one that was filled before last, if it is large enough."""
-        oldest = self._buffers.pop(0) if len(self._buffers) == 2 else None
-        if oldest is not None and oldest.handle.num_bytes < num_bytes:
-            oldest.close()
-            oldest = None
-        self._buffers.append(oldest or SharedBuffer(max(num_bytes, self._size_bytes), self._device))
+    def _next_buffer(self) -> SharedBuffer:
+        """The one that was filled before last."""
+        if len(self._buffers) == 2:
+            self._buffers.append(self._buffers.pop(0))
+        else:
+            self._buffers.append(SharedBuffer(self._size_bytes, self._device, is_read=self._is_read))
         return self._buffers[-1]
 
 
-def compute_device() -> torch.device:
-    """Where trainers compute."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _chunks(tensors: Iterator[Named], bucket_bytes: int) -> Iterator[_Chunk]:
+    for name, values, cut in tensors:
+        shape, flat = tuple(values.shape), values.reshape(-1)
+        del values
+        for start, stop in spans(len(flat), flat.element_size(), bucket_bytes):
+            yield _Chunk(name, flat[start:stop], shape, start, cut)
+        del flat  # before the next one is gathered
+
+
+def _write(chunk: _Chunk, buffer: Tensor, offset_bytes: int) -> Slot:
+    num_bytes = chunk.values.nbytes
+    target = buffer[offset_bytes : offset_bytes + num_bytes].view(chunk.values.dtype)
+    target.copy_(chunk.values)
+    # Reading the checksum waits until a GPU has written the values.
+    checksum = tensor_checksum(target, chunk.shape, chunk.start)
+    return Slot(chunk.name, offset_bytes, num_bytes, checksum, chunk.cut)
 
 
 def receive(part: Part, broadcast: Broadcast, device: torch.device) -> Tensor:
@@ -89,37 +119,47 @@ def receive(part: Part, broadcast: Broadcast, device: torch.device) -> Tensor:
     return buffer
 
 
-def read(part: Part, buffer: Tensor) -> Iterator[Named]:
-    """The parameters of a bucket, copied; raises ValueError for one that is not what was written."""
+def read(part: Part, buffer: Tensor) -> Iterator[tuple[Slot, Tensor]]:
+    """The values in a bucket, copied, each parameter's in a row; raises ValueError where others were written."""
     for slot in part.slots:
+        written = slot.checksum
         bytes_ = buffer[slot.offset_bytes : slot.offset_bytes + slot.num_bytes]
-        values = bytes_.view(getattr(torch, slot.dtype)).view(slot.shape).clone()
-        if tensor_checksum(values) != slot.checksum:
+        values = bytes_.view(getattr(torch, written.dtype)).clone()
+        if tensor_checksum(values, written.shape, written.start) != written:
             raise ValueError(f"the shared weights hold other values of {slot.name!r} than were written")
-        yield slot.name, values, slot.cut
+        yield slot, values
+
+
+class Assembly:
+    """Parameters that come in slices, until they are whole. That none is left out is for a `Receipt` to tell."""
+
+    def __init__(self) -> None:
+        self._incomplete: dict[str, Tensor] = {}
+
+    def add(self, name: str, values: Tensor, shape: tuple[int, ...], start: int) -> Tensor | None:
+        """The parameter, if these values complete it."""
+        num_values, stop = math.prod(shape), start + values.numel()
+        if values.numel() == num_values:
+            return values.reshape(shape)
+        if start == 0:
+            self._incomplete[name] = values.new_empty(num_values)
+        self._incomplete[name][start:stop] = values
+        return self._incomplete.pop(name).reshape(shape) if stop == num_values else None
 
 
 @torch.no_grad()
-def tensor_checksum(values: Tensor) -> str:
-    """See `buckets.parameter_checksum`."""
-    return parameter_checksum(_dtype_name(values), values.shape, *_sums(values.reshape(-1).view(torch.uint8)))
-
-
-def _slot(name: str, values: Tensor, offset_bytes: int, cut: int | None) -> Slot:
-    shape, checksum = tuple(values.shape), tensor_checksum(values)
-    return Slot(name, _dtype_name(values), shape, offset_bytes, values.nbytes, checksum, cut)
-
-
-def _dtype_name(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
-
-
-def _sums(values: Tensor) -> tuple[int, int]:
-    words = values.view(torch.int32) if len(values) % torch.int32.itemsize == 0 else values
+def tensor_checksum(values: Tensor, shape: tuple[int, ...], start: int = 0) -> Checksum:
+    """Of values in a row, of which `start` is the first in a parameter of this shape."""
+    size_bytes = word_bytes(math.prod(shape), values.element_size())
+    words = values.view(torch.uint8)
+    words = words if size_bytes == 1 else words.view(torch.int32)
     sums = torch.zeros(2, dtype=torch.int64, device=values.device)
-    for start in range(0, len(words), _WORDS_PER_CHUNK):
-        chunk = words[start : start + _WORDS_PER_CHUNK].to(torch.int64)
+    first = start * values.element_size() // size_bytes + 1
+    for begin in range(0, len(words), _WORDS_PER_CHUNK):
+        chunk = words[begin : begin + _WORDS_PER_CHUNK].to(torch.int64)
         sums[0] += chunk.sum()
-        sums[1] += (chunk * torch.arange(start + 1, start + 1 + len(chunk), device=values.device)).sum()
+        places = torch.arange(first + begin, first + begin + len(chunk), device=values.device)
+        sums[1] += (chunk * places).sum()
     plain, weighted = sums.tolist()
-    return plain, weighted
+    dtype = str(values.dtype).removeprefix("torch.")
+    return Checksum(dtype, shape, start, start + len(values), (modular(plain, weighted),))

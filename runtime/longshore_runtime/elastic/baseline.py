@@ -22,8 +22,8 @@ class BaselineReport(Protocol):
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         """It is carried out; so it is from here on."""
 
-    def rejected(self, epoch: int, reason: str) -> None:
-        """It is refused."""
+    def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
+        """It is refused, in whole or since the engines do not take this size."""
 
 
 class AppliedBaseline:
@@ -53,7 +53,7 @@ class AppliedBaseline:
         is_news, self.epoch = assignment.epoch > self.epoch, max(assignment.epoch, self.epoch)
         overlay = assignment.overlay
         if error:
-            self._report.rejected(assignment.epoch, error)
+            self._report.rejected(assignment.epoch, error, tp_size)
         elif is_news and overlay is not None and (overlay.attempt, overlay.round < number) == (self._attempt, True):
             self._report.rejected(assignment.epoch, f"it came when round {overlay.round} was over")
         elif self._engines.tp_size == tp_size:
@@ -69,5 +69,6 @@ class AppliedBaseline:
         except EngineStartError as error:
             self._impossible.add((assignment.epoch, tp_size))
             return str(error)
-        self._report.engines(tp_size)
+        finally:
+            self._report.engines(self._engines.tp_size)
         return ""

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
 from longshore.api import names
+from longshore.api.mistakes import sentence
 from longshore.api.status import Assignment
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
@@ -98,7 +99,7 @@ class JobWatch:
         try:
             assignment = Assignment.model_validate(written)
         except ValidationError as error:
-            log.warning("assignment of another version of the operator", error=error.errors()[0]["msg"])
+            log.warning("assignment of another version of the operator", error=sentence(error))
             return
         with self._lock:
             if assignment.epoch <= self._newest.epoch:

@@ -17,7 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from longshore_runtime.judge.gpus import obstacle, visible_gpus
+
+log = structlog.get_logger()
 
 CONTROL_PROGRAM: Final = "nvidia-cuda-mps-control"
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
@@ -25,6 +29,8 @@ PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
 _THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED_MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MAX_FAILURES: Final = 5
+"""Times in a row that the daemon may fail to tell how its servers are, before that is a fault of its own."""
 _START_TIMEOUT_S: Final = 30.0
 _COMMAND_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 20.0
@@ -115,6 +121,8 @@ class MpsDaemon:
     def __init__(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
         """Start it and wait until it answers; raises MpsError."""
         self._program = program
+        self._num_failures = 0
+        """To tell how its servers are, in a row."""
         self._log_directory = directory / "log"
         self.pipe_directory = directory / "pipe"
         """Where clients reach it."""
@@ -157,18 +165,22 @@ class MpsDaemon:
         return done.stdout
 
     def fault(self) -> str | None:
-        """What is wrong, if anything: one sentence. After a fault every client must end before any can start again."""
+        """What is wrong, if anything: one sentence. After a fault every client must end before any can start again.
+
+        The daemon's end and a server in state FAULT are faults at once. Where it does not tell, because the machine is
+        busy or a server ends just now, it is asked again the next time, until it has failed too often in a row.
+        """
         status = self._process.poll()
         if status is not None:
             return f"the MPS daemon ended with status {status}"
         try:
-            for server in self.ask("get_server_list").split():
-                state = self.ask(f"get_server_status {server}").strip()
-                if "FAULT" in state.upper():
-                    return f"MPS server {server} is in state {state}: a client caused a fatal GPU error"
+            fault = self._faulty_server()
         except MpsError as error:
-            return str(error)
-        return None
+            self._num_failures += 1
+            log.warning("MPS does not tell how it is", reason=str(error), times=self._num_failures)
+            return f"{error} ({MAX_FAILURES} times in a row)" if self._num_failures >= MAX_FAILURES else None
+        self._num_failures = 0
+        return fault
 
     def stop(self) -> None:
         """Ask it to end, then end it."""
@@ -181,6 +193,21 @@ class MpsDaemon:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+    def _faulty_server(self) -> str | None:
+        """The server in state FAULT, if there is one; raises MpsError if there is none, and one did not tell."""
+        failure: MpsError | None = None
+        for server in self.ask("get_server_list").split():
+            try:
+                state = self.ask(f"get_server_status {server}").strip()
+            except MpsError as error:
+                failure = error
+                continue
+            if "FAULT" in state.upper():
+                return f"MPS server {server} is in state {state}: a client caused a fatal GPU error"
+        if failure is not None:
+            raise failure
+        return None
 
     def _start(self) -> "subprocess.Popen[bytes]":
         for directory in (self.pipe_directory, self._log_directory):

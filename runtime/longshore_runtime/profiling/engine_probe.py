@@ -1,7 +1,7 @@
 """Measures the engines of a pool, all at work at the same time, as in a round of the job."""
 
 import queue
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,7 +13,7 @@ from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.dispatch import Engines
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, ResponsesEnded, StopRequested, TrainerGone
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
@@ -46,7 +46,7 @@ class EngineProbe:
     """Measures at the tensor-parallel size that the pool has now; engines that are lost meanwhile are left out."""
 
     def __init__(
-        self, engines: EnginePool, events: "queue.SimpleQueue[Event]", synthetic: Synthetic, clock: Clock
+        self, engines: Engines, events: "queue.SimpleQueue[Event]", synthetic: Synthetic, clock: Clock
     ) -> None:
         self._engines = engines
         self._events = events
@@ -92,37 +92,33 @@ class EngineProbe:
     def migration(self, limits: EngineLimits, figures: Figures) -> None:
         """Every engine stops a response as soon as it has begun, which goes on by a token on the next engine."""
         longest = min(limits.max_context_tokens, limits.kv_capacity_tokens) - _SHORT_PROMPT_TOKENS - 1
-        begun = {engine: self._synthetic.requests([longest], _SHORT_PROMPT_TOKENS)[0] for engine in self._alive()}
-        batches = {engine: _Batch(1) for engine in begun}
+        engines = self._alive()
+        if len(engines) < 2 or longest < 2:
+            return
+        # One of a single token goes first, as a mark: when it has ended, the other one has begun.
+        requests = {engine: self._synthetic.requests([1, longest], _SHORT_PROMPT_TOKENS) for engine in engines}
+        batches = {engine: _Batch(2) for engine in engines}
         with self._others_kept() as others:
-            for engine, request in begun.items():
-                self._engines.add(engine, [request])
-            self._wait_begun(begun.keys())
+            for engine, of_engine in requests.items():
+                self._engines.add(engine, of_engine)
+            if not self._collect(batches, others, BATCH_LIMIT_S, num_left=1):
+                self._cut_off(requests, batches, others)
+                return
             started_s = self._clock.now_s()
-            for engine, request in begun.items():
-                self._engines.abort(engine, [request.request_id])
-            if not self._collect(batches, others, _STOP_LIMIT_S):
-                raise EngineDied(f"an engine did not stop within {_STOP_LIMIT_S:.0f} s")
-            stopped = [one for batch in batches.values() for one in batch.stopped]
-            requests = {request.request_id: request for request in begun.values()}
-            moved = [_continued(requests[one.request_id], one) for one in stopped]
-            engines = list(batches)
-            if moved and self._collect_moved(dict(zip(engines[1:] + engines[:1], moved, strict=False)), others):
+            self._stop(requests, batches, others)
+            moved = _moved({engine: requests[engine][-1] for engine in batches}, batches)
+            if moved and self._all_end(moved, others):
                 figures.scalar("migration_s", self._clock.now_s() - started_s)
 
-    def _wait_begun(self, engines: Collection[int]) -> None:
-        """Until each of these has sampled a token, or is gone."""
-        deadline_s = self._clock.now_s() + BATCH_LIMIT_S
-        while self._clock.now_s() < deadline_s:
-            live = self._engines.live(_STOP_LIMIT_S)
-            if all(any(one.generated_tokens for one in live[engine]) for engine in engines if engine in live):
-                return
-
-    def _collect_moved(self, requests: Mapping[int, Request], others: list[Event]) -> bool:
-        """Whether all of them go on and end."""
-        for engine, request in requests.items():
-            self._engines.add(engine, [request])
-        return self._collect({engine: _Batch(1) for engine in requests}, others, BATCH_LIMIT_S)
+    def _all_end(self, requests: Mapping[int, Sequence[Request]], others: list[Event]) -> bool:
+        """Whether every engine ends what it is given; nothing of it runs on."""
+        batches = {engine: _Batch(len(of_engine)) for engine, of_engine in requests.items()}
+        for engine, of_engine in requests.items():
+            self._engines.add(engine, of_engine)
+        if self._collect(batches, others, BATCH_LIMIT_S):
+            return batches.keys() == requests.keys()
+        self._cut_off(requests, batches, others)
+        return False
 
     def _prefill_s(self, count: int, prompt_tokens: int) -> Mapping[int, float]:
         """Seconds that each engine worked over so many prompts; without those that were cut off."""
@@ -149,22 +145,25 @@ class EngineProbe:
         self, requests: Mapping[int, Sequence[Request]], batches: dict[int, _Batch], others: list[Event]
     ) -> None:
         log.info("batch cut off", limit_s=BATCH_LIMIT_S)
+        self._stop(requests, batches, others)
+
+    def _stop(self, requests: Mapping[int, Sequence[Request]], batches: dict[int, _Batch], others: list[Event]) -> None:
+        """Whatever has not ended."""
         for engine in batches:
             self._engines.abort(engine, [request.request_id for request in requests[engine]])
         if not self._collect(batches, others, _STOP_LIMIT_S):
             raise EngineDied(f"an engine did not stop within {_STOP_LIMIT_S:.0f} s")
 
-    def _collect(self, batches: dict[int, _Batch], others: list[Event], limit_s: float) -> bool:
-        """Wait until all requests are back; False: some are not, and the time is over."""
+    def _collect(self, batches: dict[int, _Batch], others: list[Event], limit_s: float, num_left: int = 0) -> bool:
+        """Wait until all requests but `num_left` of each engine are back; False: they are not, and the time is over."""
         deadline_s = self._clock.now_s() + limit_s
-        while any(batch.num_left for batch in batches.values()):
+        while any(batch.num_left > num_left for batch in batches.values()):
             try:
                 event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
             except queue.Empty:
                 return False
             match event:
                 case ResponsesEnded(engine=engine, completions=completions, stats=stats) if engine in batches:
-                    assert stats is not None, "an engine tells its state with what ended"
                     batches[engine].num_left -= len(completions)
                     batches[engine].stopped += [one for one in completions if one.finish_reason is FinishReason.ABORT]
                     finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
@@ -199,6 +198,18 @@ class EngineProbe:
         finally:
             for event in others:
                 self._events.put(event)
+
+
+def _moved(requests: Mapping[int, Request], batches: Mapping[int, _Batch]) -> Mapping[int, Sequence[Request]]:
+    """What was stopped on each engine goes on on the next one; nothing does while there is no other."""
+    engines = list(batches)
+    if len(engines) < 2:
+        return {}
+    return {
+        following: [_continued(requests[engine], one) for one in batches[engine].stopped]
+        for engine, following in zip(engines, engines[1:] + engines[:1], strict=True)
+        if any(one.tokens for one in batches[engine].stopped)
+    }
 
 
 def _continued(request: Request, stopped: Completion) -> Request:

@@ -1,6 +1,6 @@
 """The profiling phase of a job: measure unless there is a profile that fits, and say what it means for the planner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[
     """
     path = parts.storage.output_dir / FILE
     subject = subject_of(spec, model)
-    profile = read_fitting(path, subject)
+    profile = read_fitting(path, subject, parts.recorder.notice)
     if profile is not None:
         tell(profile, spec, parts.recorder)
         return False
@@ -78,15 +78,17 @@ def scope_of(spec: RLJobSpec, config: dict[str, Any], tp_sizes: Sequence[int]) -
     )
 
 
-def read_fitting(path: Path, subject: Subject) -> Profile | None:
-    """The profile that an earlier attempt measured, or None, with the reason in the log, where it is of no use."""
+def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None]) -> Profile | None:
+    """The profile that was measured before, or None, and people are told, where it is of no use."""
     if not path.is_file():
         return None
     try:
         profile = Profile.model_validate_json(path.read_bytes())
         require_fit(profile, subject)
     except (ValidationError, ProfileMismatch) as error:
-        log.warning("measuring again", reason=str(error).splitlines()[0])
+        reason = str(error).splitlines()[0]
+        log.warning("measuring again", reason=reason)
+        notify("ProfileMismatch", f"{path.name} is measured again: {reason}")
         return None
     log.info("the profile of an earlier attempt is used", path=str(path))
     return profile

@@ -1,8 +1,14 @@
-"""The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`."""
+"""The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`.
+
+It ends with the worker that started it, also in the middle of a sample: nobody would be left to cut it off.
+"""
 
 import os
 import resource
+import select
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,6 +25,7 @@ _WORK_BYTES: Final = 1 << 30
 
 def main() -> None:
     """Serve until standard input ends."""
+    threading.Thread(target=_end_with_worker, daemon=True).start()
     answers = _take_stdout()
     say = _writer(answers)
     options = orjson.loads(sys.stdin.buffer.readline())
@@ -40,6 +47,14 @@ def _take_stdout() -> BinaryIO:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
+
+
+def _end_with_worker() -> None:
+    """The worker holds the other end of standard input: once that is closed, end everything that was started here."""
+    lifeline = select.poll()
+    lifeline.register(0, 0)  # Its end is told of in any case.
+    lifeline.poll()
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _limit_memory() -> None:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
-from longshore_runtime.quantity import parse_bytes
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
 from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
@@ -54,7 +54,7 @@ class CodeScorer:
             raise RewardFault(f"reward {function.name}: {error}") from error
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Passed all: 1; otherwise 0, or the share of passed cases where the job gives partial credit.
+        """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
 
         Raises WorkerBroken where the sandbox fails.
         """
@@ -70,10 +70,12 @@ class CodeScorer:
             raise WorkerBroken(f"reward {self._function.name}: {item.sample}: {error}") from error
         num_passed = sum(result.outcome is Outcome.PASSED for result in results)
         passed_all = num_passed == len(cases)
+        timed_out = any(result.outcome is Outcome.TIMED_OUT for result in results)
+        gets_a_share = code.partial_credit and not timed_out
         return ScoreResult(
-            reward=num_passed / len(cases) if code.partial_credit else float(passed_all),
+            reward=num_passed / len(cases) if gets_a_share else float(passed_all),
             seconds=sum(result.wall_s for result in results),
-            timed_out=any(result.outcome is Outcome.TIMED_OUT for result in results),
+            timed_out=timed_out,
             runs=tuple(_run(number, result) for number, result in enumerate(results)),
             passed_all=passed_all,
         )

@@ -1,18 +1,24 @@
 """Rewards by a language model: from the fields of the job to a judge."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from longshore.api import contract
+from longshore.api.quantity import parse_bytes
 from longshore.api.reward import JudgePlacement, RewardFunction
 from longshore_runtime.errors import UserError
 from longshore_runtime.judge import addresses
+from longshore_runtime.judge.mps import PINNED_MEMORY_VARIABLE
 from longshore_runtime.judge.options import JudgeOptions, PoolJudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
 from longshore_runtime.judge.reward import JudgeReward
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
-from longshore_runtime.quantity import parse_bytes
 from longshore_runtime.storage import JobStorage
+
+_CUDA_CONTEXT_MEGABYTES: Final = 1024
+"""What a process takes of a GPU besides its tensors."""
 
 
 def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> JudgeReward:
@@ -42,6 +48,13 @@ def check_judge(function: RewardFunction) -> None:
         ScorePattern(judge.score_pattern, judge.min_score, judge.max_score)
     except ValueError as error:
         raise UserError(f"reward.functions[{function.name}].{error}") from error
+
+
+def memory_limit(functions: Sequence[RewardFunction]) -> dict[str, str]:
+    """Environment in which MPS holds a process with all colocated judges of a job to what they reserve together."""
+    judges = [function.judge for function in functions if function.judge is not None and function.is_colocated]
+    megabytes = sum(parse_bytes(judge.gpu_memory) for judge in judges) >> 20
+    return {PINNED_MEMORY_VARIABLE: f"0={megabytes + _CUDA_CONTEXT_MEGABYTES}M"}
 
 
 def _model_options(

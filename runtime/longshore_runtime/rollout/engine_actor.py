@@ -14,8 +14,9 @@ import ray
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request, Weights
+from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.slices import Bucket
 
 Command = Callable[[Engine], Any]
 
@@ -154,24 +155,26 @@ class EngineThread(threading.Thread):
         self.ended.set_exception(died)
 
 
-def load_weights(engine: Engine, buckets: Iterable[Weights], policy_version: int) -> str:
-    """Put weights in place; answers with their checksum, raises ValueError for those of another model."""
+def load_weights(engine: Engine, buckets: Iterable[Bucket], policy_version: int) -> str:
+    """Serve these weights; answers with their checksum, raises ValueError for those of another model."""
     engine.begin_weights()
     for bucket in buckets:
         engine.load_bucket(bucket)
         del bucket  # before the next one comes
-    return engine.end_weights(policy_version)
+    checksum = engine.finish_weights()
+    engine.serve(policy_version)
+    return checksum
 
 
-def _fetched(buckets: Sequence[Any]) -> Iterator[Weights]:
+def _fetched(buckets: Sequence[Any]) -> Iterator[Bucket]:
     """Buckets, given as references to Ray objects or as values, each fetched when the one before it is done with."""
     for bucket in buckets:
         yield _fetch(bucket) if isinstance(bucket, ray.ObjectRef) else bucket
 
 
-def _fetch(bucket: Any) -> Weights:
+def _fetch(bucket: Any) -> Bucket:
     try:
-        weights: Weights = ray.get(bucket, timeout=_FETCH_LIMIT_S)
+        weights: Bucket = ray.get(bucket, timeout=_FETCH_LIMIT_S)
     except ray.exceptions.RayError as error:
         raise WeightsGone(f"the published weights are gone ({type(error).__name__})") from error
     return weights
@@ -224,9 +227,13 @@ class EngineActor:
         """Put some of them in place."""
         await self._in_turn(number, lambda engine: engine.load_bucket(bucket))
 
-    async def end_weights(self, number: int, policy_version: int) -> str:
-        """Serve them; answers with their checksum."""
-        return await self._in_turn(number, lambda engine: engine.end_weights(policy_version))
+    async def finish_weights(self, number: int) -> str:
+        """All have come; answers with their checksum."""
+        return await self._in_turn(number, lambda engine: engine.finish_weights())
+
+    async def serve(self, number: int, policy_version: int) -> None:
+        """Take requests for them."""
+        await self._in_turn(number, lambda engine: engine.serve(policy_version))
 
     async def sleep(self, number: int) -> None:
         """Free the accelerator."""

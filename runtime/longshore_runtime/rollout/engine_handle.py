@@ -86,15 +86,14 @@ class EngineHandle:
         """Whether it is lost or stopped, or could not start."""
         return self._ended
 
-    def wait_started(self, timeout_s: float | None = None) -> None:
+    def wait_started(self, timeout_s: float = START_LIMIT_S, *, place_limit_s: float = _PLACE_LIMIT_S) -> None:
         """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied.
 
-        Without `timeout_s` its pod may take a day to be there; the engine has START_LIMIT_S from then on.
+        Its pod may take `place_limit_s` to be there; the engine has `timeout_s` from then on.
         """
         try:
-            if timeout_s is None:
-                Reply[None](self._placed).get(_PLACE_LIMIT_S)
-            self._started.get(START_LIMIT_S if timeout_s is None else timeout_s)
+            self._wait_placed(place_limit_s)
+            self._started.get(timeout_s)
         except (EngineStartError, EngineDied):
             self.stop()
             raise
@@ -128,9 +127,13 @@ class EngineHandle:
         """Load some of them; the answer is there when the bucket may be overwritten."""
         return Reply(self._actor.load_bucket.remote(next(self._numbers), bucket))
 
-    def end_weights(self, policy_version: int) -> Reply[str]:
-        """Serve them; the answer is the checksum of what was loaded."""
-        return Reply(self._actor.end_weights.remote(next(self._numbers), policy_version))
+    def finish_weights(self) -> Reply[str]:
+        """All have come: the answer is the checksum of what was loaded. The engine reads no bucket any more."""
+        return Reply(self._actor.finish_weights.remote(next(self._numbers)))
+
+    def serve(self, policy_version: int) -> Reply[None]:
+        """Have the engine take requests for them, and the memory that these need."""
+        return Reply(self._actor.serve.remote(next(self._numbers), policy_version))
 
     def live(self) -> Reply[list[LiveResponse]]:
         """Lengths of all unfinished responses, after the step or the command that runs."""
@@ -157,6 +160,12 @@ class EngineHandle:
     def wait_ended(self) -> None:
         """Wait until a stopped engine is gone and its GPUs are free."""
         wait_ended([self._actor])
+
+    def _wait_placed(self, limit_s: float) -> None:
+        try:
+            Reply[None](self._placed).get(limit_s)
+        except EngineLate as late:
+            raise EngineDied("its pod is not there") from late
 
     def _consume(self, stream: Any) -> None:
         reason = "its event stream ended"

@@ -12,11 +12,12 @@ from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
 from longshore_runtime.places import Place, engine_places
-from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, Reply
+from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep, require_possible
-from longshore_runtime.rollout.published import Failure, PublishedWeights, StoredWeights
+from longshore_runtime.rollout.published import Failure, PublishedWeights
+from longshore_runtime.rollout.roster import Roster
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
@@ -46,14 +47,7 @@ class EnginePool:
         self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
         self._stopped = False
-        self._is_quiet = False
-        """While nobody serves, a loss is nobody's concern until `wake`."""
-        self._serving: set[int] = set()
-        self._receiving: set[int] = set()
-        """Engines that are being given the current weights."""
-        self._retired: set[int] = set()
-        self._owed: set[int] = set()
-        """Engines that ended without anybody being told; the next `wake` starts them anew."""
+        self._roster = Roster()
         self._joining: list[tuple[EngineHandle, threading.Thread]] = []
         self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
         self._parked: Fleet | None = None
@@ -90,11 +84,11 @@ class EnginePool:
     def alive(self) -> Sequence[int]:
         """Engines that take requests."""
         with self._lock:
-            return sorted(engine for engine in self._serving if self._fleet[engine].alive)
+            return sorted(engine for engine in self._roster.serving if self._fleet[engine].alive)
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
-        assert engine not in self._retired, "a retired engine takes no requests"
+        assert not self._roster.is_retired(engine), "a retired engine takes no requests"
         self._fleet[engine].add(requests)
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
@@ -117,25 +111,25 @@ class EnginePool:
         Raises TrainerLost when the weights are gone before any engine has them.
         """
         with self._lock:
-            assert not self._is_quiet, "sleeping engines take no weights"
+            assert not self._roster.is_quiet, "sleeping engines take no weights"
             self._current = weights
-            self._serving = set()
-            engines = [one for one in self._fleet if one.alive and one.engine not in self._retired]
-            self._receiving = {one.engine for one in engines}
+            engines = [self._fleet[one] for one in self._roster.receive(one.engine for one in self._fleet if one.alive)]
         try:
             outcomes = weights.deliver(engines)
         finally:
             with self._lock:
-                self._receiving = set()
+                self._roster.receiving = set()
         gone = [engine for engine, failure in outcomes if not self._has_weights(engine, weights, failure)]
-        if not self._serving and any(engine.alive for engine in gone):
+        if not self._roster.serving and any(engine.alive for engine in gone):
             raise TrainerLost("the published weights are gone, and so is their trainer")
 
     def sleep(self) -> None:
-        """Leave the accelerators to the trainers; engines that are starting start first.
+        """Leave the accelerators to the trainers, unless they have them; engines that are starting start first.
 
         The next things must be to `wake` the engines and to publish weights.
         """
+        if self._roster.is_quiet:
+            return
         self._rest()
         self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
         with self._lock:
@@ -149,22 +143,18 @@ class EnginePool:
         """
         with self._lock:
             pods = {self.pod_of(engine) for engine in engines}
-            beside = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods} - self._serving
+            beside = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods} - self._roster.serving
             retiring = beside.union(engines)
-            self._retired |= retiring
-            self._serving -= retiring
+            self._roster.retire(retiring)
             handles = [handle for handle in self._fleet if handle.engine in retiring]
         self._put_to_sleep(handles, timeout_s)
 
     def wake(self) -> None:
         """Take the accelerators back, also for retired engines; the next thing must be to publish weights."""
         with self._lock:
-            self._is_quiet = False
-            self._retired = set()
             self._current = None
-            owed, self._owed = self._owed, set()
             replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
-            for engine in sorted(owed):
+            for engine in self._roster.wake():
                 self._restart(engine)
         for handle, failure in failures(replies, _SLEEP_LIMIT_S):
             self._lose(handle, str(failure))
@@ -177,17 +167,15 @@ class EnginePool:
         with self._lock:
             if self._stopped or engine not in self._fleet or not self._fleet[engine].ended:
                 return
-            self._serving.discard(engine)
-            if self._rests(self._fleet[engine]):
-                self._owed.add(engine)
-            else:
+            if self._roster.lose(engine):
                 self._restart(engine)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
         """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
 
         The engines that served until now sleep beside them, so that the way back is quick. Raises EngineStartError when
-        engines of this size cannot start within `timeout_s`: then those of the old size serve again.
+        engines of this size cannot start within `timeout_s`: then those of the old size serve again, as far as they
+        are there; of the others the driver is told, and starts them anew.
         """
         if tp_size == self.tp_size:
             return
@@ -199,7 +187,7 @@ class EnginePool:
         fleet = self._fleet_of(tp_size)
         self._parked = old
         try:
-            self._serve_with(fleet, timeout_s)
+            self._serve_with(fleet, timeout_s, must_start=True)
         except EngineStartError as error:
             log.warning("the engines do not regroup", tp_size=tp_size, reason=str(error))
             self._parked = None
@@ -220,7 +208,7 @@ class EnginePool:
     def _rest(self) -> None:
         """Nobody serves, and nobody is starting."""
         with self._lock:
-            self._is_quiet = True
+            self._roster.is_quiet = True
         self._finish_starting()
 
     def _park(self, fleet: Fleet) -> None:
@@ -239,29 +227,36 @@ class EnginePool:
             parked.stop()
         return self._new_fleet(tp_size)
 
-    def _serve_with(self, fleet: Fleet, timeout_s: float) -> None:
-        """Wake these engines, start those that are missing, and give them the weights; raises EngineStartError."""
+    def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
+        """Wake these engines, start those that are missing, and give them the weights; those that are lost are owed.
+
+        Raises EngineStartError where none of them serves; with `must_start` also where one cannot start.
+        """
         with self._lock:
-            self._is_quiet = True
-            self._fleet, self._serving, self._retired, self._owed = fleet, set(), set(), set()
+            self._fleet = fleet
+            self._roster.change_fleet()
             fleet.refill()
         lost = fleet.activate(timeout_s)
-        for engine, reason in lost.items():
-            self._notices.lost(engine, reason)
+        for engine, error in lost.items():
+            self._notices.lost(engine, str(error))
         with self._lock:
-            self._owed.update(lost)
-            self._is_quiet = False
+            self._roster.owe(lost)
+            self._roster.is_quiet = False
+        for error in lost.values():
+            if must_start and isinstance(error, EngineStartError):
+                raise error
+        if len(lost) == len(list(fleet)):
+            raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs starts: {error}")
         if self._current is not None:
             self.publish(self._current)
-            if not self._serving:
+            if not self._roster.serving:
                 raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs loads the weights")
 
     def _tell_owed(self) -> None:
         """The round that follows starts engines anew that were lost between two."""
         with self._lock:
-            self._is_quiet = False
-            owed, self._owed = self._owed, set()
-            for engine in sorted(owed):
+            self._roster.is_quiet = False
+            for engine in self._roster.settle():
                 self._tell(EngineLost(engine, "it was lost while the engines regrouped"))
 
     def _new_fleet(self, tp_size: int) -> Fleet:
@@ -288,37 +283,35 @@ class EnginePool:
             if self._is_current(handle):
                 self._tell(EngineLost(handle.engine, str(error)))
             return
-        sent = self._send_copies(handle)
-        if sent is None:
-            return
-        weights, copies, reply = sent
-        has_weights = self._has_weights(handle, weights, copies.failure(reply), joins=True)
-        if not has_weights and handle.alive and not self.alive():
-            self._lose(handle, "the published weights are gone, and no other engine has them")
-
-    def _send_copies(self, handle: EngineHandle) -> tuple[PublishedWeights, StoredWeights, Reply[str]] | None:
-        """The weights that were on their way at the time; None: others come, or there is nothing to join."""
-        while True:
-            with self._lock:
-                weights = self._current
-                joins = self._is_current(handle) and not self._rests(handle)
-                if weights is None or not joins or handle.engine in self._serving | self._receiving:
-                    return None
+        while (weights := self._missed(handle)) is not None:
             try:
                 copies = weights.stored()  # This takes time.
-            except WeightsGone as failure:
-                self._has_weights(handle, weights, failure)
-                return None
+            except (WeightsGone, TrainerLost) as gone:
+                self._cannot_join(handle, weights, str(gone))
+                return
             with self._lock:
-                if self._current is weights and handle.engine not in self._receiving:
-                    return weights, copies, copies.send(handle)
+                reply = copies.send(handle) if self._missed(handle) is weights else None
+            if reply is not None:
+                failure = copies.failure(reply)
+                if not self._has_weights(handle, weights, failure, joins=True) and isinstance(failure, WeightsGone):
+                    self._cannot_join(handle, weights, str(failure))
+                return
+
+    def _missed(self, handle: EngineHandle) -> PublishedWeights | None:
+        """The current weights, if an engine that has started should have them and nobody gives it any."""
+        with self._lock:
+            return self._current if self._is_current(handle) and self._roster.waits(handle.engine) else None
+
+    def _cannot_join(self, handle: EngineHandle, weights: PublishedWeights, reason: str) -> None:
+        """An engine waits for the next weights. If no other has these either, a round would wait in vain."""
+        log.warning("an engine cannot join", engine=handle.engine, reason=reason)
+        with self._lock:
+            if self._missed(handle) is weights and not self._roster.receiving and not self.alive():
+                self._events.put(WeightsLost(f"no engine has the weights, and they are gone: {reason}"))
 
     def _is_current(self, handle: EngineHandle) -> bool:
         with self._lock:
             return not self._stopped and any(handle is other for other in self._fleet)
-
-    def _rests(self, handle: EngineHandle) -> bool:
-        return self._is_quiet or handle.engine in self._retired
 
     def _has_weights(
         self, handle: EngineHandle, weights: PublishedWeights, failure: Failure | None, *, joins: bool = False
@@ -331,8 +324,8 @@ class EnginePool:
             log.warning("no weights for an engine", engine=handle.engine, reason=str(failure))
             return False
         with self._lock:
-            if self._current is weights and self._is_current(handle) and not self._rests(handle):
-                self._serving.add(handle.engine)
+            if self._current is weights and self._is_current(handle) and not self._roster.rests(handle.engine):
+                self._roster.serving.add(handle.engine)
                 if joins:
                     self._tell(EngineJoined(handle.engine))
         return True
@@ -340,7 +333,7 @@ class EnginePool:
     def _put_to_sleep(self, handles: Sequence[EngineHandle], timeout_s: float) -> None:
         killed = put_to_sleep(handles, timeout_s, self._notices)
         with self._lock:
-            self._owed.update(handle.engine for handle in killed)
+            self._roster.owe(handle.engine for handle in killed)
 
     def _finish_starting(self) -> None:
         """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
@@ -361,9 +354,7 @@ class EnginePool:
                 self._notices.lost(event.engine, event.reason)
                 if event.engine not in self._fleet:
                     return
-                self._serving.discard(event.engine)
-                if self._rests(self._fleet[event.engine]):
+                if not self._roster.lose(event.engine):
                     log.warning("an engine is gone that did not serve", engine=event.engine, reason=event.reason)
-                    self._owed.add(event.engine)
                     return
             self._events.put(event)

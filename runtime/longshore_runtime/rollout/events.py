@@ -20,7 +20,7 @@ class ResponsesEnded:
 
     engine: int
     completions: Sequence[Completion]
-    stats: EngineStats | None = None
+    stats: EngineStats
     """State of the engine at that time."""
 
 
@@ -37,6 +37,13 @@ class EngineJoined:
     """An engine is there (again), with the current weights."""
 
     engine: int
+
+
+@dataclass(frozen=True)
+class WeightsLost:
+    """No engine has the current weights, and they are gone: nobody will finish what the round waits for."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,10 +110,11 @@ class WorkerReady:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A reward worker is gone; its pod may have been taken away."""
+    """A reward worker is gone, or of no more use; its pod may have been taken away."""
 
     lane: int
     worker: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,14 @@ class RetryDue:
 RewardEvent = ResponseScored | WorkerReady | WorkerLost | RetryDue | RewardPulse
 ElasticEvent = AssignmentChanged | LoadMeasured | PodsHandedOver | GradientsDone
 Event = (
-    ResponsesEnded | EngineLost | EngineJoined | GroupScored | RewardEvent | ElasticEvent | TrainerGone | StopRequested
+    ResponsesEnded
+    | EngineLost
+    | EngineJoined
+    | WeightsLost
+    | GroupScored
+    | RewardEvent
+    | ElasticEvent
+    | TrainerGone
+    | StopRequested
 )
 Events = queue.SimpleQueue[Event]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -16,6 +16,9 @@ from longshore_runtime.rollout.engine_notices import EngineNotices
 log = structlog.get_logger()
 
 T = TypeVar("T")
+
+_PLACE_LIMIT_S: Final = 60.0
+"""A pod that is there takes an engine within seconds; the engines of the others need not wait for one that is not."""
 
 Start = Callable[[Place, int | None], EngineHandle]
 """Begins to start an engine in a place, with a number (None: one that no engine of the job had)."""
@@ -57,28 +60,27 @@ class Fleet:
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
 
-    def activate(self, timeout_s: float) -> dict[int, str]:
-        """Wake the engines that have started and wait for the others; returns those that are lost meanwhile, and why.
+    def activate(self, timeout_s: float) -> dict[int, EngineDied | EngineStartError]:
+        """Wake the engines that have started and wait for the others; returns those that do not serve then, and why.
 
-        Raises EngineStartError if one cannot start, or none is there in time.
+        Those of a pod that is not there do not.
         """
         deadline_s = time.monotonic() + timeout_s
+        place_deadline_s = time.monotonic() + min(timeout_s, _PLACE_LIMIT_S)
         woken = [(handle, handle.wake()) for handle in self if handle.alive]
-        lost: dict[int, str] = {}
+        lost: dict[int, EngineDied | EngineStartError] = {}
         for handle in self:
             if handle.alive:
                 continue
             try:
-                handle.wait_started(left_s(deadline_s))
-            except EngineDied as death:
-                lost[handle.engine] = str(death)
+                handle.wait_started(left_s(deadline_s), place_limit_s=left_s(place_deadline_s))
+            except (EngineDied, EngineStartError) as reason:
+                lost[handle.engine] = reason
         for handle, failure in failures(woken, left_s(deadline_s)):
             handle.stop()
-            lost[handle.engine] = str(failure)
-        for engine, reason in lost.items():
-            log.warning("an engine is not there", engine=engine, tp_size=self.tp_size, reason=reason)
-        if len(lost) == len(self._handles):
-            raise EngineStartError(f"rollout.engine: no engine of {self.tp_size} GPUs starts: {reason}")
+            lost[handle.engine] = failure
+        for engine, error in lost.items():
+            log.warning("an engine is not there", engine=engine, tp_size=self.tp_size, reason=str(error))
         return lost
 
     def stop(self) -> None:

@@ -140,8 +140,8 @@ class RewardPool:
             case WorkerReady(lane=lane, worker=worker, error=error):
                 self._lanes[lane].failed(worker, str(error))
                 return None
-            case WorkerLost(lane=lane, worker=worker):
-                self._lanes[lane].lost(worker)
+            case WorkerLost(lane=lane, worker=worker, reason=reason):
+                self._lanes[lane].lost(worker, reason)
                 return None
             case RewardPulse():
                 assert self._pulse is not None, "it put the event there"
@@ -223,7 +223,7 @@ class RewardPool:
         task, is_late = event.task, event.task.round != self._round
         lane = self._lanes[self._lane_of[task.function]]
         if event.kind is ErrorKind.LOST:
-            lane.lost(event.worker)
+            lane.lost(event.worker, str(event.error))
         elif event.is_last_of_call:
             lane.freed(event.worker)
         if is_late:

@@ -10,7 +10,7 @@ import itertools
 import os
 import queue
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -36,6 +36,7 @@ from longshore_runtime.rewards.scoring import (
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE, Surroundings
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
+from longshore_runtime.rollout.failed_starts import FailedStarts
 
 log = structlog.get_logger()
 
@@ -54,17 +55,27 @@ class Lane:
     """Ray actor options, one per worker; the first ones are used first."""
     is_sized: bool = False
     """The operator adds and removes pods for it."""
+    start_limit_s: float = 1_800.0
+    """Longest time that a worker, once it has a place, may need to make one function ready."""
+    start_wait_s: float = 5.0
+    """Before another worker takes the place of one that did not start; twice as long before the next."""
 
 
 class _RewardActor:
-    """One worker: every reward function, ready to score; one call at a time."""
+    """One worker: every reward function, ready to score; one call of `score` at a time."""
 
     def __init__(self, factory: ScorerFactory) -> None:
         self._factory = factory
         self._scorers: dict[str, LazyScorer] = {}
 
-    def ready(self) -> Surroundings:
-        """Answers once every function can score; raises RewardSetupError or RewardFault."""
+    def node(self) -> str:
+        """The node that it is on; answers as soon as there is a process."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
+
+    def ready(self, wait_s: float) -> Surroundings:
+        """Waits, then answers once every function can score; raises RewardSetupError or RewardFault."""
+        time.sleep(wait_s)
         self._scorers = dict(self._factory.create())
         for scorer in self._scorers.values():
             scorer.prepare()
@@ -80,13 +91,30 @@ class _RewardActor:
         return self._scorers[function].score_many(items)
 
 
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(_RewardActor)
+_CALLS_AT_ONCE: Final = 3
+"""`node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting."""
+_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
 
 
 @dataclass(frozen=True)
 class _Worker:
     place: int
     actor: Any
+    told_node: "Future[str]"
+
+    @property
+    def node(self) -> str | None:
+        """Where it is, or was, if it could say so."""
+        is_known = self.told_node.done() and self.told_node.exception() is None
+        return self.told_node.result() if is_known else None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Something that a worker has to do within a limit."""
+
+    worker: int
+    what: str = "scores for far longer than it may"
 
 
 class RewardWorkers:
@@ -106,8 +134,7 @@ class RewardWorkers:
         """(place, worker), in order."""
         self._found: dict[str, Surroundings] = {}
         """What the newest worker found, by pod."""
-        self._num_failures: Counter[int] = Counter()
-        """Workers in a row that did not start, by place."""
+        self._failed_starts = FailedStarts(lane.start_wait_s)
         self._is_stopped = False
         self._watch = CallWatch(self._overdue)
         budgets = {f.name: f.max_concurrency for f in lane.functions if f.max_concurrency is not None}
@@ -124,7 +151,7 @@ class RewardWorkers:
                 log.info("reward worker", lane=self._number, pod=pod, **found.facts())
             self._found[str(pod)] = found
             self._ready.add(worker)
-            self._num_failures[self._workers[worker].place] = 0
+            self._failed_starts.succeeded(self._workers[worker].place)
             self.freed(worker)
 
     def failed(self, worker: int, error: str) -> None:
@@ -132,27 +159,30 @@ class RewardWorkers:
         gone = self._workers.get(worker)
         if gone is None:
             return
-        self._num_failures[gone.place] += 1
-        if self._num_failures[gone.place] >= _MAX_FAILED_STARTS:
-            raise UserError(error)
+        num_failures = self._failed_starts.failed(gone.place, gone.node)
+        if num_failures >= _MAX_FAILED_STARTS:
+            names = ", ".join(function.name for function in self._lane.functions)
+            raise UserError(
+                f"reward.functions[{names}]: the worker did not start, {num_failures} times in a row: {error}"
+            )
         log.warning("reward worker does not start", lane=self._number, place=gone.place, reason=error)
-        self.lost(worker)
+        self._replace(worker)
 
     def freed(self, worker: int) -> None:
         """A worker has answered, and can take work unless it was lost since."""
         if worker in self._ready:
             bisect.insort(self._idle, (self._workers[worker].place, worker))
 
-    def lost(self, worker: int) -> None:
-        """A worker is gone, and another is asked for; what it did fails by itself. To be told twice does no harm."""
-        gone = self._workers.pop(worker, None)
-        if gone is None:
+    def lost(self, worker: int, reason: str) -> None:
+        """A worker is gone, and another is asked for; what it did fails by itself. To be told twice does no harm.
+
+        One that was never ready did not start: see `failed`.
+        """
+        if worker not in self._ready:
+            self.failed(worker, f"{reason} (the log of its pod may say more)")
             return
-        log.warning("reward worker lost", lane=self._number, place=gone.place)
-        self._ready.discard(worker)
-        self._idle = [entry for entry in self._idle if entry[1] != worker]
-        ray.kill(gone.actor)
-        self._ask_for(gone.place)
+        log.warning("reward worker lost", lane=self._number, place=self._workers[worker].place, reason=reason)
+        self._replace(worker)
 
     def start(self, item_of: Callable[[ScoreTask], ScoreItem]) -> None:
         """Give work to idle workers: to those of the lowest places, so that the pods that go first are idle first."""
@@ -160,7 +190,7 @@ class RewardWorkers:
         for tasks in self.queue.start():
             _, worker = self._idle.pop(0)
             items = list(map(item_of, tasks))
-            self._watch.began(worker, self._limit_s(tasks[0].function, items))
+            self._watch.began(_Call(worker), self._limit_s(tasks[0].function, items))
             reference = self._workers[worker].actor.score.remote(tasks[0].function, items)
             reference.future().add_done_callback(self._teller(tasks, worker))
 
@@ -178,12 +208,29 @@ class RewardWorkers:
         for worker in self._workers.values():
             ray.kill(worker.actor)
 
+    def _replace(self, worker: int) -> None:
+        gone = self._workers.pop(worker)
+        self._ready.discard(worker)
+        self._idle = [entry for entry in self._idle if entry[1] != worker]
+        ray.kill(gone.actor)
+        self._ask_for(gone.place)
+
     def _ask_for(self, place: int) -> None:
-        name = next(self._names)
+        name, wait_s = next(self._names), self._failed_starts.wait_s(place)
         actor = _Actor.options(**self._lane.placements[place]).remote(self._factory)
-        self._workers[name] = _Worker(place, actor)
-        actor.ready.remote().future().add_done_callback(lambda future: self._tell_ready(name, future))
-        actor.attend.remote().future().add_done_callback(lambda _: self._tell(WorkerLost(self._number, name)))
+        told_node: Future[str] = actor.node.remote().future()
+        ready: Future[Surroundings] = actor.ready.remote(wait_s).future()
+        attends: Future[None] = actor.attend.remote().future()
+        self._workers[name] = _Worker(place, actor, told_node)
+        told_node.add_done_callback(lambda _: self._watch_start(name, wait_s, ready))
+        attends.add_done_callback(lambda future: self._tell(WorkerLost(self._number, name, _death(future))))
+
+    def _watch_start(self, worker: int, wait_s: float, ready: "Future[Surroundings]") -> None:
+        """The worker has a place, or died before it could say so: from now on its start takes time."""
+        limit_s = self._lane.start_limit_s * len(self._lane.functions)
+        call = _Call(worker, f"starts for more than {limit_s:g} s")
+        self._watch.began(call, wait_s + limit_s)
+        ready.add_done_callback(lambda future: self._tell_ready(call, future))
 
     def _limit_s(self, function: str, items: Sequence[ScoreItem]) -> float:
         """Far beyond what these responses may take: scorers keep to their limits themselves unless they hang."""
@@ -191,25 +238,25 @@ class RewardWorkers:
         own_s = sum(sum(item.limits_s) if item.limits_s else one.limit_s for item in items)
         return _OVERTIME * own_s + _GRACE_S
 
-    def _overdue(self, worker: Hashable) -> None:
-        log.warning("reward worker hangs", lane=self._number)
-        assert isinstance(worker, int)
-        self._tell(WorkerLost(self._number, worker))
+    def _overdue(self, call: Hashable) -> None:
+        assert isinstance(call, _Call)
+        self._tell(WorkerLost(self._number, call.worker, f"it hangs: it {call.what}"))
 
-    def _tell_ready(self, worker: int, future: "Future[Surroundings]") -> None:
-        error = future.exception()
+    def _tell_ready(self, call: _Call, future: "Future[Surroundings]") -> None:
+        self._watch.ended(call)
+        worker, error = call.worker, future.exception()
         if error is None:
             self._tell(WorkerReady(self._number, worker, found=future.result()))
         elif not isinstance(error, ray.exceptions.RayActorError):  # WorkerLost tells of those.
             cause = _cause(error)
             kind = ErrorKind.SETUP if isinstance(cause, RewardSetupError) else ErrorKind.FAULT
-            self._tell(WorkerReady(self._number, worker, str(cause), kind))
+            self._tell(WorkerReady(self._number, worker, _first_line(cause), kind))
 
     def _teller(self, tasks: Sequence[ScoreTask], worker: int) -> "Callable[[Future[list[ScoreOutcome]]], None]":
         """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
 
         def tell(future: "Future[list[ScoreOutcome]]") -> None:
-            self._watch.ended(worker)
+            self._watch.ended(_Call(worker))
             error = future.exception()
             outcomes = future.result() if error is None else [error] * len(tasks)
             for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):
@@ -234,6 +281,12 @@ def _cause(error: BaseException) -> BaseException:
     return cause if isinstance(cause, BaseException) else error
 
 
+def _death(future: "Future[None]") -> str:
+    """What Ray knows of the end of a worker: the beginning of the last line of many."""
+    last_line = str(future.exception()).strip().rpartition("\n")[2]
+    return last_line.partition(". ")[0].removeprefix("The actor is dead because ")
+
+
 def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
     cause = _cause(error)
     match cause:
@@ -246,5 +299,8 @@ def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
         case RewardFault():
             return ErrorKind.FAULT, str(cause)
     kind = ErrorKind.LOST if isinstance(error, ray.exceptions.RayActorError) else ErrorKind.FAULT
-    reason = next(iter(str(cause).splitlines()), "")
-    return kind, f"reward {task.function}: the reward worker failed ({type(cause).__name__}: {reason})"
+    return kind, f"reward {task.function}: the reward worker failed ({type(cause).__name__}: {_first_line(cause)})"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -16,7 +16,7 @@ from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore_runtime.clock import Clock
-from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import RewardStats, RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.rollout.dispatch import Dispatch, Engines
 from longshore_runtime.rollout.events import (
@@ -30,6 +30,7 @@ from longshore_runtime.rollout.events import (
     RewardEvent,
     RewardPulse,
     StopRequested,
+    WeightsLost,
     WorkerLost,
     WorkerReady,
 )
@@ -136,7 +137,10 @@ class RoundRunner:
         self._rollout_ended_s: float | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
-        """Run until every accepted group has its rewards and every request of the round has ended."""
+        """Run until every accepted group has its rewards and every request of the round has ended.
+
+        Raises UserError, Interrupted, and TrainerLost when the weights that it samples from are gone.
+        """
         started_s, before = self._clock.now_s(), self._engines.stats()
         start = self._policy.start_round(draining=draining, engines=self._engines.alive())
         self._kind, self._num_groups = start.kind, start.num_groups
@@ -186,6 +190,9 @@ class RoundRunner:
             case EngineJoined(engine=engine):
                 self._dispatch.joined(engine)
                 self._execute(self._policy.engines_changed(self._dispatch.engines))
+            case WeightsLost(reason=reason):
+                if not self._engines.alive():  # Otherwise it speaks of weights before these.
+                    raise TrainerLost(reason)
             case StopRequested():
                 raise Interrupted("the pod was asked to stop")
             case _:
@@ -216,9 +223,8 @@ class RoundRunner:
                 num_tokens = sum(len(run.tokens) for run in completion.runs)
                 self._finished_tokens.append(num_tokens)
                 finished.append(ResponseFinished(response, completion.engine_step, num_tokens))
-        if event.stats is not None:
-            self._stats[event.engine] = event.stats
-            self._execute(self._policy.engine_load(event.engine, _load(event.stats)))
+        self._stats[event.engine] = event.stats
+        self._execute(self._policy.engine_load(event.engine, _load(event.stats)))
         if finished:
             self._num_losses[event.engine] = 0
             self._execute(self._policy.responses_finished(finished))

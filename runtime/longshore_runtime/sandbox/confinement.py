@@ -42,6 +42,8 @@ class Ground:
     in_user_namespace: bool
     base_bytes: int
     """Address space of a fork before its program has any."""
+    resident_bytes: int
+    """What of it is in memory."""
     ruleset: int | None
     """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
 
@@ -56,8 +58,8 @@ def lay_ground(confinement: Confinement) -> Ground:
     if Layer.LANDLOCK in layers and Layer.NAMESPACES not in layers:
         shown = python_paths_but_packages(confinement.import_paths)
         ruleset = landlock.make_ruleset([*shown, *_DEVICES], ["/dev/null"])
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return Ground(confinement, in_user_namespace, pages * resource.getpagesize(), ruleset)
+    base, resident = (int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()[:2])
+    return Ground(confinement, in_user_namespace, base, resident, ruleset)
 
 
 def confine(ground: Ground, ruleset: int | None) -> None:
@@ -109,7 +111,6 @@ def _limit(limits: SandboxLimits, alone: bool, other_processes: int, base_bytes:
         (resource.RLIMIT_NPROC, limits.num_processes + other_processes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
     ):
         _lower(kind, value, value)
 

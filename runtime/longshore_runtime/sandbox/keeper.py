@@ -1,4 +1,4 @@
-"""Keeps one program: makes its sandbox, starts it, times it, and ends everything that it started.
+"""Keeps one program: makes its sandbox, starts it, times and measures it, and ends everything that it started.
 
 The keeper is forked for one run and stays outside the sandbox. What it tells the host about the program's end comes
 from the kernel, never from the program.
@@ -13,15 +13,19 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from enum import Enum, auto
 from typing import Any, Final, NoReturn
 
 from longshore_runtime.sandbox import linux, namespaces, program
 from longshore_runtime.sandbox.confinement import Ground, confine
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
+from longshore_runtime.sandbox.usage import ProcessTree
 
-_READY: Final = b"ready"
+_READY: Final = b"ready "
+"""Then follows when, by the monotonic clock: the keeper may come to read it late."""
 _SWEEP_TIMEOUT_S: Final = 5.0
+_LOOK_INTERVAL_S: Final = 0.01
+"""From one look at the memory of a program's processes to the next: what they can fill meanwhile may be too much."""
 _TELL: Final = program.CLAIM + 1
 
 
@@ -40,6 +44,15 @@ class RunRequest:
     claim: int
 
 
+class _End(Enum):
+    """Why a program is waited for no longer."""
+
+    BY_ITSELF = auto()
+    """Or the host hung up."""
+    TIME = auto()
+    MEMORY = auto()
+
+
 def keep(request: RunRequest, ground: Ground) -> NoReturn:
     """Whole life of a keeper."""
     linux.die_with_parent(signal.SIGKILL)
@@ -56,6 +69,7 @@ def keep(request: RunRequest, ground: Ground) -> NoReturn:
 
 def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
     reaper = None
+    tree = ProcessTree()
     if Layer.NAMESPACES in ground.confinement.layers:
         namespaces.enter_own(ground.confinement.limits.file_bytes, ground.confinement.owner)
         reaper = _fork_reaper()
@@ -64,22 +78,22 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
     child, ready = _fork_program(request, ground)
     with os.fdopen(ready, "rb") as pipe:
         said = pipe.read()
-    started_s = time.monotonic()
-    timed_out = False
-    if said == _READY:
-        timed_out = _await_end(child, request, started_s)
+    is_ready = said.startswith(_READY)
+    started_s = float(said.removeprefix(_READY)) if is_ready else time.monotonic()
+    end = _await_end(child, request, ground, tree, started_s) if is_ready else _End.BY_ITSELF
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     wall_s = time.monotonic() - started_s
-    _end_descendants(reaper)
-    if said != _READY:
+    _end_descendants(reaper, tree)
+    if not is_ready:
         return {"broken": said.decode() or "the sandbox could not be made"}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "exit_status": os.waitstatus_to_exitcode(status),
         "wall_s": wall_s,
         "cpu_s": used.ru_utime + used.ru_stime,
-        "timed_out": timed_out,
+        "timed_out": end is _End.TIME,
+        "memory_exhausted": end is _End.MEMORY,
     }
 
 
@@ -110,7 +124,7 @@ def _become_program(request: RunRequest, ground: Ground, tell: int) -> NoReturn:
     except (OSError, LayerUnavailable) as error:
         os.write(tell, str(error).encode())
         os._exit(1)
-    os.write(tell, _READY)
+    os.write(tell, _READY + repr(time.monotonic()).encode())
     os.close(tell)
     program.run(source, request.is_function)
 
@@ -133,19 +147,28 @@ def _move_up(descriptor: int, lowest: int) -> int:
     return copy if copy >= lowest else _move_up(copy, lowest)
 
 
-def _await_end(child: int, request: RunRequest, started_s: float) -> bool:
-    """Wait until the program ends, its time is up (True) or the host hangs up."""
+def _await_end(child: int, request: RunRequest, ground: Ground, tree: ProcessTree, started_s: float) -> _End:
+    """Wait until the program ends, the host hangs up, or time or memory is used up."""
+    # In a control group the kernel counts, and misses nothing.
+    is_watched = Layer.CGROUP not in ground.confinement.layers
+    if is_watched and not tree.shows(child):
+        raise LayerUnavailable("/proc does not show the memory of programs")
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(request.control, select.POLLIN)
-    left_s = max(0.0, request.wall_s - (time.monotonic() - started_s))
-    events = poll.poll(left_s * 1e3)
-    os.close(ended)
-    return not events
+    try:
+        while (left_s := request.wall_s - (time.monotonic() - started_s)) > 0:
+            if poll.poll(1e3 * (min(left_s, _LOOK_INTERVAL_S) if is_watched else left_s)):
+                return _End.BY_ITSELF
+            if is_watched and tree.bytes_beyond(ground.resident_bytes) > ground.confinement.limits.memory_bytes:
+                return _End.MEMORY
+        return _End.BY_ITSELF if poll.poll(0) else _End.TIME
+    finally:
+        os.close(ended)
 
 
-def _end_descendants(reaper: int | None) -> None:
+def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:
     """Kill whatever the program left running, and wait until it is gone."""
     if reaper is not None:
         os.kill(reaper, signal.SIGKILL)
@@ -155,7 +178,7 @@ def _end_descendants(reaper: int | None) -> None:
     while _has_children():
         if time.monotonic() > deadline_s:
             raise OSError(f"processes of the program could not be ended within {_SWEEP_TIMEOUT_S:g} s")
-        _strike()
+        _strike(tree)
 
 
 def _has_children() -> bool:
@@ -168,23 +191,11 @@ def _has_children() -> bool:
     return True
 
 
-def _strike() -> None:
+def _strike(tree: ProcessTree) -> None:
     # Orphans come to this process, so ending its children again and again ends the whole tree. A fork bomb is first
     # deprived of forks, or it would outrun the loop.
-    for child in _descendants(os.getpid()):
+    for child in tree.all_descendants():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             resource.prlimit(child, resource.RLIMIT_NPROC, (0, 0))
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-
-
-def _descendants(root: int) -> set[int]:
-    parents: dict[int, int] = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {root}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {root}

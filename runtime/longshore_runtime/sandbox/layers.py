@@ -9,7 +9,8 @@ class Layer(StrEnum):
     """One protection, independent of the others.
 
     Beneath them lies what every Linux grants and nothing switches off: no new privileges, no capabilities, an empty
-    environment, no inherited descriptors, an own session, output cut off by its reader, and an end to every descendant.
+    environment, no inherited descriptors, an own session, output cut off by its reader, an end to every descendant, and
+    a look every few milliseconds at the memory that all of them have.
     """
 
     NAMESPACES = "Namespaces"
@@ -21,7 +22,7 @@ class Layer(StrEnum):
     RLIMITS = "Rlimits"
     """CPU time, address space, file sizes, open files and processes."""
     CGROUP = "Cgroup"
-    """Memory and processes of the program and its descendants, all together."""
+    """Memory and processes of the program and its descendants, all together, counted by the kernel at every step."""
     USER = "User"
     """A user of its own, where the pod runs as root."""
 
@@ -35,7 +36,7 @@ class SandboxLimits:
     cpu_s: float = 10.0
     """CPU time of each process; the kernel counts whole seconds, rounded up."""
     memory_bytes: int = 512 << 20
-    """Address space of each process (Rlimits), and memory of all of them together (Cgroup)."""
+    """Memory of all processes together, and address space of each of them (Rlimits)."""
     num_processes: int = 16
     """Processes and threads at a time."""
     file_bytes: int = 16 << 20

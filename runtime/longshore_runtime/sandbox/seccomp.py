@@ -36,9 +36,16 @@ _SECCOMP_SET_MODE_FILTER: Final = 1
 _NAMESPACE_FLAGS: Final = 0x7E02_0080
 _CLONE_THREAD: Final = 0x1_0000
 _FORKS: Final = ("fork", "vfork")
+_FILES_NOT_OPEN: Final = (
+    "truncate", "chmod", "fchmod", "fchmodat", "utime", "utimes", "utimensat", "creat", "mkdir", "mkdirat", "rmdir",
+    "unlink", "unlinkat", "rename", "renameat", "renameat2", "symlink", "symlinkat", "link", "linkat",
+)  # fmt: skip
+"""They change files that are not open for writing; of the first seven Landlock knows `truncate`, since Linux 6.2."""
 _AF_UNIX: Final = 1
 _SOCK_STREAM: Final = 1
 _SOCK_TYPE_MASK: Final = 0xF
+_SOL_SOCKET: Final = 1
+_BUFFERS_AND_TIME_LIMITS: Final = (7, 8, 20, 21, 66, 67)  # SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO and SO_SNDTIMEO, old, new.
 _TERMINAL_AND_DESCRIPTOR_QUERIES: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C_542A)
 _NAMES_OF_THREADS_AND_MEMORY: Final = (15, 16, 0x5356_4D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
 _SIGNALS_TO_OWNERS: Final = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a kill(2) in disguise.
@@ -51,8 +58,8 @@ def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
     """The filter for one program.
 
     `alone`: the program has a process namespace, so that its signals reach nobody else's and its children end with it.
-    Without one, signals reach its own process only, and it gets threads but no children: a child that keeps forking
-    and ending is faster than whoever wants to kill it.
+    Without one, signals reach its own process only, it gets threads but no children (a child that keeps forking and
+    ending is faster than whoever wants to kill it), and it changes no file that is not open for writing.
     """
     checked = CHECKED[machine]
     program = [
@@ -65,6 +72,7 @@ def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
         *_on(CLONE3, [(_RETURN, 0, 0, _ABSENT)]),
         *_on(checked["clone"], _clone(alone)),
         *_on(checked["socketpair"], _socketpair()),
+        *_on(checked["setsockopt"], _setsockopt()),
         *_on(checked["ioctl"], _only(1, _TERMINAL_AND_DESCRIPTOR_QUERIES)),
         *_on(checked["prctl"], _only(0, _NAMES_OF_THREADS_AND_MEMORY)),
         *_on(checked["prlimit64"], _only(0, (0, own_pid))),
@@ -73,7 +81,7 @@ def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
         *_on(checked["tgkill"], [(_RETURN, 0, 0, _ALLOW)] if alone else _only(0, (own_pid,))),
     ]
     for name, number in ALLOWED[machine].items():
-        if name in _FORKS and not alone:
+        if not alone and (name in _FORKS or name in _FILES_NOT_OPEN):
             continue
         program += _on(number, [(_RETURN, 0, 0, _ALLOW)])
     return [*program, (_RETURN, 0, 0, _DENY)]
@@ -137,4 +145,14 @@ def _socketpair() -> list[Instruction]:
         (_IF_EQUAL, 0, 1, _SOCK_STREAM),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _DENY),
+    ]
+
+
+def _setsockopt() -> list[Instruction]:
+    # Of the rest, filters are programs that run in the kernel.
+    return [
+        _argument(1),
+        (_IF_EQUAL, 1, 0, _SOL_SOCKET),
+        (_RETURN, 0, 0, _DENY),
+        *_only(2, _BUFFERS_AND_TIME_LIMITS),
     ]

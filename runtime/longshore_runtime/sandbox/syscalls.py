@@ -16,7 +16,7 @@ umask 95 166, chdir 80 49, fchdir 81 50, getcwd 79 17, dup 32 23, dup3 292 24, p
 pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21, epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19,
 timerfd_create 283 85, timerfd_settime 286 86, timerfd_gettime 287 87, signalfd4 289 74, sendto 44 206,
 recvfrom 45 207, sendmsg 46 211, recvmsg 47 212, shutdown 48 210, getsockname 51 204, getpeername 52 205,
-getsockopt 55 209, setsockopt 54 208, mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233,
+getsockopt 55 209, mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233,
 mincore 27 232, msync 26 227, brk 12 214, membarrier 324 283, execve 59 221, exit 60 93, exit_group 231 94,
 wait4 61 260, waitid 247 95, set_tid_address 218 96, set_robust_list 273 99, futex 202 98, rseq 334 293,
 gettid 186 178, getpid 39 172, getppid 110 173, getpgid 121 155, getsid 124 156, setpgid 109 154, setsid 112 157,
@@ -35,7 +35,7 @@ epoll_wait 232, eventfd 284, signalfd 282, fork 57, vfork 58, getpgrp 111, arch_
 """
 # Allowed with some arguments only; `seccomp` says which.
 _CHECKED: Final = "clone 56 220, socketpair 53 199, ioctl 16 29, prctl 157 167, prlimit64 302 261, kill 62 129, " + (
-    "tgkill 234 131, fcntl 72 25"
+    "tgkill 234 131, fcntl 72 25, setsockopt 54 208"
 )
 
 

@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from longshore_runtime.sandbox.cases import Ran
-from longshore_runtime.sandbox.cgroup import Cgroup, own_group
+from longshore_runtime.sandbox.cgroup import Cgroup, own_group, parent_of_sandboxes
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
 
@@ -25,12 +25,23 @@ _START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 20.0
 """How long after its time a run's keeper may take to report, before the whole zygote is killed."""
 _CHUNK_BYTES: Final = 1 << 16
+_NUM_OUTPUTS: Final = 3
 _ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _IMPORT_ROOT: Final = Path(__file__).parents[2]
 START: Final = (
     "import sys; path = list(sys.path); sys.path.insert(0, sys.argv[1]); "
     "from longshore_runtime.sandbox.zygote import main; main(path)"
 )
+ENVIRONMENT: Final = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""All that programs find in theirs: no token, no address; sets iterate alike in every run."""
 _names = itertools.count()
 
 
@@ -51,13 +62,13 @@ class Worker:
                 [python, "-s", "-S", "-P", "-B", "-c", START, str(_IMPORT_ROOT)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env=_environment(),
+                env=ENVIRONMENT,
                 start_new_session=True,
             )
         try:
             if Layer.CGROUP in confinement.layers:
                 name = f"longshore-sandbox-{os.getpid()}-{next(_names)}"
-                self._cgroup = Cgroup.create(own_group(), name, confinement.limits)
+                self._cgroup = Cgroup.create(parent_of_sandboxes(own_group()), name, confinement.limits)
                 self._cgroup.add(self._process.pid)
             self._greet(confinement)
         except BaseException:
@@ -81,23 +92,18 @@ class Worker:
     def run(self, source: bytes, shown: bytes, is_function: bool, wall_s: float) -> Ran:
         """One run, start to end; raises ZygoteDied or LayerUnavailable."""
         kills_before = self._cgroup.num_memory_kills() if self._cgroup else 0
-        control, theirs = socket.socketpair()
-        outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
-        with control, _memory_file("source", source) as program, _memory_file("shown", shown) as given:
-            try:
-                with theirs:
-                    self._send(
-                        {"wall_s": wall_s, "is_function": is_function},
-                        [theirs.fileno(), program, given, *(write for _, write in outputs)],
-                    )
-                readers = [read for read, _ in outputs]
-                for _, write in outputs:
-                    os.close(write)
-                streams = _Streams(control, readers, self._limits.output_bytes)
-                report = streams.read(time.monotonic() + wall_s + _GRACE_S)
-            finally:
-                for read, _ in outputs:
-                    os.close(read)
+        with contextlib.ExitStack() as ours:
+            with contextlib.ExitStack() as theirs:
+                control, far_end = socket.socketpair()
+                ours.enter_context(control)
+                theirs.enter_context(far_end)
+                readers, writers = zip(*(_pipe(ours, theirs) for _ in range(_NUM_OUTPUTS)), strict=True)
+                program = theirs.enter_context(_memory_file("source", source))
+                given = theirs.enter_context(_memory_file("shown", shown))
+                request = {"wall_s": wall_s, "is_function": is_function}
+                self._send(request, [far_end.fileno(), program, given, *writers])
+            streams = _Streams(control, readers, self._limits.output_bytes)
+            report = streams.read(time.monotonic() + wall_s + _GRACE_S)
         return self._ran(report, streams, kills_before)
 
     def _ran(self, report: bytes, streams: "_Streams", kills_before: int) -> Ran:
@@ -108,6 +114,8 @@ class Worker:
         if "broken" in told:
             raise LayerUnavailable(told["broken"])
         ended, used_s = told["exit_status"], told["cpu_s"]
+        if self._cgroup is not None:
+            told["memory_exhausted"] = self._cgroup.num_memory_kills() > kills_before
         return Ran(
             **told,
             stdout=stdout,
@@ -115,7 +123,6 @@ class Worker:
             claim=claim,
             output_exhausted=streams.is_over,
             cpu_exhausted=ended == -signal.SIGXCPU or (ended == -signal.SIGKILL and used_s >= self._limits.cpu_s),
-            memory_exhausted=self._cgroup is not None and self._cgroup.num_memory_kills() > kills_before,
         )
 
     def _greet(self, confinement: Confinement) -> None:
@@ -147,7 +154,7 @@ class Worker:
 class _Streams:
     """What one run puts out, up to a limit, until its keeper reports."""
 
-    def __init__(self, control: socket.socket, readers: list[int], limit_bytes: int) -> None:
+    def __init__(self, control: socket.socket, readers: Sequence[int], limit_bytes: int) -> None:
         self._control = control
         self._readers = readers
         self._limit_bytes = limit_bytes
@@ -205,6 +212,14 @@ class _Streams:
         return len(chunk)
 
 
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """Read end, that closes with `ours`, and write end, that closes with `theirs`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, read)
+    theirs.callback(os.close, write)
+    return read, write
+
+
 @contextlib.contextmanager
 def _memory_file(name: str, content: bytes) -> Iterator[int]:
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -216,19 +231,6 @@ def _memory_file(name: str, content: bytes) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _environment() -> dict[str, str]:
-    """All that programs find in theirs: no token, no address; sets iterate alike in every run."""
-    return {
-        "PATH": "/usr/bin:/bin",
-        "HOME": "/tmp",
-        "LANG": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "PYTHONUTF8": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MALLOC_ARENA_MAX": "2",
-    }
 
 
 def default_python() -> str:

@@ -156,10 +156,10 @@ class Recorder:
         """An assignment is carried out; so it is from here on."""
         self._update(applied_epoch=epoch, trainer_pods=list(trainer_pods))
 
-    def rejected(self, epoch: int, reason: str) -> None:
-        """An assignment is refused."""
+    def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
+        """An assignment is refused, in whole or since the engines do not take this size."""
         log.warning("assignment rejected", epoch=epoch, reason=reason)
-        self._update(rejected_epoch=epoch, rejected_reason=reason)
+        self._update(rejected_epoch=epoch, rejected_reason=reason, refused_tp_size=refused_tp_size)
 
     def step(
         self,

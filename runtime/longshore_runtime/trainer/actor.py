@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,10 @@ from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import WeightsGone
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.trainer.saved_by import require_own, sign
-from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport, Weights
+from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import Channel, Part
+from longshore_runtime.weights.slices import Bucket
 
 
 class _TrainerActor:
@@ -71,7 +73,7 @@ class _TrainerActor:
         return version
 
     @ray.method(num_returns="streaming")
-    def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Weights | str]:
+    def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Bucket | str]:
         """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum.
 
         Raises WeightsGone when they are not of this version.
@@ -81,18 +83,21 @@ class _TrainerActor:
         for bucket in buckets(self._running.weights(), max_bucket_bytes):
             parts.append(checksums(bucket))
             yield bucket
+        _free_gpu_memory()
         yield combined_checksum(parts)
 
-    def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool) -> None:
-        """From now on `fill` writes the current weights to memory that an engine on this rank's GPU can read.
+    def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool, is_read: bool) -> None:
+        """From now on `fill` writes the current weights, if `is_read` where an engine on this rank's GPU reads them.
 
         `in_pieces`: see `Trainer.tensors`. Raises WeightsGone when they are not of this version.
         """
-        from longshore_runtime.backends.weight_sender import WeightSender, compute_device
+        from longshore_runtime.backends.devices import compute_device
+        from longshore_runtime.backends.weight_sender import WeightSender
 
         self._require(policy_version)
         self.end_sending()
-        self._sender = WeightSender(self._running.tensors(in_pieces=in_pieces), compute_device(), max_bucket_bytes)
+        tensors = self._running.tensors(in_pieces=in_pieces)
+        self._sender = WeightSender(tensors, compute_device(), max_bucket_bytes, is_read=is_read)
 
     def fill(self) -> Part | None:
         """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""
@@ -108,7 +113,7 @@ class _TrainerActor:
         self._sender.broadcast()
 
     def end_sending(self) -> None:
-        """Give the memory back."""
+        """Give the memory back, on a GPU to other processes; engines have let go of it."""
         if self._sender is not None:
             self._sender.close()
         self._sender = None
@@ -158,6 +163,14 @@ class _TrainerActor:
     def _path(self, relative: str) -> Path:
         assert self._storage is not None, "start comes first"
         return self._storage.resolve(relative)
+
+
+def _free_gpu_memory() -> None:
+    """Of what was gathered there; a trainer without torch has gathered nothing."""
+    if "torch" in sys.modules:
+        from longshore_runtime.backends.shared_buffer import free_gpu_memory
+
+        free_gpu_memory()
 
 
 TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"watch": 1})(_TrainerActor)

@@ -1,19 +1,19 @@
 """Weights that go straight from ranks of the trainer to engines: through memory that both see, or by broadcast."""
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from longshore_runtime.errors import EngineDied, WeightsGone
-from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import combined_checksum
-from longshore_runtime.weights.shared import Channel, Part, SharedBucket
+from longshore_runtime.weights.shared import Part, SharedBucket
+from longshore_runtime.weights.slices import Checksum
 
-T = TypeVar("T")
-
-_BROKEN = EngineDied("the broadcast of the weights broke off")
+_Replies = list[tuple[EngineHandle, Reply[None]]]
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,25 @@ class SendingTrainers(Protocol):
     def beside(self, engine: EngineHandle) -> tuple[int, ...]:
         """The ranks on the GPUs of an engine, one for each of its workers or one for all; none: they are elsewhere."""
 
+    def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
+        """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
+
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
 
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
-        """Have ranks write their weights; raises WeightsGone when they are of another version."""
+        """Have ranks write their weights, the first one if none is read.
+
+        Raises WeightsGone when they are of another version.
+        """
 
     def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:
         """Have copies of the weights made; the answer raises WeightsGone when they were of another version."""
 
 
 class DirectWeights:
-    """Implements `PublishedWeights`. Engines with a rank on each of their GPUs read its memory; the first rank
-    broadcasts to the others. Those that come later are given copies.
+    """Implements `PublishedWeights`. Engines with a rank on each of their GPUs read its memory; one rank broadcasts to
+    the others. Those that it shares a GPU with, and those that come later, are given copies.
     """
 
     def __init__(self, trainers: SendingTrainers, policy_version: int, *, keeps_copies: bool = False) -> None:
@@ -52,42 +58,52 @@ class DirectWeights:
         self.policy_version = policy_version
         self._trainers = trainers
         self._keeps_copies = keeps_copies
-        self._copies: Callable[[], StoredWeights] | None = None
+        self._lock = threading.Lock()
+        self._begun: Callable[[], StoredWeights] | None = None
+        """Copies that are being made."""
+        self._made: StoredWeights | None = None
 
     def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
-        """Bucket by bucket: while engines load one, the next is written."""
+        """The trainers have given back what sending took of the GPUs when engines take the memory to serve."""
         ranks = {engine: self._trainers.beside(engine) for engine in engines}
-        receivers = _Receivers(ranks)
-        alike = [len(own) == one.num_workers and self._trainers.is_cut_alike(own) for one, own in ranks.items()]
+        readers = {rank for own in ranks.values() for rank in own}
+        direct = {
+            engine: own for engine, own in ranks.items() if own or self._trainers.can_broadcast_to(engine, readers)
+        }
+        others = [engine for engine in engines if engine not in direct]
         try:
-            sending = self._trainers.begin_sending(
-                receivers.ranks or {0}, self.policy_version, in_pieces=bool(alike) and all(alike)
-            )
+            receivers = self._send(direct, readers)
+            if self._begun is None and (self._keeps_copies or others):
+                self._begun = self._trainers.begin_copies(self.policy_version)
+            copies = self.stored() if others else None
         except WeightsGone as gone:
             return [(engine, gone) for engine in engines]
-        channel = sending.channel(receivers.num_remote_workers) if receivers.remote else None
-        begun = receivers.begin(channel)
-        if channel is not None and not sending.join(channel):
-            receivers.lose_remote()
-        receivers.await_all(begun)
-        self._send(sending, receivers)
-        if self._keeps_copies and self._copies is None:
-            self._copies = self._trainers.begin_copies(self.policy_version)
-        receivers.end(self.policy_version)
-        return receivers.outcomes
+        receivers.serve(self.policy_version)
+        return receivers.outcomes + (copies.deliver(others) if copies is not None else [])
 
     def stored(self) -> StoredWeights:
         """Made now, unless they were before."""
-        return (self._copies or self._trainers.begin_copies(self.policy_version))()
+        with self._lock:
+            if self._begun is not None and self._made is None:
+                self._made = self._begun()
+        return self._made or self._trainers.begin_copies(self.policy_version)()
 
-    @staticmethod
-    def _send(sending: Sending, receivers: "_Receivers") -> None:
+    def _send(self, ranks: Mapping[EngineHandle, tuple[int, ...]], readers: Collection[int]) -> "_Receivers":
+        """Bucket by bucket: while engines load one, the next is written."""
+        receivers = _Receivers(ranks)
+        if not ranks:
+            return receivers
+        alike = [len(own) == one.num_workers and self._trainers.is_cut_alike(own) for one, own in ranks.items()]
+        sending = self._trainers.begin_sending(readers, self.policy_version, in_pieces=all(alike))
+        receivers.begin(sending)
         while (parts := sending.next()) is not None:
             receivers.await_loaded()
             receivers.load(parts)
             receivers.sent = sending.broadcast() if receivers.remote else None
         receivers.await_loaded()
+        receivers.finish()
         sending.end()
+        return receivers
 
 
 class _Receivers:
@@ -96,36 +112,35 @@ class _Receivers:
     def __init__(self, ranks: Mapping[EngineHandle, tuple[int, ...]]) -> None:
         self._ranks = ranks
         self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(ranks)
-        self._checksums: dict[EngineHandle, list[Mapping[str, str]]] = {engine: [] for engine in ranks}
+        self._checksums: dict[EngineHandle, list[Mapping[str, Checksum]]] = {engine: [] for engine in ranks}
         """Of what each was sent."""
-        self._loading: list[tuple[EngineHandle, Reply[None]]] = []
-        self.sent: Callable[[], bool] | None = None
+        self._loading: _Replies = []
+        self.sent: Callable[[], str | None] | None = None
+        """Waits for a broadcast under way, and tells why it broke off, if it did."""
 
     @property
     def outcomes(self) -> list[Outcome]:
         return list(self._failures.items())
 
     @property
-    def ranks(self) -> set[int]:
-        return {rank for ranks in self._ranks.values() for rank in ranks}
-
-    @property
     def remote(self) -> list[EngineHandle]:
         return [engine for engine in self._alive if not self._ranks[engine]]
 
-    @property
-    def num_remote_workers(self) -> int:
-        return sum(engine.num_workers for engine in self.remote)
-
-    def begin(self, channel: Channel | None) -> list[tuple[EngineHandle, Reply[None]]]:
-        first, begun = 1, []
+    def begin(self, sending: Sending) -> None:
+        """Until all are prepared, and those that are elsewhere have met the rank that broadcasts."""
+        num_remote_workers = sum(engine.num_workers for engine in self.remote)
+        channel = sending.channel(num_remote_workers) if self.remote else None
+        begun: _Replies = []
+        first = 1
         for engine in self._alive:
             if self._ranks[engine] or channel is None:
                 begun.append((engine, engine.begin_weights()))
             else:
                 begun.append((engine, engine.begin_weights(replace(channel, first=first))))
                 first += engine.num_workers
-        return begun
+        if channel is not None and (reason := sending.join(channel)) is not None:
+            self._lose_remote(reason, begun)
+        self._await_all(begun)
 
     def load(self, parts: Mapping[int, Part]) -> None:
         """Does not wait."""
@@ -137,30 +152,45 @@ class _Receivers:
 
     def await_loaded(self) -> None:
         """Until all have loaded what they were given last."""
-        if self.sent is not None and not self.sent():
-            self.lose_remote()
+        if self.sent is not None and (reason := self.sent()) is not None:
+            self._lose_remote(reason, self._loading)
         self.sent = None
-        self.await_all(self._loading)
+        self._await_all(self._loading)
         self._loading = []
 
-    def await_all(self, replies: list[tuple[EngineHandle, Reply[None]]]) -> None:
-        for engine, reply in replies:
-            try:
-                if self._failures[engine] is None:
-                    reply.get(PUBLISH_LIMIT_S)
-            except EngineDied as death:
-                self._failures[engine] = death
-
-    def lose_remote(self) -> None:
-        """A broadcast with one member less is over for all."""
-        for engine in self.remote:
-            self._failures[engine] = _BROKEN
-
-    def end(self, policy_version: int) -> None:
-        ended = [(engine, engine.end_weights(policy_version)) for engine in self._alive]
-        for engine, reply in ended:
+    def finish(self) -> None:
+        """All buckets have come: until no engine reads the trainers' memory any more."""
+        finished = [(engine, engine.finish_weights()) for engine in self._alive]
+        for engine, reply in finished:
             self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
+
+    def serve(self, policy_version: int) -> None:
+        """Those that have the weights of the trainers take requests."""
+        self._await_all([(engine, engine.serve(policy_version)) for engine in self._alive])
+
+    def _await_all(self, replies: _Replies) -> None:
+        for engine, reply in replies:
+            if self._failures[engine] is None:
+                self._failures[engine] = _death(reply, PUBLISH_LIMIT_S)
+
+    def _lose_remote(self, reason: str, replies: _Replies) -> None:
+        """A broadcast with one member less is over for all; what befell an engine itself says more."""
+        told = dict(replies)
+        for engine in self.remote:
+            death = _death(told[engine], 0.0)
+            is_own = death is not None and not isinstance(death, EngineLate)
+            self._failures[engine] = (
+                death if is_own else EngineDied(f"the broadcast of the weights broke off: {reason}")
+            )
 
     @property
     def _alive(self) -> list[EngineHandle]:
         return [engine for engine, failure in self._failures.items() if failure is None]
+
+
+def _death(reply: Reply[None], timeout_s: float) -> EngineDied | None:
+    try:
+        reply.get(timeout_s)
+    except EngineDied as death:
+        return death
+    return None

@@ -15,13 +15,14 @@ import ray
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.errors import TrainerLost, UserError, WeightsGone
+from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.trainer.actor import TrainerActor
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
+from longshore_runtime.trainer.failures import cause
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
@@ -36,8 +37,6 @@ _CALL_LIMIT_S: Final = 1800.0
 """Reading or writing a model takes less, also from slow storage."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
 """An update may be much work; a lost rank shows at once, and one that waits for others in vain gives up earlier."""
-_LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
-"""What gloo and nccl say when another rank is gone."""
 
 
 @dataclass
@@ -211,10 +210,9 @@ class TrainerGroup:
         in_pieces: bool = False,
         max_bucket_bytes: int = MAX_BUCKET_BYTES,
     ) -> Sending:
-        """Have the ranks of these replicas write their weights; raises WeightsGone when they are of another version."""
-        replicas = {self._spec.sizes.replica(rank) for rank in readers}
-        ranks = [rank for replica in sorted(replicas) for rank in self._replicas.ranks(replica)]
-        sending = Sending({rank: self._actors[rank] for rank in ranks}, readers, self._get)
+        """See `SendingTrainers`: all ranks of the replicas that are read take part."""
+        writers = {rank: self._actors[rank] for rank in self._replicas.writers(readers)}
+        sending = Sending(writers, readers, self._get)
         sending.begin(max_bucket_bytes, policy_version, in_pieces=in_pieces)
         return sending
 
@@ -222,10 +220,14 @@ class TrainerGroup:
         """See `ReplicaPlaces.beside`."""
         return self._replicas.beside(engine.place, engine.num_workers)
 
+    def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
+        """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
+        first, *_ = self._replicas.writers(readers)
+        return not self._replicas.shares_gpu(engine.place, first)
+
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
-        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
-        size = self._spec.sizes.tensor
-        return size > 1 and [rank % size for rank in ranks] == list(range(size))
+        """See `ParallelSizes.is_cut_alike`."""
+        return self._spec.sizes.is_cut_alike(ranks)
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
@@ -286,20 +288,9 @@ class TrainerGroup:
         try:
             results: list[Any] = ray.get(list(references), timeout=timeout_s)
         except ray.exceptions.RayTaskError as error:
-            raise _cause(error) from error
+            raise cause(error) from error
         except ray.exceptions.GetTimeoutError as error:
             raise TrainerLost(f"{late} after {timeout_s:.0f} s") from error
         except ray.exceptions.RayError as error:
             raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
         return results
-
-
-def _cause(error: Exception) -> Exception:
-    """What was raised in the actor. A peer's loss shows as a communication error in the survivors."""
-    cause = getattr(error, "cause", None)
-    kind, text = type(cause).__name__, str(cause)
-    if kind.startswith("Dist") or (isinstance(cause, RuntimeError) and any(sign in text for sign in _LOST_PEER)):
-        return TrainerLost(f"a trainer replica lost its peers ({text.splitlines()[0]})")
-    if kind == "OutOfMemoryError":
-        return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
-    return cause if isinstance(cause, UserError | FloatingPointError | WeightsGone) else error

@@ -26,10 +26,13 @@ _MAX_RESTARTS: Final = 3
 class Recovery:
     """What it takes to bring the trainers back to the last finished update."""
 
-    def __init__(self, trainers: TrainerGroup, load: Callable[[], None]) -> None:
-        """`load`: give the trainers the newest checkpoint."""
+    def __init__(
+        self, trainers: TrainerGroup, load: Callable[[], None], make_room: Callable[[], None] = lambda: None
+    ) -> None:
+        """`load`: give the trainers the newest checkpoint; `make_room`: have others leave their GPUs."""
         self._trainers = trainers
         self._load = load
+        self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
         self._num_tokens = 0
         self._num_restarts = 0
@@ -78,6 +81,7 @@ class Recovery:
 
     def _bring_back(self) -> None:
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
+        self._make_room()
         self._trainers.restart()
         self._lost_reason = ""
         self._load()

@@ -33,18 +33,31 @@ class ReplicaPlaces:
         pods_of = {replica: set(self.pods_of(replica)) for replica in range(self.num_replicas)}
         return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))
 
+    def writers(self, readers: Collection[int]) -> tuple[int, ...]:
+        """All ranks of the replicas that these belong to, or of the first one: they gather weights together.
+
+        The first of them broadcasts.
+        """
+        replicas = sorted({rank // self.ranks_per_replica for rank in readers or [0]})
+        return tuple(rank for replica in replicas for rank in self.ranks(replica))
+
+    def shares_gpu(self, place: Place, rank: int) -> bool:
+        """Whether a rank and an engine in this place are on one GPU, which NCCL takes no two members of a group on."""
+        own = self.places[rank]
+        return _pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus)
+
     def beside(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
         """The rank on each GPU of an engine; none unless there is one on each.
 
         Without GPUs, as many ranks of its pod as it has workers, or one for all.
         """
-        here = [
-            rank
-            for rank, own in enumerate(self.places)
-            if (own.component, own.worker) == (place.component, place.worker)
-        ]
+        here = [rank for rank, own in enumerate(self.places) if _pod(own) == _pod(place)]
         if not place.gpus:
             return tuple(here[:num_workers] if len(here) >= num_workers else here[:1])
         by_gpu = {gpu: rank for rank in here for gpu in self.places[rank].gpus}
         ranks = tuple(by_gpu[gpu] for gpu in place.gpus if gpu in by_gpu)
         return ranks if len(ranks) == len(place.gpus) else ()
+
+
+def _pod(place: Place) -> tuple[Component, int]:
+    return place.component, place.worker

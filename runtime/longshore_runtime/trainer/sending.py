@@ -6,6 +6,7 @@ from typing import Any, Final
 import ray
 
 from longshore_runtime.errors import TrainerLost
+from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.weights.shared import Channel, Part
 
 _LIMIT_S: Final = 600.0
@@ -19,7 +20,7 @@ class Sending:
     """All ranks of some replicas, which gather together; those that engines read from are asked for what they wrote."""
 
     def __init__(self, actors: Mapping[int, Any], readers: Collection[int], get: Get) -> None:
-        """`readers`: ranks whose buckets are wanted."""
+        """`readers`: ranks that engines read from."""
         self._actors = actors
         self._readers = readers
         self._get = get
@@ -27,40 +28,46 @@ class Sending:
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
         """Raises WeightsGone when the weights are not of this version any more."""
-        ranks = self._actors.values()
-        self._get([rank.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces) for rank in ranks])
+        self._get(
+            [
+                actor.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces, rank in self._readers)
+                for rank, actor in self._actors.items()
+            ]
+        )
 
     def channel(self, num_workers: int) -> Channel:
         """Where so many workers of engines can meet the first rank."""
         ((host, port),) = self._get([self._first.rendezvous.remote()])
         return Channel(host, port, num_workers + 1)
 
-    def join(self, channel: Channel) -> bool:
-        """Meet them; whether all have come."""
-        return self._succeeds(self._first.join_engines.remote(channel))
+    def join(self, channel: Channel) -> str | None:
+        """Meet them; why not all have come, if so."""
+        return self._lost_peer(self._first.join_engines.remote(channel))
 
     def next(self) -> Mapping[int, Part] | None:
-        """What the ranks have written, which overwrites the last but one; None: there is no more."""
+        """What the readers' ranks have written, or the first one; it overwrites the last but one. None: no more."""
         parts = self._get([actor.fill.remote() for actor in self._actors.values()])
         assert all(parts) or not any(parts), "the replicas hold other parameters"
         written = dict(zip(self._actors, parts, strict=True))
-        return {rank: written[rank] for rank in self._readers} if all(parts) else None
+        return {rank: written[rank] for rank in self._readers or [next(iter(written))]} if all(parts) else None
 
-    def broadcast(self) -> Callable[[], bool]:
-        """The first rank begins to send what it has written; the answer tells, later, whether all have got it."""
+    def broadcast(self) -> Callable[[], str | None]:
+        """The first rank begins to send what it has written; the answer tells, later, why not all have got it."""
         sent = self._first.broadcast.remote()
-        return lambda: self._succeeds(sent)
+        return lambda: self._lost_peer(sent)
 
     def end(self) -> None:
-        """Give the memory back."""
+        """Give the memory back, on GPUs to other processes: readers have let go of it."""
         self._get([actor.end_sending.remote() for actor in self._actors.values()])
 
-    def _succeeds(self, answer: Any) -> bool:
-        """The rank lives on when its peers are gone, and then tells so."""
+    def _lost_peer(self, answer: Any) -> str | None:
+        """The rank lives on when its peers are gone, and then tells so; anything else is raised."""
         try:
             ray.get(answer, timeout=_LIMIT_S)
-        except ray.exceptions.RayTaskError:
-            return False
+        except ray.exceptions.RayTaskError as error:
+            if (reason := lost_peer(error)) is None:
+                raise cause(error) from error
+            return reason
         except ray.exceptions.RayError as error:
             raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
-        return True
+        return None

@@ -4,25 +4,26 @@ In the store they are NumPy arrays, which it ships without a copy.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from longshore_runtime.types import Weights
+from longshore_runtime.weights.slices import Bucket, Checksum, Slice, bucket_size, modular, spans, word_bytes
 
 MAX_BUCKET_BYTES: Final = 512 << 20
 
 
 def buckets(
     named: Iterable[tuple[str, npt.NDArray[np.float32]]], max_bytes: int = MAX_BUCKET_BYTES
-) -> Iterator[Weights]:
-    """Gather parameters, in their order, into buckets of at most `max_bytes`; a larger one goes alone."""
-    bucket: dict[str, npt.NDArray[np.float32]] = {}
+) -> Iterator[Bucket]:
+    """Gather parameters, in their order, into buckets of at most `max_bytes`; larger ones are cut into slices."""
+    bucket: dict[str, npt.NDArray[np.float32] | Slice] = {}
     num_bytes = 0
-    for name, values in named:
-        if bucket and num_bytes + values.nbytes > max_bytes:
+    size_bytes = bucket_size(max_bytes)
+    for name, values in _sliced(named, size_bytes):
+        if bucket and num_bytes + values.nbytes > size_bytes:
             yield bucket
             bucket, num_bytes = {}, 0
         bucket[name] = values
@@ -31,62 +32,94 @@ def buckets(
         yield bucket
 
 
-def checksums(bucket: Weights) -> dict[str, str]:
-    """Of every parameter: `parameter_checksum`."""
+def _sliced(
+    named: Iterable[tuple[str, npt.NDArray[np.float32]]], bucket_bytes: int
+) -> Iterator[tuple[str, npt.NDArray[np.float32] | Slice]]:
+    for name, values in named:
+        places = spans(values.size, values.itemsize, bucket_bytes)
+        if len(places) == 1:
+            yield name, values
+            continue
+        flat = np.ascontiguousarray(values).reshape(-1)
+        for start, stop in places:
+            yield name, Slice(flat[start:stop], values.shape, start)
+
+
+def checksums(bucket: Bucket) -> dict[str, Checksum]:
+    """Of every parameter, or slice of one."""
     return {
-        name: parameter_checksum(values.dtype.name, values.shape, *_sums(values)) for name, values in bucket.items()
+        name: _checksum(values.values, values.shape, values.start)
+        if isinstance(values, Slice)
+        else _checksum(values, values.shape)
+        for name, values in bucket.items()
     }
 
 
-def parameter_checksum(dtype: str, shape: Sequence[int], plain: int, weighted: int) -> str:
-    """Two sums of a parameter's words modulo 2^64, one of them weighted by position: equal on every device.
-
-    They tell mistakes, not forgeries, and cost a GPU next to nothing. A word has 4 bytes, or 1 where 4 do not divide.
-    """
-    return f"{dtype} {tuple(shape)} {plain % 2**64:x} {weighted % 2**64:x}"
-
-
-def combined_checksum(parts: Iterable[Mapping[str, str]]) -> str:
+def combined_checksum(parts: Iterable[Mapping[str, Checksum]]) -> str:
     """128 bits over the checksums of all parameters, however they came: what trainer and engines compare."""
+    total: dict[str, Checksum] = {}
+    for part in parts:
+        for name, checksum in part.items():
+            total[name] = total[name] + checksum if name in total else checksum
     digest = hashlib.blake2b(digest_size=16)
-    for name, checksum in sorted(item for part in parts for item in part.items()):
+    for name, checksum in sorted(total.items()):
         digest.update(f"{name} {checksum}\n".encode())
     return digest.hexdigest()
 
 
 class Receipt:
-    """What an engine has loaded so far. Refuses parameters that the model lacks and those that came before."""
+    """What an engine has loaded so far. Refuses parameters that the model lacks, and values that came before.
+
+    Slices of a parameter come in their order, and leave nothing out.
+    """
 
     def __init__(self, expected: Iterable[str] | None = None, optional: Iterable[str] = ()) -> None:
         """`expected`: parameters of the model (None: any); `optional`: those that may also come, or be missing."""
         self._optional = set(optional)
         self._expected = None if expected is None else set(expected) - self._optional
-        self._checksums: dict[str, str] = {}
+        self._taken: dict[str, Checksum] = {}
 
-    def take(self, checksums: Mapping[str, str]) -> None:
+    def take(self, checksums: Mapping[str, Checksum]) -> None:
         """The parameters of one more bucket; raises ValueError."""
-        if repeated := sorted(self._checksums.keys() & checksums.keys()):
+        if repeated := sorted(name for name, one in checksums.items() if self._repeats(name, one)):
             raise ValueError(f"the published weights have {len(repeated)} parameters twice, first {repeated[0]!r}")
         if self._expected is not None and (unknown := sorted(checksums.keys() - self._expected - self._optional)):
             raise ValueError(f"the published weights have {len(unknown)} unknown parameters, first {unknown[0]!r}")
-        self._checksums.update(checksums)
+        _require_all_values(name for name, one in checksums.items() if one.start > self._num_taken(name))
+        for name, one in checksums.items():
+            self._taken[name] = self._taken[name] + one if name in self._taken else one
 
     def complete(self) -> str:
-        """The combined checksum; raises ValueError if a parameter would stay at its old value."""
-        if missing := sorted((self._expected or set()) - self._checksums.keys()):
+        """The combined checksum; raises ValueError if anything would stay at its old value."""
+        if missing := sorted((self._expected or set()) - self._taken.keys()):
             raise ValueError(f"the published weights lack {len(missing)} parameters of the model, first {missing[0]!r}")
-        return combined_checksum([self._checksums])
+        _require_all_values(name for name, one in self._taken.items() if not one.is_whole)
+        return combined_checksum([self._taken])
+
+    def _repeats(self, name: str, one: Checksum) -> bool:
+        taken = self._taken.get(name)
+        return taken is not None and (taken.is_whole or one.start < taken.stop)
+
+    def _num_taken(self, name: str) -> int:
+        taken = self._taken.get(name)
+        return 0 if taken is None else taken.stop
+
+
+def _require_all_values(lacking: Iterable[str]) -> None:
+    if names := sorted(lacking):
+        raise ValueError(f"the published weights lack values of {len(names)} parameters, first {names[0]!r}")
 
 
 _WORDS_PER_CHUNK: Final = 1 << 22
 
 
-def _sums(values: npt.NDArray[np.float32]) -> tuple[int, int]:
-    flat = np.ascontiguousarray(values).reshape(-1)
-    words = flat.view(np.int32 if flat.nbytes % np.dtype(np.int32).itemsize == 0 else np.uint8)
+def _checksum(values: npt.NDArray[np.float32], shape: tuple[int, ...], start: int = 0) -> Checksum:
+    size_bytes = word_bytes(int(np.prod(shape)), values.itemsize)
+    words = np.ascontiguousarray(values).reshape(-1).view(np.uint8 if size_bytes == 1 else np.int32)
+    first = start * values.itemsize // size_bytes + 1
     plain = weighted = 0
-    for start in range(0, len(words), _WORDS_PER_CHUNK):
-        chunk = words[start : start + _WORDS_PER_CHUNK].astype(np.int64)
+    for begin in range(0, len(words), _WORDS_PER_CHUNK):
+        chunk = words[begin : begin + _WORDS_PER_CHUNK].astype(np.int64)
         plain += int(chunk.sum())
-        weighted += int(chunk @ np.arange(start + 1, start + 1 + len(chunk)))
-    return plain, weighted
+        weighted += int(chunk @ np.arange(first + begin, first + begin + len(chunk)))
+    return Checksum(values.dtype.name, shape, start, start + values.size, (modular(plain, weighted),))

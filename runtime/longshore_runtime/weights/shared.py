@@ -1,7 +1,9 @@
 """What tells an engine where a bucket is that a rank of the trainer wrote: in memory that both see, or on its way."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from longshore_runtime.weights.slices import Checksum
 
 
 @dataclass(frozen=True)
@@ -17,16 +19,13 @@ class BufferHandle:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter lies in a buffer."""
+    """Where a parameter, or a slice of one, lies in a buffer."""
 
     name: str
-    dtype: str
-    """As torch calls it, without its prefix."""
-    shape: tuple[int, ...]
     offset_bytes: int
     num_bytes: int
-    checksum: str
-    """Of what was written (`buckets.parameter_checksum`)."""
+    checksum: Checksum
+    """Of what was written, which it also tells type and shape of."""
     cut: int | None = None
     """Dimension along which ranks have equal parts of the parameter, this one by its place; None: it is whole."""
 
@@ -36,18 +35,13 @@ class Part:
     """One bucket, in a buffer of one rank."""
 
     buffer: BufferHandle | None
-    """None: it is broadcast."""
+    """None: it is only broadcast."""
     slots: tuple[Slot, ...]
 
     @property
     def num_bytes(self) -> int:
         """Of the buffer that are in use."""
         return max((slot.offset_bytes + slot.num_bytes for slot in self.slots), default=0)
-
-    @property
-    def checksums(self) -> dict[str, str]:
-        """Of every parameter, by its Hugging Face name."""
-        return {slot.name: slot.checksum for slot in self.slots}
 
 
 @dataclass(frozen=True)
@@ -75,15 +69,16 @@ class SharedBucket:
         return self.parts[worker % len(self.parts)]
 
     @property
-    def checksums(self) -> dict[str, str]:
-        """Of every parameter, by its Hugging Face name; of one that is cut, of all parts."""
+    def checksums(self) -> dict[str, Checksum]:
+        """Of every parameter, or slice of one, by its Hugging Face name; of one that is cut, of all parts."""
         return {slots[0].name: _combined(slots) for slots in zip(*(part.slots for part in self.parts), strict=True)}
 
 
-def _combined(slots: Sequence[Slot]) -> str:
-    checksums = [slot.checksum for slot in slots]
+def _combined(slots: Sequence[Slot]) -> Checksum:
+    first, *others = [slot.checksum for slot in slots]
     assert len({slot.name for slot in slots}) == 1, "ranks of the trainer write in the same order"
-    if slots[0].cut is not None:
-        return " ".join(checksums)
-    assert len(set(checksums)) == 1, "ranks of the trainer hold other weights"
-    return checksums[0]
+    if slots[0].cut is None:
+        assert all(other == first for other in others), "ranks of the trainer hold other weights"
+        return first
+    assert all(replace(other, sums=first.sums) == first for other in others), "ranks hold equal parts"
+    return replace(first, sums=tuple(sums for slot in slots for sums in slot.checksum.sums))

@@ -54,6 +54,14 @@ def test_a_round_that_streams_hands_a_pod_over_and_trains_before_it_ends(tmp_pat
     assert places == sorted(places)
 
 
+def test_reward_pods_score_where_the_workload_has_them(tmp_path: Path) -> None:
+    parity = {"name": "parity", "kind": "Python", "importPath": "benchmarks.workload:parity"}
+    reward = {"functions": [parity], "pods": 1, "workersPerPod": 1}
+    runs = periods(tmp_path, 1, {"Only": {"rollout": {"strategy": "Synchronous"}}}, reward=reward)
+    (step,) = runs["Only"]["steps"]
+    assert step["samples"] == 8 * 4
+
+
 def test_trainers_in_pods_of_their_own_take_groups_while_the_round_runs(tmp_path: Path) -> None:
     jobs = {"Serial": {"rollout": {"strategy": "Synchronous"}}, "Pipelined": {"rollout": {"strategy": "GroupPipeline"}}}
     algorithm = {

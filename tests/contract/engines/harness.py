@@ -19,6 +19,8 @@ MAX_CONTEXT_TOKENS = 256
 
 BUCKET_BYTES = 100_000
 """Of the weights that tests publish: the tiny model needs several, and they part its layers."""
+SMALL_BUCKET_BYTES = 30_000
+"""Most matrices of the tiny model, its embedding among them, need several of these."""
 
 PROMPT = (10, 11, 12, 13)
 CPU = torch.device("cpu")
@@ -40,18 +42,21 @@ class Harness:
         named = (self.weights if weights is None else weights).items()
         return load_weights(self.engine, buckets(named, self.bucket_bytes), policy_version)
 
-    def publish_shared(self, policy_version: int, weights: Weights, num_ranks: int = 1) -> str:
+    def publish_shared(
+        self, policy_version: int, weights: Weights, num_ranks: int = 1, bucket_bytes: int | None = None
+    ) -> str:
         """Have so many ranks of a trainer write weights to memory that the engine reads."""
         senders = []
         for _ in range(num_ranks):
             named = ((name, torch.tensor(values), None) for name, values in weights.items())
-            senders.append(WeightSender(named, CPU, 2 * self.bucket_bytes))
+            senders.append(WeightSender(named, CPU, 2 * (bucket_bytes or self.bucket_bytes)))
         self.engine.begin_weights()
         for parts in zip(*[iter(sender.fill, None) for sender in senders], strict=True):
             self.engine.load_bucket(SharedBucket(parts))
-        checksum = self.engine.end_weights(policy_version)
+        checksum = self.engine.finish_weights()
         for sender in senders:
             sender.close()
+        self.engine.serve(policy_version)
         return checksum
 
     def other_weights(self) -> Weights:

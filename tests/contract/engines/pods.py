@@ -79,6 +79,12 @@ class Job:
             with pytest.raises(queue.Empty):
                 self.events.get(timeout=0.05)
 
+    def wait_started(self, engine: int) -> None:
+        """Until an engine is there again, with or without weights."""
+        while not self.pool._fleet[engine].alive:
+            with pytest.raises(queue.Empty):
+                self.events.get(timeout=0.05)
+
     def next_event(self) -> Event:
         """Whatever happens next, apart from responses."""
         while isinstance(event := self.events.get(timeout=LIMIT_S), ResponsesEnded):

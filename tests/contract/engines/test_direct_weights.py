@@ -1,8 +1,10 @@
 """Weights that engines read from the memory of trainers in their pods: both are real, and Ray actors as in a job."""
 
 import queue
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +23,15 @@ from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.errors import WeightsGone
 from longshore_runtime.places import Place, trainer_places
+from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending
-from longshore_runtime.weights.shared import Channel
-from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, request
+from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
+from longshore_runtime.weights.shared import Channel, Part
+from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, SMALL_BUCKET_BYTES, request
 from tests.contract.engines.pods import Job, worker_pods
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.replicas import OPTIONS, make_samples
@@ -85,9 +89,10 @@ def vllm(storage: Path) -> Iterator[Job]:
 
 @pytest.mark.parametrize(("backend", "sizes"), LAYOUTS)
 def test_engines_sample_from_the_weights_that_the_trainers_beside_them_hold(
-    storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
+    storage: Path, vllm: Job, monkeypatch: pytest.MonkeyPatch, backend: TrainerBackend, sizes: ParallelSizes
 ) -> None:
-    check(storage, vllm, start_trainers(trainer_places(ONE_POD, None, sizes.ranks_per_replica), backend, sizes))
+    places = trainer_places(ONE_POD, None, sizes.ranks_per_replica)
+    check(storage, vllm, start_trainers(places, backend, sizes), monkeypatch)
 
 
 def test_ranks_that_are_cut_as_the_workers_are_write_what_they_hold(storage: Path) -> None:
@@ -106,19 +111,25 @@ def test_ranks_that_are_cut_as_the_workers_are_write_what_they_hold(storage: Pat
             assert any(slot.cut is not None for slot in slots) == in_pieces
             num_bytes[in_pieces] = sum(slot.num_bytes for slot in slots if "layers" in slot.name)
         assert num_bytes[True] < 0.6 * num_bytes[False]
+        sending = trainers.begin_sending(set(), 0)
+        parts = iter(sending.next, None)
+        assert all(part.buffer is None for written in parts for part in written.values()), "nobody reads it"
+        sending.end()
     finally:
         trainers.stop()
 
 
 @pytest.mark.parametrize(("backend", "sizes"), LAYOUTS[1:3])
 def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
-    storage: Path, vllm: Job, backend: TrainerBackend, sizes: ParallelSizes
+    storage: Path, vllm: Job, monkeypatch: pytest.MonkeyPatch, backend: TrainerBackend, sizes: ParallelSizes
 ) -> None:
-    check(storage, vllm, start_trainers([Place(1, ())] * 2, backend, sizes))
+    check(storage, vllm, start_trainers([Place(1, ())] * 2, backend, sizes), monkeypatch)
 
 
-def check(storage: Path, job: Job, trainers: TrainerGroup) -> None:
-    """After a step, the weights of the trainers are those of the engine."""
+def check(storage: Path, job: Job, trainers: TrainerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a step, the weights of the trainers are those of the engine, though few matrices fit into a bucket."""
+    in_buckets = partial(trainers.begin_sending, max_bucket_bytes=2 * SMALL_BUCKET_BYTES)
+    monkeypatch.setattr(trainers, "begin_sending", in_buckets)
     try:
         trainers.train(make_samples())
         trainers.sleep()
@@ -130,6 +141,37 @@ def check(storage: Path, job: Job, trainers: TrainerGroup) -> None:
         expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
         np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
     finally:
+        trainers.stop()
+
+
+def test_no_engine_serves_before_the_trainers_gave_their_memory_back(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers = start_trainers(trainer_places(ONE_POD, None), TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(ONE_POD, EngineBackend.FAKE)
+    written, serve = Sending.next, EngineHandle.serve
+    files: list[Path] = []
+    served: list[int] = []
+
+    def watched(sending: Sending) -> Mapping[int, Part] | None:
+        parts = written(sending)
+        files.extend(Path(part.buffer.file) for part in (parts or {}).values() if part.buffer is not None)
+        assert all(file.exists() for file in files)
+        return parts
+
+    def asked(engine: EngineHandle, policy_version: int) -> Reply[None]:
+        assert files
+        assert not any(file.exists() for file in files)
+        served.append(engine.engine)
+        return serve(engine, policy_version)
+
+    monkeypatch.setattr(Sending, "next", watched)
+    monkeypatch.setattr(EngineHandle, "serve", asked)
+    try:
+        job.pool.publish(trainers.weights(0))
+        assert served == job.pool.alive() == [0, 1]
+    finally:
+        job.pool.stop()
         trainers.stop()
 
 
@@ -167,11 +209,12 @@ def test_copies_that_are_made_at_once_outlive_what_the_trainer_does_next(storage
         job.pool.publish(trainers.weights(0))
         trainers.train(make_samples())
         sampled = job.finish(0, request())
-        job.lose(1)
-        assert isinstance(job.next_event(), EngineLost)
-        job.pool.replace(1)
-        assert job.next_event() == EngineJoined(1)
-        assert job.finish(1, request()).runs == sampled.runs
+        for _ in range(2):
+            job.lose(1)
+            assert isinstance(job.next_event(), EngineLost)
+            job.pool.replace(1)
+            assert job.next_event() == EngineJoined(1)
+            assert job.finish(1, request()).runs == sampled.runs
     finally:
         job.pool.stop()
         trainers.stop()
@@ -206,6 +249,24 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
         trainers.stop()
 
 
+def test_an_engine_that_shares_a_gpu_with_the_rank_that_broadcasts_loads_copies(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places without GPUs share none: which engines do is for `test_replica_places`."""
+    trainers = start_trainers([Place(1, ())], TrainerBackend.FAKE, ParallelSizes())
+    job = start_engines(ONE_POD, EngineBackend.FAKE)
+    monkeypatch.setattr(trainers, "can_broadcast_to", lambda engine, readers: engine.engine == 1)
+    try:
+        for version in range(2):
+            job.pool.publish(trainers.weights(version))
+            assert job.pool.alive() == [0, 1]
+            assert job.finish(0, request()).runs == job.finish(1, request()).runs
+            trainers.train(make_samples())
+    finally:
+        job.pool.stop()
+        trainers.stop()
+
+
 def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they_come_back(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,8 +283,10 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
             patch.setattr(Sending, "channel", without_the_last)
             job.pool.publish(trainers.weights(0))
         assert job.pool.alive() == [0, 1]
-        lost = {event.engine for event in (job.next_event(), job.next_event()) if isinstance(event, EngineLost)}
-        assert lost == {2, 3}
+        lost = {event.engine: event for event in (job.next_event(), job.next_event()) if isinstance(event, EngineLost)}
+        assert lost.keys() == {2, 3}
+        assert re.search("the broadcast of the weights broke off: .+|wait timeout", lost[2].reason)
+        assert "process or pod is gone" in lost[3].reason
         for engine in lost:
             job.pool.replace(engine)
         assert {job.next_event(), job.next_event()} == {EngineJoined(2), EngineJoined(3)}
@@ -244,17 +307,21 @@ def test_weights_cross_a_gpu_by_cuda_ipc(storage: Path, backend: TrainerBackend)
     spec = EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True)
     pool = EnginePool(workers, spec, "model", "output", events)
     pool.wait_for_all()
-    pool.sleep()
     trainers = start_trainers(trainer_places(workers, None), backend, ParallelSizes())
+    free_bytes = []
     try:
-        trainers.train(make_samples())
-        trainers.sleep()
-        pool.wake()
-        pool.publish(trainers.weights(1))
-        weights = fetched(trainers.begin_copies(1)())
-        sampled = Job(pool, events).finish(0, request())
-        expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
-        np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-3)
+        for version in (1, 2, 3):
+            pool.sleep()
+            trainers.train(make_samples())
+            trainers.sleep()
+            pool.wake()
+            pool.publish(trainers.weights(version))
+            free_bytes.append(torch.cuda.mem_get_info()[0])
+            weights = fetched(trainers.begin_copies(version)())
+            sampled = Job(pool, events).finish(0, request())
+            expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
+            np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-3)
+        assert free_bytes[-1] > free_bytes[0] - MAX_BUCKET_BYTES / 4, "the buckets' memory is given back"
     finally:
         pool.stop()
         trainers.stop()

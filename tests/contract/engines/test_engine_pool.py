@@ -21,7 +21,8 @@ from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
+from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, WeightsLost
+from longshore_runtime.rollout.fleet import Fleet
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import LiveResponse, Weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
@@ -311,7 +312,7 @@ def test_engines_serve_on_when_the_new_size_is_impossible(start: Start, max_tp_s
         with pytest.raises(EngineStartError, match="the model does not split into 2 parts"):
             job.pool.regroup(2)
     else:
-        with pytest.raises(EngineStartError, match="no engine of 2 GPUs starts: the engine does not answer in time"):
+        with pytest.raises(EngineStartError, match="no engine of 2 GPUs starts: its pod is not there"):
             job.pool.regroup(2, timeout_s=0)
     assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1])
     for engine in job.pool.alive():
@@ -331,24 +332,57 @@ def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regro
 
 
 def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_joins_later(
-    start: Start, pods: Pods
+    start: Start, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("longshore_runtime.rollout.fleet._PLACE_LIMIT_S", 15.0)
     job = start()
     job.pool.publish(weights(0))
     pods.leave(1)
     try:
         assert {lost_engine(job.next_event()) for _ in range(2)} == {2, 3}
-        job.pool.regroup(2, timeout_s=15)
+        job.pool.regroup(2)
         assert job.pool.alive() == [4]
         assert lost_engine(job.next_event()) == 5
-        late = "engine 5 (worker 1) was lost: the engine does not answer in time"
-        assert job.notices[2:] == [("EngineLost", late)], "once, though the driver hears of it later"
+        gone = "engine 5 (worker 1) was lost: its pod is not there"
+        assert job.notices[2:] == [("EngineLost", gone)], "once, though the driver hears of it later"
         job.pool.replace(5)
         job.samples(4, policy_version=0)
     finally:
         pods.join(1)
     assert job.next_event() == EngineJoined(5)
     job.samples(5, policy_version=0)
+
+
+@pytest.mark.parametrize("moment", ["while the new engines start", "while they load the weights"])
+def test_when_the_only_pod_dies_in_a_regroup_the_engines_that_were_come_back_with_it(
+    moment: str, start: Start, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longshore_runtime.rollout.fleet._PLACE_LIMIT_S", SHORT_S)
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    place = (Fleet, "activate") if moment == "while the new engines start" else (EnginePool, "publish")
+    method = getattr(*place)
+
+    def dies_meanwhile(*args: Any) -> Any:
+        if 0 in pods.nodes:
+            pods.leave(0)
+        return method(*args)
+
+    monkeypatch.setattr(*place, dies_meanwhile)
+    try:
+        with pytest.raises(EngineStartError):
+            job.pool.regroup(2)
+        assert (job.pool.tp_size, job.pool.alive()) == (1, [])
+        lost: set[int] = set()
+        while len(lost) < 2:
+            engine = lost_engine(job.next_event())
+            job.pool.replace(engine)  # Nobody wants another of the other size.
+            lost |= {engine} & {handle.engine for handle in job.pool._fleet}
+    finally:
+        pods.join(0)
+    assert {job.next_event() for _ in range(2)} == {EngineJoined(engine) for engine in lost}
+    for engine in lost:
+        job.samples(engine, policy_version=0)
 
 
 def test_an_engine_that_dies_after_engines_regrouped_comes_back(start: Start) -> None:
@@ -409,9 +443,30 @@ def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_othe
     job.lose(0)
     assert lost_engine(job.next_event()) == 0
     job.pool.replace(0)
-    assert job.next_event() == EngineLost(0, "the published weights are gone, and no other engine has them")
-    job.pool.replace(0)
-    assert lost_engine(job.next_event()) == 0, "a round that waits for engines ends by their losses"
+    event = job.next_event()
+    assert isinstance(event, WeightsLost) and "no engine has the weights" in event.reason
     job.pool.publish(weights(2))
-    assert job.pool.alive() == [1]
-    job.samples(1, policy_version=2)
+    assert job.pool.alive() == [0, 1]
+    job.samples(0, policy_version=2)
+
+
+class NoCopies(StoredWeights):
+    """Weights that went straight from a trainer which is gone by now."""
+
+    def stored(self) -> StoredWeights:
+        raise TrainerLost("a trainer replica is gone")
+
+
+def test_engines_that_come_back_when_nobody_has_the_weights_end_the_round(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    sent = weights(1)
+    job.pool.publish(NoCopies(sent.buckets, sent.checksum, 1))
+    job.lose(0)
+    assert lost_engine(job.next_event()) == 0
+    job.pool.replace(0)
+    job.wait_started(0)
+    job.samples(1, policy_version=1)  # A round that another engine can finish goes on.
+    job.lose(1)
+    assert lost_engine(job.next_event()) == 1
+    job.pool.replace(1)
+    assert isinstance(job.next_event(), WeightsLost)

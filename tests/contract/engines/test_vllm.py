@@ -19,7 +19,16 @@ from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Weights
 from longshore_runtime.weights.buckets import buckets
 from longshore_runtime.weights.shared import SharedBucket
-from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, PROMPT, Harness, request, requests
+from tests.contract.engines.harness import (
+    BUCKET_BYTES,
+    CPU,
+    MAX_CONTEXT_TOKENS,
+    PROMPT,
+    SMALL_BUCKET_BYTES,
+    Harness,
+    request,
+    requests,
+)
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.tiny_models import Family, build
 
@@ -132,7 +141,7 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
 
 
 def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path) -> None:
-    """Also of biases, and with an embedding that comes whole."""
+    """Also of biases, and with an embedding that every rank has all of; whole, and in slices."""
     model = build(tmp_path, Family("qwen2", tied=True), hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
     engine = create_engine(EngineSpec(EngineOptions(enforce_eager=True, tensor_parallel_size=2), 128), model)
     weights = load_file(model / "model.safetensors")
@@ -143,16 +152,18 @@ def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path)
     harness.publish(1)
     (expected,) = harness.finish([request(temperature=0.0, max_tokens=8)])
     assert before.log_probs != expected.log_probs
-    harness.publish(2, other)
-    engine.begin_weights()
-    senders = [WeightSender(pieces(model, weights, rank), torch.device("cpu"), 2 * BUCKET_BYTES) for rank in range(2)]
-    for parts in zip(*(iter(sender.fill, None) for sender in senders), strict=True):
-        engine.load_bucket(SharedBucket(parts))
-    engine.end_weights(3)
-    (actual,) = harness.finish([request(temperature=0.0, max_tokens=8)])
-    assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
-    for sender in senders:
-        sender.close()
+    for version, bucket_bytes in ((2, BUCKET_BYTES), (4, SMALL_BUCKET_BYTES)):
+        harness.publish(version, other)
+        engine.begin_weights()
+        senders = [WeightSender(pieces(model, weights, rank), CPU, 2 * bucket_bytes) for rank in range(2)]
+        for parts in zip(*(iter(sender.fill, None) for sender in senders), strict=True):
+            engine.load_bucket(SharedBucket(parts))
+        engine.finish_weights()
+        for sender in senders:
+            sender.close()
+        engine.serve(version + 1)
+        (actual,) = harness.finish([request(temperature=0.0, max_tokens=8)])
+        assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
 
 
 def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:

@@ -14,7 +14,7 @@ from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Completion, Weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import SharedBucket
-from tests.contract.engines.harness import BUCKET_BYTES, Harness, request
+from tests.contract.engines.harness import BUCKET_BYTES, SMALL_BUCKET_BYTES, Harness, request
 
 LONG_PROMPT = tuple(range(10, 100))
 
@@ -65,6 +65,49 @@ def test_shared_memory_brings_the_weights_that_copies_bring(harness: Harness) ->
     (actual,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
     assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
     assert harness.engine.stats().policy_version == 3
+
+
+def test_parameters_that_are_larger_than_a_bucket_arrive_whole(harness: Harness) -> None:
+    weights = harness.other_weights()
+    whole = load_weights(harness.engine, [weights], 1)
+    (expected,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
+    parts = list(buckets(weights.items(), SMALL_BUCKET_BYTES))
+    assert sum("model.embed_tokens.weight" in part for part in parts) > 2
+    ways = [
+        lambda: load_weights(harness.engine, parts, 3),
+        lambda: harness.publish_shared(3, weights, bucket_bytes=SMALL_BUCKET_BYTES),
+    ]
+    for publish in ways:
+        harness.publish(2)
+        assert publish() == whole, "the checksum does not depend on the buckets"
+        (actual,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
+        assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_slice_that_does_not_come_leaves_an_engine_without_weights(harness: Harness, place: int) -> None:
+    others = dict(harness.weights)
+    name = "model.embed_tokens.weight"
+    slices = list(buckets([(name, others.pop(name))], SMALL_BUCKET_BYTES))
+    del slices[place]
+    with pytest.raises(ValueError, match=f"lack values of 1 parameters, first '{name}'"):
+        load_weights(harness.engine, [others, *slices], 1)
+    assert harness.engine.stats().policy_version == -1
+
+
+def test_no_request_is_taken_between_the_last_bucket_and_the_word_to_serve(harness: Harness) -> None:
+    harness.engine.begin_weights()
+    with pytest.raises(AssertionError, match="finish_weights comes first"):
+        harness.engine.serve(1)
+    harness.engine.load_bucket(harness.weights)
+    harness.engine.finish_weights()
+    assert harness.engine.stats().policy_version == -1
+    with pytest.raises(AssertionError, match="weights that were published"):
+        harness.engine.add([request()])
+    harness.engine.serve(1)
+    assert harness.engine.stats().policy_version == 1
+    with pytest.raises(AssertionError, match="finish_weights comes first"):
+        harness.engine.serve(2)
 
 
 def test_weights_that_begin_anew_forget_those_that_did_not_end(harness: Harness) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
+from longshore_runtime.backends.streamed_lm.plan import RING_BUFFERS
 from tests.contract.judge.models import NUM_LAYERS, build, reservation
 
 pytestmark = [
@@ -58,3 +60,30 @@ def test_peak_memory_stays_within_the_reservation(checkpoint: Path, prompt_token
     model.generate([[7] * prompt_tokens], 8, ())
     assert model.num_resident_layers == 1
     assert torch.cuda.max_memory_allocated() - before <= reserved
+
+
+def test_memory_that_others_take_leaves_fewer_resident_layers_until_they_give_it_back(checkpoint: Path) -> None:
+    device = torch.device("cuda")
+    model = streamed(checkpoint, num_resident=3, pipelined=True)
+    replies = model.generate(PROMPTS, MAX_TOKENS, ())
+    held = model.shape.base_bytes + (3 + RING_BUFFERS) * model.shape.layer_bytes
+    for_one = reservation(model.shape, LONGEST, len(PROMPTS), num_resident=1) + model.shape.layer_bytes // 2
+    torch.cuda.empty_cache()
+    others = torch.empty(device_memory.free_bytes(device) - (for_one - held), dtype=torch.uint8, device=device)
+    assert (model.generate(PROMPTS, MAX_TOKENS, ()), model.num_resident_layers) == (replies, 1)
+    del others
+    torch.cuda.empty_cache()
+    assert (model.generate(PROMPTS, MAX_TOKENS, ()), model.num_resident_layers) == (replies, 3)
+
+
+def test_a_model_that_is_given_up_writes_no_more_into_memory_that_others_got(checkpoint: Path) -> None:
+    """At the end of a pass the first layers of the next one are being copied: no tensor made then lies below them."""
+    device = torch.device("cuda")
+    for _ in range(5):
+        model = streamed(checkpoint, num_resident=0, pipelined=True)
+        model.generate(PROMPTS, 2, ())
+        num_elements = model.shape.layer_bytes // 2
+        del model
+        ones = [torch.ones(num_elements, dtype=torch.bfloat16, device=device) for _ in range(4)]
+        torch.cuda.synchronize()
+        assert all(bool((one == 1).all()) for one in ones)

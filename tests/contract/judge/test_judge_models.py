@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
 from longshore_runtime.backends.streamed_lm.model import StreamedLM
-from longshore_runtime.judge.errors import DeviceBroken, JudgeError, JudgeSetupError, NoReply, NoReplyYet
+from longshore_runtime.judge.errors import DeviceBroken, JudgeError, JudgeFault, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.models import JudgeModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
 from longshore_runtime.judge.reward import JudgeReward
@@ -20,6 +21,7 @@ from tests.contract.judge.models import reservation
 from tests.contract.judge.server import JudgeServer
 
 PROMPTS = ["Is 2 + 2 = 4?", "Name a prime.", "Why?", "A rather long question, to which nobody knows an answer."]
+LITTLE_MEMORY = "the GPU has less memory left than judge.gpuMemory reserves"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_a_reply_ends_at_the_limit(model: JudgeModel) -> None:
 
 def test_a_judge_that_talks_nonsense_is_an_error_that_names_reward_and_sample(model: JudgeModel) -> None:
     options = JudgeOptions("taste", RemoteJudgeOptions("", ""), "{response}", r"Score: (\d+)", 0, 10, 8)
-    items = [ScoreItem(f"row {number}", "p", "r" * number, "a", row={}) for number in (1, 2)]
+    items = [item("r" * number, number) for number in (1, 2)]
     for number, outcome in enumerate(JudgeReward(options, model).score_many(items), start=1):
         assert isinstance(outcome, JudgeError)
         assert str(outcome).startswith(f"reward taste: row {number}: the judge gave no score")
@@ -98,6 +100,54 @@ def test_a_question_too_long_for_the_reserved_memory_has_no_reply_and_the_others
     assert reply == streamed.complete(["Why?"], 8)[0]
     assert isinstance(failure, NoReply) and not isinstance(failure, NoReplyYet)
     assert re.match(r"^1 x 1908 tokens need .* are reserved: raise judge.gpuMemory$", str(failure))
+
+
+def test_a_question_that_fits_the_reservation_but_not_what_others_leave_of_it_is_a_fault_and_is_asked_again(
+    streamed: StreamedJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = JudgeOptions("taste", RemoteJudgeOptions("", ""), "{response}", r"(.)", 0, 9, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_memory, "free_bytes", lambda device: 0)
+        outcomes = JudgeReward(options, streamed).score_many([item("Why?", 1), item("What?", 2)])
+        for number, outcome in enumerate(outcomes, start=1):
+            assert isinstance(outcome, JudgeFault)
+            assert str(outcome) == f"reward taste: row {number}: {LITTLE_MEMORY}"
+    assert len(streamed.complete(["Why?"], 8)) == 1
+
+
+def test_a_question_that_never_fits_is_refused_also_while_others_leave_little(
+    streamed: StreamedJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_memory, "free_bytes", lambda device: 0)
+    (failure,) = streamed.complete(["x" * 1_900], 8)
+    assert isinstance(failure, NoReply) and not isinstance(failure, NoReplyYet)
+    assert str(failure).endswith("are reserved: raise judge.gpuMemory")
+
+
+@pytest.mark.parametrize(
+    ("question_tokens", "free_bytes", "kind", "sentence"),
+    [
+        (1_900, 1 << 40, NoReply, r"are reserved: raise judge.gpuMemory$"),
+        (2_100, 1 << 40, NoReply, r"exceed the 2048 of the judge's model$"),
+        (10, 0, NoReplyYet, f"^{LITTLE_MEMORY}$"),
+    ],
+)
+def test_what_cannot_be_measured_fails_as_it_would_in_the_job(
+    streamed: StreamedJudge,
+    monkeypatch: pytest.MonkeyPatch,
+    question_tokens: int,
+    free_bytes: int,
+    kind: type[NoReply],
+    sentence: str,
+) -> None:
+    monkeypatch.setattr(device_memory, "free_bytes", lambda device: free_bytes)
+    with pytest.raises(NoReply, match=sentence) as failure:
+        streamed.measure(question_tokens, 8)
+    assert type(failure.value) is kind
+
+
+def item(response: str, number: int) -> ScoreItem:
+    return ScoreItem(f"row {number}", "p", response, "a", row={})
 
 
 def test_the_limit_of_a_call_grows_with_its_questions(

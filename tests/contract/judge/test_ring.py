@@ -1,5 +1,7 @@
 """Every layer finds its own weights, in whatever order copies finish, and no buffer is filled while it is read."""
 
+import contextlib
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +24,9 @@ class LateCopies:
     def __init__(self) -> None:
         self._under_way: dict[int, Callable[[], None]] = {}
         self._read: set[int] = set()
+
+    def writes(self, memory: Tensor) -> None:
+        """The host's memory is not given away while something refers to it."""
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         assert buffer not in self._read, "filled while it is read"
@@ -116,3 +121,29 @@ def test_layers_with_buffers_or_mixed_types_are_refused() -> None:
     mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match="mix types of numbers or hold buffers"):
         HostLayers([mixed], pinned=False)
+
+
+@pytest.mark.parametrize("before", [set(range(NUM_LAYERS)), {0, 1}, set()])
+@pytest.mark.parametrize("wanted", [{1, 2, 4}, set(), set(range(NUM_LAYERS))])
+@pytest.mark.parametrize("num_allocated", range(NUM_LAYERS))
+def test_memory_that_is_short_for_a_moment_leaves_the_next_attempt_right(
+    before: set[int], wanted: set[int], num_allocated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = host()
+    ring = LayerRing(layers, CPU, 2, LateCopies())
+    ring.arrange(before)
+    flat, made = layers.layout.flat, itertools.count()
+
+    def short(device: torch.device) -> Tensor:
+        if next(made) == num_allocated:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return flat(device)
+
+    with monkeypatch.context() as patch, contextlib.suppress(torch.OutOfMemoryError):
+        patch.setattr(layers.layout, "flat", short)
+        ring.arrange(wanted)
+    ring.arrange(wanted)
+    assert ring.resident == wanted
+    for number in range(NUM_LAYERS):
+        with ring.weights(number) as weights:
+            assert values(weights) == {float(number)}

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
-from longshore_runtime.backends.streamed_lm.plan import working_bytes
+from longshore_runtime.backends.streamed_lm.plan import RING_BUFFERS, DoesNotFit, working_bytes
 from tests.contract.judge.conftest import Checkpoints
 from tests.contract.judge.live_bytes import LiveBytes
 from tests.contract.judge.models import NUM_LAYERS, build, reservation
@@ -87,9 +88,29 @@ def test_resident_layers_follow_the_length_and_results_do_not(checkpoints: Check
     assert counts == [3, 0, 7, 3]
 
 
+def test_resident_layers_follow_the_memory_that_others_leave_and_what_it_holds_itself_counts_as_left(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = StreamedLM.load(checkpoints("qwen3"), CPU, StreamOptions())
+    device_bytes = [reservation(model.shape, 60, 1, num_resident) for num_resident in (3, 3, 1, 4)]
+
+    def free_bytes(device: torch.device) -> int:
+        ring = RING_BUFFERS if model.num_resident_layers < NUM_LAYERS else 0
+        held_bytes = model.shape.base_bytes + (model.num_resident_layers + ring) * model.shape.layer_bytes
+        return device_bytes[0] - held_bytes
+
+    monkeypatch.setattr(device_memory, "free_bytes", free_bytes)
+    counts = []
+    while device_bytes:
+        model.generate([[7] * 57], 3, ())
+        counts.append(model.num_resident_layers)
+        device_bytes.pop(0)
+    assert counts == [3, 3, 1, 4]
+
+
 def test_a_prompt_that_does_not_fit_is_refused(checkpoints: Checkpoints) -> None:
     model = streamed(checkpoints("llama"), 0)
-    with pytest.raises(ValueError, match=r"1 x 2003 tokens need .* are reserved"):
+    with pytest.raises(DoesNotFit, match=r"1 x 2003 tokens need .* are reserved"):
         model.generate([[5] * 2_000], 3, ())
 
 

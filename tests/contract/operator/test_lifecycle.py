@@ -48,6 +48,20 @@ def exec_in_pod(jobs: Jobs, pod: str, command: str) -> None:
     )
 
 
+def test_reward_pods_are_made_as_the_job_says_and_limited(jobs: Jobs) -> None:
+    spec = job_spec()
+    jobs.create(**spec | {"reward": {"pods": 1, "template": spec["workers"]["template"]}})
+    jobs.wait_phase("Running")
+    resources = jobs.pods()["demo-reward-0"].spec.containers[0].resources
+    assert (resources.requests["memory"], resources.limits["memory"]) == ("1Gi", "4096Mi")
+
+
+def test_programs_of_the_model_are_kept_out_of_the_coordinators_pod(jobs: Jobs) -> None:
+    code = {"functions": [{"name": "tests", "kind": "Code"}], "pods": 0}
+    with pytest.raises(client.ApiException, match=r"spec\.reward\.pods.*kind Code needs at least 1"):
+        jobs.create(**job_spec() | {"reward": code})
+
+
 def test_a_users_mistake_fails_the_job_with_its_sentence(jobs: Jobs) -> None:
     jobs.create(**job_spec(coordinator='echo "data.path: no such file" > "$LONGSHORE_TERMINATION_LOG"; exit 64'))
     jobs.wait_phase("Failed")

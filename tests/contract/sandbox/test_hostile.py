@@ -1,12 +1,16 @@
 """Programs that want out: each is contained, earns nothing, harms no neighbour, and leaves nothing behind."""
 
+import subprocess
+import sys
+
 import pytest
 
+from longshore_runtime.sandbox import worker
 from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
 from longshore_runtime.sandbox.sandbox import Sandbox
 from tests.contract.sandbox.attacks import ATTACKS, DAEMONS, ENDLESS, Attack
 from tests.contract.sandbox.forgeries import EARLY_END_CASES, EARLY_ENDS, EARNS_NOTHING, FORGED, FORGED_CASES
-from tests.contract.sandbox.world import World, survivors
+from tests.contract.sandbox.world import MARK, World, survivors
 
 
 @pytest.mark.parametrize("attack", [*ATTACKS, *DAEMONS, *ENDLESS], ids=str)
@@ -19,6 +23,20 @@ def test_an_attack_is_contained_and_the_next_sample_runs_as_ever(
     assert survivors() == []
     (after,) = sandbox.run("print(sum(map(int, input().split())))", [StdioCase("1 2", "3")])
     assert after.outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"), [([MARK], {}), ([], worker.ENVIRONMENT)], ids=["mark", "environment"]
+)
+def test_what_an_attack_leaves_behind_is_found_whatever_its_program(
+    arguments: list[str], environment: dict[str, str]
+) -> None:
+    source = "import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-S", "-c", source, *arguments], env=environment) as daemon:
+        try:
+            assert [process.pid for process in survivors(timeout_s=0.5)] == [daemon.pid]
+        finally:
+            daemon.kill()
 
 
 @pytest.mark.parametrize("program", EARLY_ENDS)

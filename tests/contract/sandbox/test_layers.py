@@ -5,15 +5,13 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from longshore_runtime.sandbox import cgroup
 from longshore_runtime.sandbox.cases import Outcome, StdioCase
 from longshore_runtime.sandbox.detection import detect
-from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
+from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
 from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
 from longshore_runtime.sandbox.syscalls import ALLOWED, CHECKED
 from longshore_runtime.sandbox.worker import default_python
@@ -88,31 +86,6 @@ def test_pods_with_fewer_rights_are_as_safe(
     assert [a for a, outcome in zip(attacks, outcomes, strict=True) if outcome not in a.contained] == []
     assert targets.is_unharmed()
     assert survivors() == []
-
-
-@pytest.fixture
-def groups(tmp_path: Path) -> Path:
-    """A directory with the files that a kernel puts into a group which hands its controllers down."""
-    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
-    return tmp_path
-
-
-def test_the_own_control_group_is_found(groups: Path, tmp_path: Path) -> None:
-    membership = tmp_path / "membership"
-    membership.write_text("5:pids:/other\n0::/pod/container\n")
-    assert cgroup.own_group(groups, membership) == groups / "pod/container"
-    membership.write_text("5:pids:/other\n")
-    with pytest.raises(LayerUnavailable, match="no control group of version 2"):
-        cgroup.own_group(groups, membership)
-    with pytest.raises(LayerUnavailable, match="no control groups of version 2"):
-        cgroup.own_group(tmp_path / "absent", membership)
-
-
-def test_a_control_group_without_controllers_is_not_used(tmp_path: Path) -> None:
-    with pytest.raises(LayerUnavailable):
-        cgroup.Cgroup.create(tmp_path, "group", LIMITS)
-    with pytest.raises(LayerUnavailable, match="is not writable"):
-        cgroup.Cgroup.create(tmp_path / "absent", "group", LIMITS)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

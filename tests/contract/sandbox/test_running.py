@@ -1,16 +1,22 @@
 """Ordinary programs: what they get, how they are judged, timed and cut off."""
 
+import contextlib
 import dataclasses
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
+from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox
+from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
 from tests.contract.sandbox.world import LIMITS, survivors, zygotes
 
 _ADD = "a, b = map(int, input().split())\nprint(a + b)"
@@ -71,6 +77,17 @@ def test_cpu_time_is_told_apart_from_waiting(sandbox: Sandbox) -> None:
     assert worked.cpu_s >= 0.25
 
 
+def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]) -> None:
+    if Layer.NAMESPACES not in available:
+        pytest.skip("this machine lacks Namespaces, and programs have no children")
+    program = "import os, time\nfor _ in range({}): os.fork()\nkept = bytearray(b'x') * (45 << 20)\ntime.sleep(0.3)"
+    with Sandbox(available, LIMITS) as sandbox:
+        few, many = (sandbox.run(program.format(forks), [StdioCase("", "")])[0] for forks in (1, 2))
+    assert few.outcome is Outcome.PASSED, few
+    assert (many.outcome, many.detail) == (Outcome.LIMIT, "used too much memory"), many
+    assert many.wall_s < LIMITS.wall_s
+
+
 def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
     ignoring = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
     with Sandbox(available, dataclasses.replace(LIMITS, cpu_s=1.0, wall_s=120.0)) as sandbox:
@@ -112,6 +129,8 @@ def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox)
         "import atexit; atexit.register(print, True)",
         "import sys; sys.stdout.write('True')",
         "import os; os.write(1, b'True')",
+        "import socket as s; a, b = s.socketpair(); a.setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 9); print(a.fileno() > 0)",
+        "import os; print(True); print('lost', file=open(os.devnull, 'w'))",
     ],
 )
 def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
@@ -180,6 +199,17 @@ def test_nothing_is_left_when_a_sandbox_is_closed(available: frozenset[Layer]) -
     assert zygotes() == others
     assert survivors() == []
     assert _num_descriptors() == descriptors
+
+
+def test_nothing_is_left_of_a_run_that_could_not_be_sent() -> None:
+    worker = Worker(Confinement(frozenset(), LIMITS, os.getuid(), ()), default_python())
+    with contextlib.closing(worker):
+        os.kill(worker.pid, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(worker.pid)])
+        descriptors = _num_descriptors()
+        with pytest.raises(ZygoteDied, match="the sandbox's interpreter has ended"):
+            worker.run(b"pass", b"", is_function=False, wall_s=LIMITS.wall_s)
+        assert _num_descriptors() == descriptors
 
 
 def _num_descriptors() -> int:

@@ -15,14 +15,18 @@ from typing import Final
 
 import psutil
 
+from longshore_runtime.sandbox import linux
 from longshore_runtime.sandbox.layers import SandboxLimits
-from longshore_runtime.sandbox.worker import START
+from longshore_runtime.sandbox.worker import ENVIRONMENT, START
 
 LIMITS: Final = SandboxLimits(
     wall_s=5.0, cpu_s=4.0, memory_bytes=96 << 20, num_processes=8, file_bytes=4 << 20, output_bytes=1 << 16
 )
+_PACKAGE: Final = Path(__file__).resolve().parent
 _NUM_ATTACK_BYTES: Final = 256 << 20
 _END_TIMEOUT_S: Final = 5.0
+MARK: Final = "longshore-attack-that-stays"
+"""Argument of processes by which attacks want to outlive their run, whatever their program and environment."""
 _CANARY_NAME: Final = "LONGSHORE_CANARY"
 _DECOY: Final = """
 import signal
@@ -57,6 +61,7 @@ class World:
 def world() -> Iterator[World]:
     """Everything that an attack could reach, for as long as the context."""
     with contextlib.ExitStack() as stack:
+        stack.callback(_remove_leftovers)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.chmod(0o755)
         sample = directory / "sample.py"
@@ -65,6 +70,9 @@ def world() -> Iterator[World]:
         shared.write(b"secret")
         shared.flush()
         Path(shared.name).chmod(0o644)
+        loose = directory / "loose"
+        loose.write_text("of anybody")
+        loose.chmod(0o666)
         abstract = f"longshore-{secrets.token_hex(8)}"
         os.environ[_CANARY_NAME] = secrets.token_hex(8)
         stack.callback(os.environ.pop, _CANARY_NAME)
@@ -74,7 +82,13 @@ def world() -> Iterator[World]:
         stack.enter_context(_bound(socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{abstract}-datagram"))
         stack.enter_context(_bound(socket.AF_UNIX, socket.SOCK_STREAM, str(directory / "socket"))).listen()
         (directory / "socket").chmod(0o777)
-        decoy = subprocess.Popen([sys.executable, "-S", "-c", _DECOY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        decoy = subprocess.Popen(
+            [sys.executable, "-S", "-c", _DECOY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # As in a pod: of the same user as programs are without a layer, and with no more rights than they.
+            preexec_fn=linux.drop_bounding_capabilities,
+        )
         stack.callback(_end, decoy)
         assert decoy.stdout is not None
         decoy.stdout.readline()
@@ -86,6 +100,8 @@ def world() -> Iterator[World]:
                 "CANARY_NAME": _CANARY_NAME,
                 "OTHER_SAMPLE": str(sample),
                 "SHARED_MEMORY": shared.name,
+                "LOOSE_FILE": str(loose),
+                "MARK": MARK,
                 "REPOSITORY_FILE": str(Path(__file__).resolve()),
                 "TCP_PORT": tcp.getsockname()[1],
                 "UDP_PORT": udp.getsockname()[1],
@@ -102,11 +118,17 @@ def zygotes() -> set[psutil.Process]:
     return {child for child in psutil.Process().children() if START in _command(child)}
 
 
-def survivors() -> list[psutil.Process]:
+def survivors(timeout_s: float = _END_TIMEOUT_S) -> list[psutil.Process]:
     """Processes of sandboxes that do not end, but for the zygotes of this process."""
-    found = [process for process in {*psutil.process_iter()} - zygotes() if START in _command(process)]
+    found = [process for process in {*psutil.process_iter()} - zygotes() if _is_of_a_sandbox(process)]
     # A keeper still ends when its report is already here.
-    return psutil.wait_procs(found, timeout=_END_TIMEOUT_S)[1]
+    return psutil.wait_procs(found, timeout=timeout_s)[1]
+
+
+def _is_of_a_sandbox(process: psutil.Process) -> bool:
+    """A fork of a zygote, whatever runs in the environment of one, and what attacks have marked."""
+    command = _command(process)
+    return START in command or MARK in command or ENVIRONMENT.items() <= _environment(process).items()
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -114,6 +136,21 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return []
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+        return {}  # Who may not read that has the mark to go by.
+
+
+def _remove_leftovers() -> None:
+    """What attacks wrote and were not let remove."""
+    library = Path(os.__file__).parent
+    for directory in (*map(Path, ("/", "/tmp", "/var/tmp", "/dev/shm", "/etc", "/usr/lib")), library, _PACKAGE):
+        for left in directory.glob("longshore-attack*"):
+            left.unlink()
 
 
 def _bound(family: socket.AddressFamily, kind: socket.SocketKind, address: str | tuple[str, int]) -> socket.socket:

@@ -148,10 +148,29 @@ def train_megatron(world: World, model: Path, steps: Sequence[Step], double: boo
     trainer = MegatronTrainer(model, SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
     replica = sizes.replica(world.rank)
     _accumulate(trainer, steps[0], replica)
-    gradients = {name: t.numpy() for name, t in trainer.reduced_gradients(steps[0].denominator).items()}
+    gradients = _reduced_gradients(trainer, steps[0].denominator)
     trainer.discard()
     norms = _train(trainer, steps, replica)
     return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()})
+
+
+def _reduced_gradients(trainer: Any, denominator: float) -> Named:
+    """What Megatron's update would clip: every rank owns parts of it after the reduction."""
+    from longshore_runtime.backends.megatron.cpu import on_device
+
+    optimizer, parameters = trainer._optimizer, dict(trainer._model.named_parameters())
+
+    def shard(name: str) -> Tensor:
+        whole = torch.zeros_like(parameters[name]).view(-1)
+        for owned in optimizer._owned:
+            if owned.parameter is parameters[name]:
+                whole[owned.where] = owned.part.grad
+        return optimizer.add_up(whole).view_as(parameters[name])
+
+    trainer._accumulation.collect()
+    with on_device(trainer._device):
+        optimizer.reduce(denominator)
+    return {name: gradient.numpy() for name, gradient in trainer._gathered(shard)}
 
 
 def _train(trainer: Any, steps: Sequence[Step], replica: int) -> tuple[float, ...]:

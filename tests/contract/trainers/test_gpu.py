@@ -1,13 +1,17 @@
 """What only a GPU can show: bf16 layers train what fp64 ones would, and nothing takes memory before it is needed."""
 
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from longshore_runtime.backends.shared_buffer import open_buffer
+from longshore_runtime.backends.weight_sender import WeightSender, read
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Trainer, TrainerOptions
+from longshore_runtime.weights.shared import BufferHandle, Part
 from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, with_masks, without_kl
 from tests.contract.trainers.test_verification import DENOMINATOR, SAMPLES, dropped
@@ -71,6 +75,41 @@ def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: 
         assert taken() == 0
         trainer.wake()
         assert taken() == 1, "the optimizer's state waits for the update"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_sending_weights_gives_back_what_it_took(large: Kind, is_read: bool) -> None:
+    """Also the memory that torch would keep for later: an engine's KV cache wants it."""
+    trainer = large.start(without_kl())
+    trainer.accumulate(PARTS[0])
+    trainer.sleep()
+    before = torch.cuda.memory_reserved()
+    for _ in range(3):
+        sender = WeightSender(trainer.tensors(), torch.device("cuda"), 64 << 20, is_read=is_read)
+        with multiprocessing.get_context("spawn").Pool(1) as reader:
+            while (part := sender.fill()) is not None:
+                assert torch.cuda.memory_reserved() > before
+                if is_read:
+                    reader.apply(read_buffer, (part,))
+            reader.apply(let_go)
+        sender.close()
+        assert torch.cuda.memory_reserved() == before
+
+
+OPENED: dict[BufferHandle, torch.Tensor] = {}
+
+
+def read_buffer(part: Part) -> None:
+    """In another process, like a worker of an engine."""
+    assert part.buffer is not None
+    if part.buffer not in OPENED:
+        OPENED[part.buffer] = open_buffer(part.buffer, torch.device("cuda"))
+    assert all(read(part, OPENED[part.buffer]))
+
+
+def let_go() -> None:
+    """There."""
+    OPENED.clear()
 
 
 @pytest.mark.parametrize("offload", [False, True])

@@ -1,12 +1,15 @@
 """Rules over the fields of a job: what breaks a promise is refused, by the API server and from Python alike."""
 
 import copy
+import json
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
 from longshore.api.crd import rljob_crd
+from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
 from longshore_devcluster.apiserver.crd.cel import RuleSet
 from longshore_devcluster.apiserver.crd.structural import structural
@@ -23,6 +26,8 @@ VALID: Json = {
     "storage": {"create": {"size": "1Gi"}},
 }
 RELAXED = {"rollout.onPolicy": "Relaxed"}
+CLOSER = ("99999/", "65536", ":0/", "[:::]/", "10.0.0.999/", "-/", "a..b/")
+"""Ends of addresses at which one has to look closer than the schema can: the operator does."""
 WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
 
 
@@ -54,6 +59,11 @@ def reward(**function: Any) -> Json:
 def judge(placement: str, **judge: Any) -> Json:
     """Changes that score with one judge."""
     return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
+
+
+def service(url: str) -> Json:
+    """Changes that score with one service."""
+    return reward(kind="HTTP", http={"url": url}) | {"data.builtin": None, "data.path": "a"}
 
 
 def megatron(gpus: int, **sizes: int) -> Json:
@@ -130,6 +140,9 @@ def from_api_server(changes: Json, old: Json | None = None) -> list[str]:
         ({"data": {"path": "data/a.jsonl"}}, "reward.functions"),
         (reward(kind="Task", domains=["maths"]), "data.domainField"),
         ({"reward.pods": 2, "reward.maxPods": 1}, "maxPods"),
+        (reward(kind="Code") | {"reward.pods": 0}, "pods"),
+        (reward(kind="Code") | {"reward.pods": 0, "reward.maxPods": 2}, "pods"),
+        ({"reward.pods": 0, "reward.runtimeClassName": "gvisor"}, "runtimeClassName"),
         ({"model.builtin": None, "model.path": "models/a", "model.warmStartSteps": 5}, "model.warmStartSteps"),
         (strategy("TailBatching", handover="Streamed") | {"algorithm.promptsPerUpdate": 2}, "promptsPerUpdate"),
         (strategy("GroupPipeline", handover="Streamed"), "rollout.handover"),
@@ -152,6 +165,39 @@ def test_what_breaks_a_promise_is_refused_with_the_field(changes: Json, field: s
     errors = from_api_server(changes)
     assert len(errors) == 1, errors
     assert field in errors[0].split(": ")[0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://grader:port/", "http://grader:99999/", "http://grader:65536", "http://grader:0/", "http://grader:/",
+        "http://[::1", "http://[:::]/", "http://10.0.0.999/", "http://:80/", "http:///score", "http://", "http://a b/",
+        "http://-/", "http://a..b/", "ftp://grader/", "grader:8000", "http://grader/a b", "http://grader/\t",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["http", "judge"])
+def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url: str) -> None:
+    changes = service(url) if kind == "http" else judge("Remote", url=url)
+    with pytest.raises(ValidationError) as caught:
+        RLJobSpec.model_validate(spec(changes))
+    told = sentence(caught.value, "spec")
+    assert told.startswith(f"spec.reward.functions.0.{kind}.url: must be http:// or https://, a host, and if a port")
+    assert told.endswith(f", not {json.dumps(url)}")
+    if not url.endswith(CLOSER):
+        assert [error.split(": ")[0] for error in from_api_server(changes)] == [f"reward.functions[0].{kind}.url"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://grader", "https://grader.default.svc.:8443/v1?x=1#y", "http://10.0.0.9:65535/", "http://[::1]:1/v1",
+        "http://user:secret@my_grader/", "http://GRADER-2/%20", "http://7up/",
+    ],
+)  # fmt: skip
+def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
+    for changes in (service(url), judge("Remote", url=url)):
+        assert (from_python(changes), from_api_server(changes)) == ("", [])
+    httpx.URL(url)
 
 
 @pytest.mark.parametrize(

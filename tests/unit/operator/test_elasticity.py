@@ -347,6 +347,20 @@ class TestSpecChange:
 
 
 class TestRejection:
+    def test_engines_that_do_not_take_a_size_are_planned_for_as_they_are(self) -> None:
+        cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        cluster.tell(after_rounds(0, 0, 0, 0, tp_size=2))
+        assert cluster.status.assignment.baseline.tp_size_of(RoundKind.SHORT) == 1
+        refused = after_rounds(0, 0, 0, 0, tp_size=2, rejected_epoch=2, rejected_reason="no", refused_tp_size=1)
+        for _ in range(2):
+            cluster.tell(refused)
+        assignment = cluster.status.assignment
+        assert (assignment.epoch, assignment.baseline.tp_size_of(RoundKind.SHORT)) == (3, 2)
+        assert assignment.reason == "engines keep tensor-parallel size 2: those of size 1 did not start"
+        assert reasons(cluster) == ["Regrouping", "AssignmentRejected", "Regrouping"]
+        cluster.tell(after_rounds(0, 0, 0, 0, first=5, tp_size=2, rejected_epoch=2, refused_tp_size=1))
+        assert cluster.status.assignment.epoch == 3, "which is not asked again before its cool-down is over"
+
     def test_it_is_told_once_and_the_round_is_not_asked_again(self) -> None:
         cluster = job(STREAMED)
         cluster.tell(at_milestone())

@@ -110,8 +110,49 @@ def test_workers_ask_for_their_gpus_and_nobody_else_does() -> None:
         "requests": {"memory": "64Gi", "amd.com/gpu": "8"},
         "limits": {"amd.com/gpu": "8"},
     }
-    for pod in (coordinator, reward):
-        assert pod["spec"]["containers"][0]["resources"] == {}
+    assert coordinator["spec"]["containers"][0]["resources"] == {}
+    assert not {name for kind in reward["spec"]["containers"][0]["resources"].values() for name in kind} - {"memory"}
+
+
+def reward_resources(**reward: Any) -> dict[str, Any]:
+    *_, pod = all_pods(reward=reward)
+    resources: dict[str, Any] = pod["spec"]["containers"][0]["resources"]
+    return resources
+
+
+def test_the_memory_of_reward_pods_is_limited_to_what_they_ask_for() -> None:
+    assert reward_resources(resources={"cpu": 2, "memory": "6Gi"}) == {
+        "requests": {"cpu": "2", "memory": "6Gi"},
+        "limits": {"memory": "6Gi"},
+    }
+
+
+def test_without_a_request_the_limit_leaves_room_for_a_program_of_every_worker() -> None:
+    code = [
+        {"name": "tests", "kind": "Code", "code": {"memory": "256Mi"}},
+        {"name": "more-tests", "kind": "Code", "code": {"memory": "2Gi"}},
+        {"name": "maths", "kind": "Maths", "code": {"memory": "64Gi"}},
+    ]
+    assert reward_resources() == {"requests": {"memory": "1Gi"}, "limits": {"memory": "4096Mi"}}
+    limits = reward_resources(functions=code, workersPerPod=3)["limits"]
+    assert limits == {"memory": f"{(2 + 3 * (1 + 2)) * 1024}Mi"}
+
+
+def test_reward_pods_are_placed_and_patched_as_the_job_says() -> None:
+    tolerations = [{"key": "spot", "operator": "Exists"}]
+    template = {"metadata": {"labels": {"team": "rl"}}, "spec": {"priorityClassName": "low"}}
+    *_, pod = all_pods(
+        reward={
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": tolerations,
+            "template": template,
+            "runtimeClassName": "gvisor",
+        }
+    )
+    assert pod["spec"]["nodeSelector"] == {"pool": "cpu"}
+    assert tolerations[0].items() <= pod["spec"]["tolerations"][0].items()
+    assert pod["metadata"]["labels"]["team"] == "rl"
+    assert (pod["spec"]["priorityClassName"], pod["spec"]["runtimeClassName"]) == ("low", "gvisor")
 
 
 def test_labels_say_what_a_worker_is_and_does() -> None:

@@ -448,11 +448,12 @@ class TestObstacles:
         running.step()
         assert running.condition("Ready")[1] == "WaitingForPodsToEnd"
 
-    def test_a_template_that_escalates_is_refused(self) -> None:
-        cluster = Cluster(spec={"coordinator": {"template": {"spec": {"hostNetwork": True}}}})
+    @pytest.mark.parametrize("component", ["coordinator", "workers", "reward"])
+    def test_a_template_that_escalates_is_refused(self, component: str) -> None:
+        cluster = Cluster(spec={component: {"template": {"spec": {"hostNetwork": True}}}})
         cluster.settle()
         assert cluster.condition("Failed")[1] == "TemplateRefused"
-        assert "spec.coordinator.template.spec.hostNetwork" in cluster.condition("Failed")[2]
+        assert f"spec.{component}.template.spec.hostNetwork" in cluster.condition("Failed")[2]
         assert cluster.names() == []
 
     def test_an_operator_that_allows_it_takes_such_a_template(self) -> None:

@@ -17,9 +17,10 @@ def known(values: list[int], capacity: int = 100) -> LengthDistribution:
     return distribution
 
 
-def test_survival_is_the_share_of_longer_responses() -> None:
+def test_from_the_beginning_survival_is_the_share_of_longer_responses() -> None:
     distribution = known([10, 20, 20, 40])
-    assert [distribution.survival(tokens) for tokens in (0, 10, 19, 20, 39, 40)] == [1.0, 0.75, 0.75, 0.25, 0.25, 0.0]
+    shares = [distribution.conditional_survival(generated=0, more=tokens) for tokens in (0, 10, 19, 20, 39, 40)]
+    assert shares == [1.0, 0.75, 0.75, 0.25, 0.25, 0.0]
 
 
 def test_conditional_survival_looks_only_at_responses_that_came_so_far() -> None:
@@ -34,41 +35,41 @@ def test_a_response_longer_than_all_known_ones_may_run_on() -> None:
     assert LengthDistribution().conditional_survival(generated=0, more=1_000) == 1.0
 
 
-def test_quantiles_and_mean() -> None:
-    distribution = known([40, 10, 30, 20])
-    assert [distribution.quantile(share) for share in (0.0, 0.25, 0.5, 0.51, 0.75, 1.0)] == [10, 10, 20, 30, 30, 40]
-    assert distribution.mean == 25.0
+def test_the_mean_of_no_lengths_is_zero() -> None:
+    assert known([40, 10, 30, 20]).mean == 25.0
     assert LengthDistribution().mean == 0.0
 
 
 def test_old_lengths_are_forgotten() -> None:
     distribution = known([1_000, 1, 2, 3], capacity=3)
     assert len(distribution) == 3
-    assert (distribution.quantile(1.0), distribution.mean) == (3, 2.0)
+    assert (distribution.export_state(), distribution.mean) == ({"lengths": [1, 2, 3]}, 2.0)
+    assert distribution.conditional_survival(0, 3) == 0.0
 
 
 def test_a_smaller_window_keeps_the_newest_of_a_loaded_state() -> None:
     smaller = LengthDistribution(capacity=2)
     smaller.load_state(known([9, 1, 2]).export_state())
-    assert (len(smaller), smaller.quantile(1.0), smaller.mean) == (2, 2, 1.5)
+    assert (len(smaller), smaller.export_state(), smaller.mean) == (2, {"lengths": [1, 2]}, 1.5)
+    assert smaller.conditional_survival(0, 2) == 0.0
 
 
 @settings(deadline=None)
-@given(lengths, st.integers(1, 20), st.integers(0, 70))
-def test_a_window_agrees_with_counting(values: list[int], capacity: int, tokens: int) -> None:
+@given(lengths, st.integers(1, 20), st.integers(0, 70), st.integers(0, 70))
+def test_a_window_agrees_with_counting(values: list[int], capacity: int, generated: int, more: int) -> None:
     window = values[-capacity:]
     distribution = known(values, capacity)
     assert len(distribution) == len(window)
-    if window:
-        assert distribution.survival(tokens) == sum(value > tokens for value in window) / len(window)
-        assert distribution.mean == sum(window) / len(window)
+    alive = [value for value in window if value > generated]
+    expected = sum(value > generated + more for value in alive) / len(alive) if alive else 1.0
+    assert distribution.conditional_survival(generated, more) == expected
+    assert distribution.mean == (sum(window) / len(window) if window else 0.0)
 
 
 @settings(deadline=None)
 @given(lengths, st.integers(0, 70), st.integers(0, 70), st.integers(0, 70))
 def test_survival_never_rises(values: list[int], generated: int, more: int, further: int) -> None:
     distribution = known(values)
-    assert distribution.survival(generated) >= distribution.survival(generated + more)
     first = distribution.conditional_survival(generated, more)
     assert 1.0 >= first >= distribution.conditional_survival(generated, more + further) >= 0.0
 
@@ -83,5 +84,6 @@ def test_a_restored_distribution_continues_as_if_never_stopped(
     whole.extend(after)
     restored.extend(after)
     assert restored.export_state() == whole.export_state()
-    assert [restored.survival(tokens) for tokens in range(61)] == [whole.survival(tokens) for tokens in range(61)]
+    survival = [[one.conditional_survival(0, tokens) for tokens in range(61)] for one in (restored, whole)]
+    assert survival[0] == survival[1]
     assert restored.mean == whole.mean

@@ -126,6 +126,33 @@ def test_engines_never_leave_a_pod_nor_divide_the_model_wrongly(
     assert feed(plan, SHORT, [100 * 2**number for number in range(24)])[-1] == largest
 
 
+def test_a_size_whose_engines_do_not_start_is_left_alone_for_cool_downs_that_double() -> None:
+    plan = planner(short=2, long=4)
+    tried_after = []
+    for number in range(60):
+        plan.round_ended(SHORT, 0)
+        if plan.tp_size(SHORT) == 1:
+            tried_after.append(number + 1)
+            assert plan.refused(1, actual=2) == (SHORT,)
+            plan = reloaded(plan)
+        assert plan.tp_size(LONG) == 4
+    assert tried_after == [4, 12, 28, 60]
+
+
+def test_engines_that_have_no_possible_size_tell_nothing() -> None:
+    plan = planner(short=2, long=2)
+    assert plan.refused(2, actual=0) == ()
+    assert plan.refused(8, actual=1) == ()
+    assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (2, 2)
+
+
+def reloaded(plan: ParallelismPlanner) -> ParallelismPlanner:
+    """As after a restart of the operator."""
+    again = planner()
+    again.load_state(json.loads(json.dumps(plan.export_state())))
+    return again
+
+
 def test_a_halving_that_fails_is_tried_again_after_cool_downs_that_double() -> None:
     plan = planner(short=2)
     sizes = run(plan, {SHORT: {1: 200, 2: 0}}, [SHORT] * 140)

@@ -25,8 +25,8 @@ class Report:
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         self.told.append(("applied", epoch, trainer_pods))
 
-    def rejected(self, epoch: int, reason: str) -> None:
-        self.told.append(("rejected", epoch, reason))
+    def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
+        self.told.append(("rejected", epoch, reason, *filter(None, [refused_tp_size])))
 
 
 @dataclass

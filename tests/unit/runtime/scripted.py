@@ -62,10 +62,10 @@ class ScriptedEngines:
         there = self.running.get(engine, {})
         found = [there.pop(key) for key in request_ids if key in there]
         ended = [self._completion(request, done, FinishReason.ABORT) for request, done in found]
-        self.pending.append(ResponsesEnded(engine, ended))
+        self.pending.append(ResponsesEnded(engine, ended, self._stats))
 
     def stats(self) -> dict[int, EngineStats]:
-        return {engine: EngineStats(num_steps=self.steps) for engine in self.running}
+        return dict.fromkeys(self.running, self._stats)
 
     def replace(self, engine: int) -> None:
         assert engine not in self.running
@@ -77,6 +77,10 @@ class ScriptedEngines:
 
     def put(self, event: Event) -> None:
         self.pending.append(event)
+
+    @property
+    def _stats(self) -> EngineStats:
+        return EngineStats(num_steps=self.steps)
 
     def _step(self) -> None:
         self.steps += 1
@@ -96,7 +100,7 @@ class ScriptedEngines:
                     del requests[key]
                     ended.append(self._completion(request, done + 1, FinishReason.STOP))
             if ended:
-                self.pending.append(ResponsesEnded(engine, ended))
+                self.pending.append(ResponsesEnded(engine, ended, self._stats))
 
     def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
         old = sum(len(run.tokens) for run in request.partial)

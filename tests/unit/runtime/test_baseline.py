@@ -51,7 +51,8 @@ def test_a_size_that_cannot_start_is_refused_once_and_not_tried_again() -> None:
     for number in range(1, 4):
         baseline.apply(RoundKind.FULL, number)
     assert engines.asked == [4]
-    assert [told[:2] for told in report.told] == [("rejected", 2)], "and never said to be applied"
+    why = "rollout.engine.tensorParallelSize: 4 does not divide the model's 2 heads"
+    assert report.told == [("engines", 1), ("rejected", 2, why, 4)], "and never said to be applied"
     known.assignment = assignment(3, tp_size=2)
     baseline.apply(RoundKind.FULL, 4)
     assert engines.tp_size == 2

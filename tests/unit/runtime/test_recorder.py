@@ -1,5 +1,7 @@
 """What the recorder tells of rewards and of rounds that run."""
 
+import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,6 +40,17 @@ def recorder(tmp_path: Path, reports: Reports) -> Iterator[Recorder]:
     metrics = Metrics(tmp_path, CollectorRegistry())
     yield Recorder(metrics, Journal(tmp_path / "ledger.jsonl"), reports, RuntimeStatus(attempt=1))
     metrics.close()
+
+
+@contextlib.contextmanager
+def switching_often() -> Iterator[None]:
+    """Threads take turns after every few instructions: whatever is not locked is torn apart."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_how_rewards_keep_up_is_reported_where_it_moves(recorder: Recorder, reports: Reports) -> None:
@@ -90,17 +103,22 @@ def test_a_notice_is_as_long_as_the_status_takes(recorder: Recorder, reports: Re
 
 
 def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorder, reports: Reports) -> None:
+    together = threading.Barrier(5)
+
     def tell() -> None:
+        together.wait()
         for _ in range(100):
             recorder.notice("EngineLost", "an engine was lost")
 
     threads = [threading.Thread(target=tell) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for number in range(100):
-        recorder.activity(f"activity {number}")
-    for thread in threads:
-        thread.join()
+    with switching_often():
+        for thread in threads:
+            thread.start()
+        together.wait()
+        for number in range(100):
+            recorder.activity(f"activity {number}")
+        for thread in threads:
+            thread.join()
     assert (reports[-1].notices[-1].number, reports[-1].activity) == (400, "activity 99")
     assert len(reports) == 500
 

@@ -31,6 +31,30 @@ def test_pods_that_only_train_are_no_worker_pods() -> None:
     assert replicas.within([0]) == (1,)
 
 
+def test_the_replicas_that_are_read_gather_together_and_their_first_rank_broadcasts() -> None:
+    replicas = ReplicaPlaces(FOUR_RANKS, 2)
+    assert replicas.writers({0}) == (0, 1)
+    assert replicas.writers({3}) == (2, 3)
+    assert replicas.writers({3, 1}) == (0, 1, 2, 3)
+    assert replicas.writers(set()) == (0, 1)
+
+
+def test_an_engine_with_ranks_on_some_of_its_gpus_is_not_beside_them_but_shares_a_gpu() -> None:
+    """Torch with two replicas in two pods of two GPUs, and engines of two GPUs."""
+    replicas = ReplicaPlaces([Place(0, (0,)), Place(1, (0,))], 1)
+    engines = [Place(0, (0, 1)), Place(1, (0, 1))]
+    assert [replicas.beside(engine, num_workers=2) for engine in engines] == [(), ()]
+    assert [replicas.shares_gpu(engine, 0) for engine in engines] == [True, False]
+    assert [replicas.shares_gpu(engine, 1) for engine in engines] == [False, True]
+    assert not replicas.shares_gpu(Place(0, (1,)), 0)
+
+
+def test_pods_that_only_train_and_pods_without_gpus_share_none() -> None:
+    replicas = ReplicaPlaces([Place(0, (0,), Component.TRAINER), Place(0, ())], 1)
+    assert not any(replicas.shares_gpu(Place(0, (0,)), rank) for rank in range(2))
+    assert not replicas.shares_gpu(Place(0, ()), 1)
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(1, 3), st.sets(st.integers(0, 4)))
 def test_replicas_that_fill_pods_are_split_between_any_pods_and_the_others(
     workers: list[int], ranks_per_replica: int, pods: set[int]

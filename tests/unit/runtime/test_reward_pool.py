@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout import reward_workers
-from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse
+from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse, WorkerLost
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
@@ -62,8 +63,27 @@ class Fragile(ScorerFactory):
         starts = Path(self.directory, "failing-starts")
         if left := starts.read_text():
             starts.write_text(left[1:])
-            raise RuntimeError("CUDA error: the MPS server is not ready")
+            self._fail(Failure(left[0]))
         return {function.name: FragileScorer(Path(self.directory)) for function in self.functions}
+
+    def _fail(self, failure: "Failure") -> None:
+        match failure:
+            case Failure.RAISES:
+                raise RuntimeError("CUDA error: the MPS server is not ready")
+            case Failure.DIES:
+                os._exit(1)
+            case Failure.HANGS:
+                Path(self.directory, "begun").write_text("")
+                threading.Event().wait()
+
+
+class Failure(StrEnum):
+    """How a worker does not start."""
+
+    RAISES = "r"
+    DIES = "d"
+    HANGS = "h"
+    """After it has said so to whoever reads the pipe `begun`."""
 
 
 @dataclass
@@ -183,6 +203,14 @@ class Driver:
             if scored is not None:
                 self.scored.append(scored)
 
+    def until_lost(self) -> None:
+        """Handle events up to the next that tells of a lost worker, and that one."""
+        is_told = False
+        while not is_told:
+            event = self.events.get(timeout=LIMIT_S)
+            is_told = isinstance(event, WorkerLost)
+            self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
+
     def until_workers(self, num_workers: int) -> None:
         self.until(lambda: self.pool.pressure(0.0).num_workers == num_workers)
 
@@ -234,7 +262,9 @@ def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
     pool.stop()
 
 
-def judges(factory: ScorerFactory, options: Mapping[str, Any], environment: Mapping[str, str] = {}) -> Driver:
+def judges(
+    factory: ScorerFactory, options: Mapping[str, Any], environment: Mapping[str, str] = {}, **lane: float
+) -> Driver:
     """A pool whose judges wait for pods."""
     function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
     places = [
@@ -243,7 +273,8 @@ def judges(factory: ScorerFactory, options: Mapping[str, Any], environment: Mapp
     ]
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    pool = RewardPool([Lane((function,), places, is_sized=True)], factory, Characters(), events, clock, lambda _: None)
+    lanes = [Lane((function,), places, is_sized=True, **lane)]
+    pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])
 
@@ -260,9 +291,11 @@ def judge(pods: Pods, tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture
 def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """Judges that break as the files of `tmp_path` say; the parameter: how many do not start."""
-    (tmp_path / "failing-starts").write_text("." * getattr(request, "param", 0))
-    driver = judges(Fragile((), "output", str(tmp_path)), {})
+    """Judges that break as the files of `tmp_path` say; the parameters: how the first do not start, and a limit."""
+    failures, limit_s = getattr(request, "param", ("", LIMIT_S))
+    (tmp_path / "failing-starts").write_text("".join(failures))
+    os.mkfifo(tmp_path / "begun")
+    driver = judges(Fragile((), "output", str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
     yield driver
     driver.pool.stop()
 
@@ -436,17 +469,44 @@ def test_a_worker_that_hangs_is_replaced_and_its_responses_are_scored_again(
     assert fragile.pool.stats.num_faults == 2
 
 
-@pytest.mark.parametrize("fragile", [2], indirect=True)
+@pytest.mark.parametrize("fragile", [([Failure.RAISES, Failure.DIES], LIMIT_S)], indirect=True)
 def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: Driver) -> None:
     fragile.serve(0)
     assert [group.error for group in fragile.until_scored(1)] == [None]
     assert fragile.pool.stats.num_faults == 0
 
 
-@pytest.mark.parametrize("fragile", [3], indirect=True)
-def test_three_workers_in_a_row_that_do_not_start_end_the_job(one_pod: Pods, fragile: Driver) -> None:
-    with pytest.raises(UserError, match="the MPS server is not ready"):
+@pytest.mark.parametrize(
+    ("fragile", "reason"),
+    [
+        (([Failure.RAISES] * 3, LIMIT_S), "CUDA error: the MPS server is not ready"),
+        (([Failure.DIES] * 3, LIMIT_S), r"its worker process has died \(the log of its pod may say more\)"),
+        (([Failure.RAISES, Failure.DIES, Failure.RAISES], LIMIT_S), "CUDA error: the MPS server is not ready"),
+    ],
+    indirect=["fragile"],
+)
+def test_three_workers_in_a_row_that_do_not_start_end_the_job(one_pod: Pods, fragile: Driver, reason: str) -> None:
+    told = rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
+    with pytest.raises(UserError, match=told):
         fragile.until_workers(1)
+
+
+@pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, 0.01)], indirect=True)
+def test_workers_that_hang_while_they_start_end_the_job_likewise(one_pod: Pods, fragile: Driver) -> None:
+    with pytest.raises(UserError, match=r"3 times in a row: it hangs: it starts for more than 0.01 s \(the log of"):
+        fragile.until_workers(1)
+
+
+@pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, LIMIT_S)], indirect=True)
+def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
+    one_pod: Pods, fragile: Driver, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        (tmp_path / "begun").read_text()
+        one_pod.leave(0)
+        fragile.until_lost()
+        one_pod.join(0)
+    fragile.until_workers(1)
 
 
 def test_a_sandbox_that_dies_is_a_fault_and_past_the_limit_fails_the_job_with_the_reason(one_pod: Pods) -> None:

@@ -59,7 +59,7 @@ def test_impossible_quantiles_are_refused(p50: float, p75: float, share: float, 
 
 
 def test_a_trace_repeats_its_prompts_and_each_epoch_begins_one_response_later() -> None:
-    trace = TraceLengths.from_records({"b": [30, 40], "a": [10]})
+    trace = TraceLengths([[10], [30, 40]])
     assert trace.max_tokens == 40
     assert trace.response_tokens(ResponseId(Draw(0, 0), 3)) == 10
     assert [trace.response_tokens(ResponseId(Draw(0, 1), index)) for index in range(3)] == [30, 40, 30]
@@ -67,10 +67,10 @@ def test_a_trace_repeats_its_prompts_and_each_epoch_begins_one_response_later() 
     assert trace.hardness(Draw(0, 0)) < 0 < trace.hardness(Draw(0, 1))
 
 
-@pytest.mark.parametrize("records", [{}, {"a": []}, {"a": [0]}])
-def test_a_trace_without_lengths_is_refused(records: dict[str, list[int]]) -> None:
+@pytest.mark.parametrize("responses", [[], [[]], [[1], [0]]])
+def test_a_trace_without_lengths_is_refused(responses: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="trace"):
-        TraceLengths.from_records(records)
+        TraceLengths(responses)
 
 
 def outcomes(accuracy: Accuracy, num_prompts: int = 1500) -> list[list[bool]]:

@@ -159,6 +159,13 @@ def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:
         assert step.num_launched == step.num_trained_samples
 
 
+def test_repurposed_gpus_wait_for_the_migration_and_those_that_follow_at_the_end_of_the_round_do_not() -> None:
+    profile = Profile(to_training_s=0.5, migration_s=0.25)
+    result = simulate(job(trainer=replace(STREAMED, scale_down_at=0.25), profile=profile), 1)
+    changes = [span for span in result.spans if span.label == "to training"]
+    assert [span.end_s - span.start_s for span in changes] == pytest.approx([0.75] * 4 + [0.5] * 4)
+
+
 def test_one_pod_cannot_be_halved() -> None:
     for trainer in (STREAMED, replace(STREAMED, scale_down_at=0.3)):
         result = simulate(job(trainer=trainer, pool=GpuPool(GPUS["H800"], 8)), 2)

@@ -15,7 +15,6 @@ from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Key, Store
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-_POD_TOKEN_S = 3607  # what projected volumes ask for; such tokens may live a year in the cluster
 
 
 @dataclass(frozen=True, slots=True)

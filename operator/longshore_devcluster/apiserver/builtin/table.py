@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from longshore_devcluster.apiserver.builtin import events, more_defaults, pods, printers, printers_more, workloads
 from longshore_devcluster.apiserver.builtin.validation import VALIDATORS
-from longshore_devcluster.apiserver.errors import FieldError
 from longshore_devcluster.apiserver.resources import (
     ALL_VERBS,
     ITEM_VERBS,
@@ -17,7 +16,6 @@ from longshore_devcluster.apiserver.schema.builtin import builtin_types
 from longshore_devcluster.apiserver.schema.node import Object, Schema
 
 _CREATE = ("create",)
-Validator = Callable[[Object, Object | None], list[FieldError]]
 
 
 def _text(path: str) -> Callable[[Object], str]:

@@ -11,7 +11,6 @@ _SCALARS = frozenset(
     {"string", "int", "number", "bool", "any", "time", "microtime", "quantity", "intorstring", "bytes"}
 )
 _CONTAINER = re.compile(r"(list|map)\((.*)\)$")
-META_PACKAGE = "io.k8s.apimachinery.pkg.apis.meta.v1"
 
 
 class TypeTable:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_HOST = torch.device("cpu")
+from longshore_runtime.backends.devices import HOST
+
 _TYPE_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float64: "torch.cuda.FloatTensor"}
 """The distributed optimizer tells parameters that need an fp32 copy from others by these names."""
 
@@ -20,7 +21,7 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 @contextmanager
 def _on_host() -> Iterator[None]:
     substitutes: dict[str, Callable[..., Any]] = {
-        "current_device": lambda: _HOST,
+        "current_device": lambda: HOST,
         "synchronize": lambda *_args, **_kwargs: None,
     }
     originals = {name: getattr(torch.cuda, name) for name in substitutes}
@@ -47,5 +48,5 @@ class _CudaIsHost(TorchFunctionMode):
             return _TYPE_NAMES.get(args[0].dtype) or func(*args)
         kwargs.pop("pin_memory", None)
         if str(kwargs.get("device")).startswith("cuda"):
-            kwargs["device"] = _HOST
+            kwargs["device"] = HOST
         return func(*args, **kwargs)

@@ -73,15 +73,6 @@ class DistributedAdamW:
                 whole[owned.where] = state[moment]
         return self.add_up(whole).view_as(parameter)
 
-    def whole_gradient(self, parameter: Tensor) -> Tensor:
-        """The reduced gradient of this rank's shard of a parameter: a collective call of its data-parallel ranks."""
-        whole = torch.zeros_like(parameter).view(-1)
-        for owned in self._owned:
-            if owned.parameter is parameter:
-                assert owned.part.grad is not None, "reduce comes first"
-                whole[owned.where] = owned.part.grad
-        return self.add_up(whole).view_as(parameter)
-
     def add_up(self, values: Tensor) -> Tensor:
         """Replace values by their sum over the data-parallel ranks (context-parallel ones included), in place."""
         dist.all_reduce(values, group=self._model.dp_cp_group)

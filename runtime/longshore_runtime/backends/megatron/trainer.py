@@ -1,8 +1,7 @@
 """Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from longshore_runtime.backends.accumulation import Accumulation
+from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
 from longshore_runtime.backends.losses import sample_losses
@@ -28,12 +28,12 @@ from longshore_runtime.backends.megatron.weights import gather, gather_everywher
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, learning_rate, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
 
 _OPTIMIZER_DIRECTORY = "optimizer"
 _STATE_FILE = "trainer.pt"
-_HOST = torch.device("cpu")
 
 
 class MegatronTrainer:
@@ -60,7 +60,7 @@ class MegatronTrainer:
         self._options = options
         self._world = world or World()
         self._sizes = sizes or ParallelSizes()
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = compute_device()
         torch.manual_seed(options.seed)
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         self._sizes.check_model(read_architecture(config))
@@ -74,21 +74,19 @@ class MegatronTrainer:
             GradientMemory(self._data_parallel), self._device, offloads=options.offload_gradients
         )
         self._weights = WeightMemory(self._data_parallel, self._device)
-        self._move_reference(self._reference_home)
+        self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         self._policy_version = 0
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
         self.wake()
-        left_out = [sample for sample in samples if not sample.num_loss_tokens]
-        silent = [sample for sample in samples if sample.num_loss_tokens and self._is_silent(sample)]
-        trained = [sample for sample in samples if sample.num_loss_tokens and not self._is_silent(sample)]
-        sums = GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in left_out))
+        parts = split(samples, has_reference=self._reference is not None)
+        sums = parts.left_out_sums
         with self._computing():
-            sums += self._pass_over(silent, backward=False)
-            if trained:
+            sums += self._pass_over(parts.silent, backward=False)
+            if parts.trained:
                 self._accumulation.open()
-                sums += self._pass_over(trained, backward=True)
+                sums += self._pass_over(parts.trained, backward=True)
                 self._accumulation.added()
         return from_last_stage(sums)
 
@@ -107,16 +105,15 @@ class MegatronTrainer:
         self.wake()
         self._accumulation.collect()
         self._optimizer.move_state(self._device)
-        options, version = self._options, self._policy_version + 1
+        version = self._policy_version + 1
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
-            if not math.isfinite(norm):
-                raise FloatingPointError(f"the gradient norm of step {version} is {norm}: lower algorithm.learningRate")
-            learning_rate = options.learning_rate * min(1.0, version / max(1, options.warmup_steps))
-            self._optimizer.step(learning_rate, scale=min(1.0, options.max_grad_norm / (norm + 1e-6)))
+            require_finite(norm, version)
+            rate = learning_rate(self._options, version)
+            self._optimizer.step(rate, scale=clipping(self._options, norm))
         self.discard()
         self._policy_version = version
-        return UpdateReport(norm, learning_rate, version)
+        return UpdateReport(norm, rate, version)
 
     @property
     def policy_version(self) -> int:
@@ -164,7 +161,7 @@ class MegatronTrainer:
             files = TensorFiles(directory / _OPTIMIZER_DIRECTORY / moment)
             moments[moment] = {parameters[name]: shard for name, shard in shards(self._model.architecture, files.read)}
         self._optimizer.restore(moments, state["policy_version"])
-        self._optimizer.move_state(_HOST)
+        self._optimizer.move_state(HOST)
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])
         self.discard()
@@ -177,31 +174,19 @@ class MegatronTrainer:
         """Move everything to the host."""
         self._accumulation.keep()
         self._weights.offload()
-        self._optimizer.move_state(_HOST)
-        self._move_reference(_HOST)
+        self._optimizer.move_state(HOST)
+        self._reference_place.sleep()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
         """Bring the weights back; gradients and the optimizer's state come when they are needed."""
         self._weights.reload()
-        self._move_reference(self._reference_home)
+        self._reference_place.wake()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """What `weights` yields, in the precision of the trainer; a sleeping rank needs memory for one at a time."""
         return self._gathered(self._shard_of_weight)
-
-    def reduced_gradients(self, denominator: float) -> dict[str, Tensor]:
-        """Take the place of `update` up to the step: the gradients by Hugging Face name, as `weights` yields them."""
-        self._accumulation.collect()
-        with on_device(self._device):
-            self._optimizer.reduce(denominator)
-        parameters = dict(self._model.named_parameters())
-        return dict(self._gathered(lambda name: self._optimizer.whole_gradient(parameters[name])))
-
-    def _is_silent(self, sample: Sample) -> bool:
-        """Without a KL penalty a zero advantage has no gradient: its forward pass serves the metrics only."""
-        return sample.advantage == 0.0 and self._reference is None
 
     def _pass_over(self, samples: Sequence[Sample], *, backward: bool) -> GradientSums:
         batches = self._micro_batches(samples)
@@ -224,22 +209,8 @@ class MegatronTrainer:
             log_probs, _ = reference.response_tokens(hidden, batches[number], self._options.temperature)
             return log_probs.sum(), log_probs
 
-        with self._computing_reference():
+        with self._reference_place.computing(self._weights.offload, self._weights.reload):
             return run(reference, batches, finish, backward=False)
-
-    @contextmanager
-    def _computing_reference(self) -> Iterator[None]:
-        """If it waits on the host, the reference takes the place of the model meanwhile."""
-        if not self._options.offload_reference:
-            yield
-            return
-        self._weights.offload()
-        self._move_reference(self._device)
-        try:
-            yield
-        finally:
-            self._move_reference(_HOST)
-            self._weights.reload()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
@@ -276,12 +247,3 @@ class MegatronTrainer:
         stack.enter_context(on_device(self._device))
         stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"))
         return stack
-
-    @property
-    def _reference_home(self) -> torch.device:
-        """Where it is while the trainer is awake."""
-        return _HOST if self._options.offload_reference else self._device
-
-    def _move_reference(self, device: torch.device) -> None:
-        if self._reference is not None:
-            self._reference.to(device)

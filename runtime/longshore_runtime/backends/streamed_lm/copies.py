@@ -4,12 +4,16 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import torch
+from torch import Tensor
 
 _cuda: Final[Any] = torch.cuda  # Its streams and events have no types.
 
 
 class Copies(Protocol):
     """Orders copies into numbered buffers against the computations that read them."""
+
+    def writes(self, memory: Tensor) -> None:
+        """This is the memory of a buffer: whoever gets it next gets it after the copies that are under way then."""
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         """Fill the buffer by calling `copy`, after the last computation that reads it."""
@@ -26,6 +30,9 @@ class Copies(Protocol):
 
 class ImmediateCopies:
     """Copies and computations one after the other, as called: on the CPU, and on a GPU without pipelining."""
+
+    def writes(self, memory: Tensor) -> None:
+        """On the stream that it was allocated on."""
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         copy()
@@ -48,6 +55,9 @@ class StreamCopies:
         self._stream = _cuda.Stream(device)
         self._filled = [_cuda.Event() for _ in range(num_buffers)]
         self._free = [_cuda.Event() for _ in range(num_buffers)]
+
+    def writes(self, memory: Tensor) -> None:
+        memory.record_stream(self._stream)
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         self._stream.wait_event(self._free[buffer])

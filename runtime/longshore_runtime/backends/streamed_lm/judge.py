@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
-from longshore_runtime.backends.streamed_lm.plan import ModelShape
+from longshore_runtime.backends.streamed_lm.plan import DoesNotFit, ModelShape
 from longshore_runtime.judge.errors import DeviceBroken, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.options import StreamedJudgeOptions
 
@@ -54,17 +54,15 @@ class StreamedJudge:
         Raises NoReply or NoReplyYet as `complete` does.
         """
         assert self._model is not None, "it was closed"
-        if question_tokens + reply_tokens > self._model.max_context_tokens:
-            raise NoReply("the question exceeds the context of the judge's model")
+        if (obstacle := self._obstacle(question_tokens, reply_tokens)) is not None:
+            raise NoReply(obstacle)
         if self._on_gpu:
             torch.cuda.reset_peak_memory_stats()
         token = self._tokenizer.eos_token_id or 0
         started_s = time.monotonic()
         try:
             self._model.generate([[token] * question_tokens], reply_tokens, stop=())
-        except ValueError as error:
-            raise NoReply(str(error)) from error
-        except torch.OutOfMemoryError as error:
+        except (DoesNotFit, torch.OutOfMemoryError) as error:
             raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
         elapsed_s = time.monotonic() - started_s
         return elapsed_s, torch.cuda.max_memory_allocated() if self._on_gpu else None
@@ -84,7 +82,7 @@ class StreamedJudge:
             )
         try:
             self._model.require_room(question_tokens + reply_tokens)
-        except ValueError as error:
+        except DoesNotFit as error:
             return f"{error}: raise judge.gpuMemory"
         return None
 
@@ -95,8 +93,6 @@ class StreamedJudge:
             replies = self._model.generate(questions, max_tokens, self._stop, limit_s)
         except TimeoutError as error:
             raise NoReplyYet(f"the judge did not answer within {limit_s:g} s") from error
-        except ValueError as error:  # There was room for each question a moment ago.
-            raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
         return [self._tokenizer.decode(reply, skip_special_tokens=True) for reply in replies]
 
     @property
@@ -120,7 +116,7 @@ def _gpu_errors() -> Iterator[None]:
     """Raises NoReplyYet where memory is short, and DeviceBroken after errors that end all use of the GPU."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (DoesNotFit, torch.OutOfMemoryError) as error:  # What never fits was refused before.
         raise NoReplyYet(_TOO_LITTLE_MEMORY) from error
     except RuntimeError as error:
         if isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error):

@@ -2,26 +2,23 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
+
+from longshore_runtime.backends.streamed_lm.plan import ModelShape
 
 
 class _Layer(DynamicLayer):
     """Keys and values of one decoder layer: (batch, KV heads, tokens, head width)."""
 
-    def __init__(self, capacity_tokens: int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
-        self._capacity_tokens = capacity_tokens
+        self.lazy_initialization(keys, values)
+        self.keys, self.values = keys, values
         self._used_tokens = 0
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = (self._room(states) for states in (key_states, value_states))
-        self.is_initialized = True
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         begin, end = self._used_tokens, self._used_tokens + key_states.shape[-2]
         self.keys[..., begin:end, :] = key_states
         self.values[..., begin:end, :] = value_states
@@ -31,10 +28,13 @@ class _Layer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self._used_tokens
 
-    def _room(self, states: Tensor) -> Tensor:
-        return states.new_empty((*states.shape[:-2], self._capacity_tokens, states.shape[-1]))
 
+def kv_cache(shape: ModelShape, batch: int, capacity_tokens: int, dtype: torch.dtype, device: torch.device) -> Cache:
+    """An empty cache for `batch` sequences of up to `capacity_tokens`.
 
-def kv_cache(num_layers: int, capacity_tokens: int) -> Cache:
-    """An empty cache for sequences of up to `capacity_tokens`."""
-    return Cache(layers=[_Layer(capacity_tokens) for _ in range(num_layers)])
+    One tensor for all layers, made before any activation: keys and values that outlive the activations beside which
+    they are made would cut the allocator's free memory into pieces.
+    """
+    sizes = (shape.num_layers, 2, batch, shape.num_kv_heads, capacity_tokens, shape.head_dim)
+    room = torch.empty(sizes, dtype=dtype, device=device)
+    return Cache(layers=[_Layer(keys, values) for keys, values in room])

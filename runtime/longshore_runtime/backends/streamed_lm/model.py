@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
+from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.copies import Copies, ImmediateCopies, StreamCopies
 from longshore_runtime.backends.streamed_lm.host_layers import HostLayers
 from longshore_runtime.backends.streamed_lm.kv_cache import kv_cache
@@ -29,7 +30,6 @@ from longshore_runtime.backends.streamed_lm.ring import LayerRing
 MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
 
 _Tokens = Sequence[int]
-_UNLIMITED: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class StreamedLM:
         )
         model.to(device)  # What is left: embeddings, the last norm, the head.
         self.shape = _shape(model, host)
+        self._dtype = host.layout.dtype
 
     @classmethod
     def load(cls, directory: Path, device: torch.device, options: StreamOptions) -> "StreamedLM":
@@ -88,8 +89,8 @@ class StreamedLM:
         return frozenset(stop if isinstance(stop, list) else [] if stop is None else [stop])
 
     def require_room(self, num_tokens: int) -> None:
-        """Raises ValueError when prompt and reply of so many tokens do not fit into the reserved memory alone."""
-        resident_layers(num_tokens, 1, self.shape, self._budget_bytes(), ring_buffers=self._num_buffers)
+        """Raises DoesNotFit when prompt and reply of so many tokens never fit into the reserved memory, even alone."""
+        resident_layers(num_tokens, 1, self.shape, self._most_bytes(), ring_buffers=self._num_buffers)
 
     @property
     def num_resident_layers(self) -> int:
@@ -102,8 +103,8 @@ class StreamedLM:
     ) -> list[list[int]]:
         """Greedy replies of up to `max_tokens`, without the token of `stop` that ends one.
 
-        Raises ValueError for a prompt that does not fit into the reserved memory, and TimeoutError when the first
-        token after `limit_s` is due.
+        Raises DoesNotFit for a prompt that does not fit into the reserved memory, or into what is free of it now, and
+        TimeoutError when the first token after `limit_s` is due.
         """
         deadline_s = time.monotonic() + limit_s
         replies: dict[int, list[int]] = {}
@@ -114,7 +115,7 @@ class StreamedLM:
 
     @torch.no_grad()
     def log_probs(self, prompts: Sequence[_Tokens], continuations: Sequence[_Tokens]) -> list[list[float]]:
-        """Log-probability of every token of each continuation after its prompt; raises ValueError as `generate`."""
+        """Log-probability of every token of each continuation after its prompt; raises DoesNotFit as `generate`."""
         sequences = [[*prompt, *rest] for prompt, rest in zip(prompts, continuations, strict=True)]
         scores: dict[int, list[float]] = {}
         for batch in self._batches([len(sequence) for sequence in sequences]):
@@ -138,7 +139,7 @@ class StreamedLM:
     ) -> list[list[int]]:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         longest = int(lengths.max())
-        cache = kv_cache(self.shape.num_layers, longest + max_tokens)
+        cache = kv_cache(self.shape, len(prompts), longest + max_tokens, self._dtype, self._device)
         # No mask: causal attention never looks at padding on the right from a real token. What is appended does.
         hidden = self._hidden(input_ids=self._padded(prompts), past_key_values=cache, use_cache=True)
         last = hidden[torch.arange(len(prompts), device=self._device), lengths - 1]
@@ -188,12 +189,15 @@ class StreamedLM:
     def _head(self) -> Any:
         return self._model.get_output_embeddings()
 
+    def _most_bytes(self) -> int:
+        """What this model may take of its device when it has it for itself."""
+        total_bytes = device_memory.total_bytes(self._device)
+        return total_bytes if self._reserved_bytes is None else min(self._reserved_bytes, total_bytes)
+
     def _budget_bytes(self) -> int:
-        reserved = _UNLIMITED if self._reserved_bytes is None else self._reserved_bytes
-        if self._device.type != "cuda":
-            return reserved
-        free, _ = torch.cuda.mem_get_info(self._device)
-        return min(reserved, free + torch.cuda.memory_reserved(self._device))
+        """What it may take now, what it holds included."""
+        held_bytes = self.shape.base_bytes + self._ring.held_bytes
+        return min(self._most_bytes(), device_memory.free_bytes(self._device) + held_bytes)
 
     def _copies(self) -> Copies:
         if self._device.type == "cuda" and self._options.pipelined:

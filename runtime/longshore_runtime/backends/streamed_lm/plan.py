@@ -18,6 +18,10 @@ SCORED_TOKENS: Final = 256
 _FP32_BYTES: Final = 4
 
 
+class DoesNotFit(ValueError):
+    """Sequences need more memory than there is: one sentence."""
+
+
 @dataclass(frozen=True)
 class ModelShape:
     """Sizes of a decoder-only model with grouped-query attention and a gated MLP."""
@@ -49,7 +53,7 @@ def resident_layers(
     """Decoder layers that stay on the device while `batch` sequences of `seq_tokens` (prompt and reply) run.
 
     What activations, KV cache and the weights outside the layers leave of `reserved_bytes` holds layers. If all fit,
-    all stay; otherwise the ring takes its buffers first. Raises ValueError when not even the ring fits.
+    all stay; otherwise the ring takes its buffers first. Raises DoesNotFit when not even the ring fits.
     """
     needed = shape.base_bytes + working_bytes(seq_tokens, batch, shape) + margin_bytes
     room = (reserved_bytes - needed) // shape.layer_bytes
@@ -57,7 +61,7 @@ def resident_layers(
         return shape.num_layers
     if room < ring_buffers:
         least = needed + ring_buffers * shape.layer_bytes
-        raise ValueError(
+        raise DoesNotFit(
             f"{batch} x {seq_tokens} tokens need {_mib(least)} of GPU memory beside the streamed layers, "
             f"and {_mib(reserved_bytes)} are reserved"
         )
@@ -88,7 +92,7 @@ def batches(
     with B bytes for layers and sequences, w per sequence, L per layer and N layers, a pass over b sequences copies
     N - (B - b w) / L layers, which is (N - B / L) / b + w / L for each: the more sequences, the less.
 
-    Raises ValueError when a sequence does not fit alone.
+    Raises DoesNotFit when a sequence does not fit alone.
     """
     room = reserved_bytes - shape.base_bytes - margin_bytes - ring_buffers * shape.layer_bytes
     waiting = sorted(range(len(lengths_tokens)), key=lambda index: -lengths_tokens[index])

@@ -36,6 +36,11 @@ class LayerRing:
         """The layers that stay on the device."""
         return frozenset(self._resident)
 
+    @property
+    def held_bytes(self) -> int:
+        """What resident layers and buffers take of the device."""
+        return (len(self._resident) + len(self._buffers)) * self._host.layout.num_bytes
+
     def arrange(self, resident: Iterable[int]) -> None:
         """Keep these layers on the device from here on, and stream the others."""
         wanted = frozenset(resident)
@@ -47,9 +52,10 @@ class LayerRing:
             flat = self._host.layout.flat(self._device)
             self._host.copy_to(layer, flat)
             self._resident[layer] = self._host.layout.views(flat)
-        self._streamed = streamed
+        if streamed and not self._buffers:
+            self._buffers = self._new_buffers()
+        self._streamed = streamed  # Not before there is memory for all: else this looks done to who tries again.
         if streamed:
-            self._buffers = self._buffers or [self._host.layout.flat(self._device) for _ in range(self._num_buffers)]
             self._restart(streamed[0])
 
     @contextmanager
@@ -66,6 +72,12 @@ class LayerRing:
         self._copies.release(buffer)
         self._turn += 1
         self._fill(self._turn + len(self._buffers) - 1)
+
+    def _new_buffers(self) -> list[Tensor]:
+        buffers = [self._host.layout.flat(self._device) for _ in range(self._num_buffers)]
+        for buffer in buffers:
+            self._copies.writes(buffer)
+        return buffers
 
     def _restart(self, layer: int) -> None:
         """Fill every buffer anew, beginning with the layer that runs next."""

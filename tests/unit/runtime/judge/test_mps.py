@@ -1,13 +1,23 @@
 """MPS where the driver allows it, time slicing with a reason where not; the programs here only act like NVIDIA's."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from longshore_runtime.judge.mps import ClientLimits, MpsDaemon, Sharing, SharingMode, client_environment, share_gpus
+from longshore_runtime.judge import mps
+from longshore_runtime.judge.mps import (
+    MAX_FAILURES,
+    ClientLimits,
+    MpsDaemon,
+    Sharing,
+    SharingMode,
+    client_environment,
+    share_gpus,
+)
 
 GIB = 1 << 30
 
@@ -109,6 +119,50 @@ def test_a_client_that_faulted_the_server_is_seen(sharing: Sharing) -> None:
     assert running(sharing).fault() is None
     (sharing.pipe_directory / "status").write_text("FAULT\n")
     assert running(sharing).fault() == "MPS server 4711 is in state FAULT: a client caused a fatal GPU error"
+
+
+@pytest.fixture
+def moody(container: Container) -> Iterator[MpsDaemon]:
+    """A daemon whose servers 1 and 2 answer what stands in the files of their names; without one, they are gone."""
+    container.install_smi("0, 9.0, Default, Disabled")
+    container.install("nvidia-cuda-mps-control", CONTROL.replace('"$pipe/status"', '"$pipe/${command#* }"'))
+    daemon = running(container.share())
+    (daemon.pipe_directory / "servers").write_text("1\n2\n")
+    yield daemon
+    daemon.stop()
+
+
+def test_a_server_that_is_gone_when_it_is_asked_is_no_fault_until_it_is_so_time_and_again(moody: MpsDaemon) -> None:
+    (moody.pipe_directory / "2").write_text("ACTIVE\n")
+    assert [moody.fault() for _ in range(MAX_FAILURES - 1)] == [None] * (MAX_FAILURES - 1)
+    (moody.pipe_directory / "1").write_text("ACTIVE\n")
+    assert moody.fault() is None
+    (moody.pipe_directory / "1").unlink()
+    assert [moody.fault() for _ in range(MAX_FAILURES - 1)] == [None] * (MAX_FAILURES - 1), (
+        "one answer, and it counts anew"
+    )
+    assert re.match(
+        r"^the MPS daemon answered 'get_server_status 1' with status 1: .* \(5 times in a row\)$", str(moody.fault())
+    )
+
+
+def test_a_daemon_that_does_not_answer_in_time_is_asked_again(
+    moody: MpsDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for somebody who writes into its list of servers."""
+    servers = moody.pipe_directory / "servers"
+    servers.unlink()
+    os.mkfifo(servers)
+    monkeypatch.setattr(mps, "_COMMAND_TIMEOUT_S", 0.01)
+    *first, last = [moody.fault() for _ in range(MAX_FAILURES)]
+    assert first == [None] * (MAX_FAILURES - 1)
+    assert last == "the MPS daemon did not answer 'get_server_list' within 0.01 s (5 times in a row)"
+    os.close(os.open(servers, os.O_RDWR))  # Whoever waits for a writer goes on.
+
+
+def test_a_fatal_error_is_seen_at_once_also_where_another_server_does_not_answer(moody: MpsDaemon) -> None:
+    (moody.pipe_directory / "2").write_text("FAULT\n")
+    assert moody.fault() == "MPS server 2 is in state FAULT: a client caused a fatal GPU error"
 
 
 def test_a_daemon_that_died_is_seen(sharing: Sharing) -> None:

@@ -1,6 +1,7 @@
 """Which profile a job may use, and what of its model and machine identifies one."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,18 @@ from tests.unit.sim.measured import profile, spec, subject
 CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
 
 
+class Notices(list[tuple[str, str]]):
+    """What people are told."""
+
+    def notice(self, reason: str, message: str) -> None:
+        self.append((reason, message))
+
+
 def test_the_profile_of_an_earlier_attempt_is_used(tmp_path: Path) -> None:
-    path = tmp_path / phase.FILE
+    path, notices = tmp_path / phase.FILE, Notices()
     phase.write(path, profile(1))
-    assert phase.read_fitting(path, subject()) == profile(1)
+    assert phase.read_fitting(path, subject(), notices.notice) == profile(1)
+    assert not notices
     assert [one.name for one in tmp_path.iterdir()] == [phase.FILE]
 
 
@@ -44,14 +53,20 @@ def test_another_profile_is_refused_and_the_job_measures_again(
         phase.require_fit(measured, subject())
     path = tmp_path / phase.FILE
     phase.write(path, measured)
-    assert phase.read_fitting(path, subject()) is None
+    notices = Notices()
+    assert phase.read_fitting(path, subject(), notices.notice) is None
+    ((reason, message),) = notices
+    assert reason == "ProfileMismatch"
+    assert re.search(f"^profile.json is measured again: .*{sentence}", message)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"publishSeconds": -1}'])
 def test_a_file_that_is_no_profile_is_measured_again(tmp_path: Path, text: str) -> None:
     path = tmp_path / phase.FILE
     path.write_text(text)
-    assert phase.read_fitting(path, subject()) is None
+    notices = Notices()
+    assert phase.read_fitting(path, subject(), notices.notice) is None
+    assert [reason for reason, _ in notices] == ["ProfileMismatch"]
 
 
 def test_the_same_model_saved_by_another_program_has_the_same_fingerprint() -> None:

@@ -69,10 +69,13 @@ def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_t
 def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
     result = scored(lenient, program, DOUBLES, [2.0, 0.1, 2.0, 2.0])
-    assert result.reward == 0.75
-    assert result.timed_out
     assert [run.timed_out for run in result.runs] == [False, True, False, False]
-    assert result.runs[1].wall_s < 0.5
+
+
+def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_says_so(lenient: CodeScorer) -> None:
+    program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
+    result = scored(lenient, program, DOUBLES)
+    assert (result.reward, result.timed_out, result.passed_all) == (0.0, True, False)
 
 
 @pytest.mark.parametrize("program", ["", "def f(:", "raise SystemExit(3)", "import os; os._exit(0)", "print(1e400)"])

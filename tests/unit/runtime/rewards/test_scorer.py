@@ -1,14 +1,22 @@
 """Scoring happens in another process, within its time, and never becomes a silent zero."""
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, ScoreItem
+
+REPOSITORY = Path(__file__).parents[4]
+LIMIT_S = 60.0
 
 
 def misbehaving(prompt: str, response: str, answer: str) -> object:
@@ -27,6 +35,11 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
                 time.sleep(1)
         case "die":
             os._exit(3)
+        case "tell and hang":
+            told = Path(prompt)
+            told.with_suffix(".new").write_text(str(os.getpid()))
+            told.with_suffix(".new").replace(told)
+            threading.Event().wait()
         case "print":
             print("noise that must not be taken for an answer")
             return 0.25
@@ -42,8 +55,8 @@ def scorer() -> Iterator[ChildScorer]:
     scorer.close()
 
 
-def function(import_path: str) -> RewardFunction:
-    return RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=import_path, timeout_s=1.0)
+def function(import_path: str, timeout_s: float = 1.0) -> RewardFunction:
+    return RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=import_path, timeout_s=timeout_s)
 
 
 def item(response: str) -> ScoreItem:
@@ -82,6 +95,27 @@ def test_scoring_that_takes_too_long_is_cut_off_and_counted_apart(scorer: ChildS
     cut_off = scorer.score(item("hang"))
     assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
     assert scorer.score(item("fine")).reward == 0.5
+
+
+WORKER = """
+import sys
+from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.scoring import ScoreItem
+from tests.unit.runtime.rewards.test_scorer import misbehaving, function
+scorer = ChildScorer(function(f"{misbehaving.__module__}:misbehaving", timeout_s=3600.0))
+scorer.score(ScoreItem("row 7", sys.argv[1], "tell and hang", "answer", {}))
+"""
+
+
+def test_a_process_ends_with_its_worker_also_while_it_scores(tmp_path: Path) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "pid")], cwd=REPOSITORY)
+    while not (tmp_path / "pid").exists():
+        assert worker.poll() is None, "it scores"
+        time.sleep(0.05)
+    scoring = psutil.Process(int((tmp_path / "pid").read_text()))
+    worker.kill()
+    worker.wait()
+    scoring.wait(LIMIT_S)
 
 
 def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: ChildScorer) -> None:

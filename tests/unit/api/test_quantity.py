@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore_runtime.quantity import parse_bytes
+from longshore.api.quantity import parse_bytes
 
 
 @pytest.mark.parametrize(

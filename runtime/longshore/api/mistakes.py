@@ -1,0 +1,38 @@
+"""What is told about a spec, or another model of the API, that cannot be read."""
+
+import json
+from typing import Final
+
+from pydantic import ValidationError
+
+_NO_SUCH_FIELD: Final = "extra_forbidden"
+_NO_JSON: Final = "json_invalid"
+_MAX_SHOWN_CHARACTERS: Final = 200
+
+
+def sentence(error: ValidationError, root: str = "") -> str:
+    """The first mistake, with its field and what is there, and how many others there are.
+
+    `root`: what the model is part of, as `spec`; fields are told from there.
+    """
+    first, *others = error.errors(include_url=False)
+    path = ".".join([*([root] if root else []), *(str(part) for part in first["loc"])])
+    message = first["msg"].removeprefix("Value error, ")
+    at = f"{path}: " if path else ""
+    if first["type"] == "value_error":
+        # Rules over several fields begin with the one that they blame.
+        told = f"{path}.{message}" if path else message
+    elif first["type"] == _NO_SUCH_FIELD:
+        told = f"{at}there is no such field"
+    elif first["type"] == "missing":
+        told = f"{at}the field is required"
+    else:
+        told = f"{at}{message[0].lower()}{message[1:]}"
+        if first["type"] != _NO_JSON:
+            told += f", not {_shown(first['input'])}"
+    return told + (f" (and {len(others)} more)" if others else "")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."

@@ -1,0 +1,21 @@
+"""How much memory a device has, and how much of it nobody uses."""
+
+from typing import Final
+
+import torch
+
+_UNLIMITED: Final = 1 << 62
+"""Host memory is not what a streamed model is short of."""
+
+
+def total_bytes(device: torch.device) -> int:
+    """All that there is."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _UNLIMITED
+
+
+def free_bytes(device: torch.device) -> int:
+    """What no tensor of this process and no other process has: what is free, and what the allocator keeps for later."""
+    if device.type != "cuda":
+        return _UNLIMITED
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

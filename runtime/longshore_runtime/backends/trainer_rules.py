@@ -1,0 +1,91 @@
+"""What trainers do alike, whatever holds their weights: which samples get which pass, the step, the reference."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from longshore_runtime.backends.devices import HOST
+from longshore_runtime.types import GradientSums, Sample, TrainerOptions
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples by the pass that they need."""
+
+    left_out: Sequence[Sample]
+    """No token of them is in the loss: no pass."""
+    silent: Sequence[Sample]
+    """Without a KL penalty a zero advantage has no gradient: the forward pass serves the metrics only."""
+    trained: Sequence[Sample]
+    """Forward and backward."""
+
+    @property
+    def left_out_sums(self) -> GradientSums:
+        """What those without a pass add."""
+        return GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in self.left_out))
+
+
+def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
+    """Each sample once, in their order."""
+    in_loss = [sample for sample in samples if sample.num_loss_tokens]
+    return Split(
+        left_out=[sample for sample in samples if not sample.num_loss_tokens],
+        silent=[sample for sample in in_loss if sample.advantage == 0.0 and not has_reference],
+        trained=[sample for sample in in_loss if sample.advantage != 0.0 or has_reference],
+    )
+
+
+def learning_rate(options: TrainerOptions, step: int) -> float:
+    """Of optimizer step `step`, which begins with 1: it rises over the warm-up, and stays."""
+    return options.learning_rate * min(1.0, step / max(1, options.warmup_steps))
+
+
+def clipping(options: TrainerOptions, norm: float) -> float:
+    """Factor that brings gradients of this norm down to the largest one; never up."""
+    return min(1.0, options.max_grad_norm / (norm + 1e-6))
+
+
+def require_finite(norm: float, step: int) -> None:
+    """Raise FloatingPointError for gradients that no step can be made with."""
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"the gradient norm of step {step} is {norm}: lower algorithm.learningRate")
+
+
+class ReferencePlace:
+    """Where the reference is, if there is one: with the trainer, or on the host until it computes."""
+
+    def __init__(self, reference: torch.nn.Module | None, device: torch.device, *, offloads: bool) -> None:
+        """`offloads`: it waits on the host."""
+        self._reference = reference
+        self._device = device
+        self._offloads = offloads
+        self.wake()
+
+    def wake(self) -> None:
+        """The trainer is awake."""
+        self._move(HOST if self._offloads else self._device)
+
+    def sleep(self) -> None:
+        """Nothing stays on the device."""
+        self._move(HOST)
+
+    @contextmanager
+    def computing(self, leave: Callable[[], object], come_back: Callable[[], object]) -> Iterator[None]:
+        """If it waits on the host, it takes the place of the model meanwhile, which leaves and comes back."""
+        if not self._offloads:
+            yield
+            return
+        leave()
+        self._move(self._device)
+        try:
+            yield
+        finally:
+            self._move(HOST)
+            come_back()
+
+    def _move(self, device: torch.device) -> None:
+        if self._reference is not None:
+            self._reference.to(device)

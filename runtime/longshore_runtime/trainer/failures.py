@@ -1,0 +1,35 @@
+"""What a call of a trainer rank raised: the loss of a peer is told from everything else."""
+
+from typing import Final
+
+from longshore_runtime.errors import TrainerLost, UserError, WeightsGone
+
+_LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
+"""What gloo and nccl say when another rank is gone."""
+_NCCL_DETAIL: Final = "Last error:"
+
+
+def lost_peer(error: Exception) -> str | None:
+    """One line if it was a communication error, which is how the loss of a peer shows in the survivors."""
+    cause = getattr(error, "cause", None)
+    text = str(cause).strip()
+    is_communication = type(cause).__name__.startswith("Dist") or (
+        isinstance(cause, RuntimeError) and any(sign in text for sign in _LOST_PEER)
+    )
+    return _line(text) if is_communication else None
+
+
+def cause(error: Exception) -> Exception:
+    """What to raise for an error of a call, instead of Ray's."""
+    if (reason := lost_peer(error)) is not None:
+        return TrainerLost(f"a trainer replica lost its peers ({reason})")
+    raised = getattr(error, "cause", None)
+    if type(raised).__name__ == "OutOfMemoryError":
+        return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
+    return raised if isinstance(raised, UserError | FloatingPointError | WeightsGone) else error
+
+
+def _line(text: str) -> str:
+    """The first one, and what NCCL adds to it."""
+    detail = text.partition(_NCCL_DETAIL)[2].strip()
+    return "; ".join(part.splitlines()[0] for part in (text or "no message", detail) if part)

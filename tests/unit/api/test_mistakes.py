@@ -1,0 +1,36 @@
+"""Whoever reads a spec, operator, coordinator or command line, tells of a mistake in the same sentence."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.api.spec import RLJobSpec
+from tests.unit.api.test_spec import spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"algorithm.steps": 0}, "spec.algorithm.steps: input should be greater than or equal to 1, not 0"),
+        ({"algorithm.promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: 3 must divide promptsPerStep"),
+        ({"rollout.strategy": "PartialRollout"}, "spec.rollout.strategy: PartialRollout needs rollout.onPolicy"),
+        ({"rollout.speed": 1}, "spec.rollout.speed: there is no such field"),
+        ({"algorithm.steps": None}, "spec.algorithm.steps: the field is required"),
+        ({"reward.functions": [{"name": "A", "kind": "Task"}]}, "spec.reward.functions.0.name: string should match"),
+        ({"algorithm.steps": -1, "algorithm.promptsPerStep": 0}, "(and 1 more)"),
+    ],
+)
+def test_the_sentence_names_the_field_from_the_root_and_what_is_there(changes: dict[str, Any], told: str) -> None:
+    assert told in said(spec(changes))
+
+
+def test_what_is_there_is_shown_in_part_where_it_is_long() -> None:
+    assert said(spec({"algorithm.steps": "9" * 10_000})).endswith(", not " + ('"' + "9" * 199) + "...")
+
+
+def said(stored: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        RLJobSpec.model_validate(stored)
+    return sentence(caught.value, "spec")

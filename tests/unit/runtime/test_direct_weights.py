@@ -1,0 +1,233 @@
+"""Which way weights take to which engine, in what order GPU memory changes hands, and what a failure costs."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_handle import EngineLate
+from longshore_runtime.trainer.direct_weights import DirectWeights
+from longshore_runtime.trainer.replica_places import ReplicaPlaces
+from longshore_runtime.weights.buckets import combined_checksum
+from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket, Slot
+from longshore_runtime.weights.slices import Checksum
+
+LOST = "Connection closed by peer"
+SLICES = [Checksum("float32", (4,), start, start + 2, ((start, start),)) for start in (0, 2)]
+
+
+def part(rank: int, number: int) -> Part:
+    """One of two buckets, with half of a parameter each."""
+    return Part(BufferHandle(16, file=f"rank {rank}"), (Slot("a", 0, 8, SLICES[number]),))
+
+
+@dataclass
+class Answer:
+    """Of an engine."""
+
+    value: Any = None
+
+    def get(self, timeout_s: float | None = None) -> Any:
+        if isinstance(self.value, EngineLate) and timeout_s:
+            return None
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@dataclass(eq=False)
+class Engine:
+    """Tells what it is asked for; `fails` in answer to a call."""
+
+    name: str
+    place: Place
+    log: list[str]
+    num_workers: int = 1
+    fails: dict[str, Exception] = field(default_factory=dict)
+    channel: Channel | None = None
+    sources: list[str] = field(default_factory=list)
+    checksums: list[Mapping[str, Checksum]] = field(default_factory=list)
+
+    def begin_weights(self, channel: Channel | None = None) -> Answer:
+        self.channel = channel
+        return self._answer("begin")
+
+    def load_bucket(self, bucket: SharedBucket) -> Answer:
+        self.sources += [part.buffer.file if part.buffer else "broadcast" for part in bucket.parts]
+        self.checksums.append(bucket.checksums)
+        return self._answer("load")
+
+    def finish_weights(self) -> Answer:
+        return self._answer("finish", combined_checksum(self.checksums))
+
+    def serve(self, policy_version: int) -> Answer:
+        return self._answer("serve")
+
+    def _answer(self, call: str, value: Any = None) -> Answer:
+        self.log.append(f"{self.name} {call}")
+        return Answer(self.fails.get(call, value))
+
+
+@dataclass
+class Copies:
+    """In the place of `StoredWeights`."""
+
+    log: list[str]
+
+    def deliver(self, engines: Sequence[Engine]) -> list[tuple[Engine, None]]:
+        self.log += [f"{engine.name} copies" for engine in engines]
+        return [(engine, None) for engine in engines]
+
+
+@dataclass
+class Trainers:
+    """Ranks in these places, and what becomes of their broadcasts; in the place of their `Sending`, too."""
+
+    places: list[Place]
+    log: list[str]
+    lost: dict[str, str | Exception] = field(default_factory=dict)
+    is_gone: bool = False
+
+    def beside(self, engine: Engine) -> tuple[int, ...]:
+        return self._replicas.beside(engine.place, engine.num_workers)
+
+    def can_broadcast_to(self, engine: Engine, readers: Collection[int]) -> bool:
+        return not self._replicas.shares_gpu(engine.place, self._replicas.writers(readers)[0])
+
+    def is_cut_alike(self, ranks: Sequence[int]) -> bool:
+        return False
+
+    def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool) -> "Trainers":
+        if self.is_gone:
+            raise WeightsGone("gone")
+        self.log.append("send")
+        ranks = sorted(readers) or [0]
+        self._buckets = [{rank: part(rank, number) for rank in ranks} for number in range(2)]
+        return self
+
+    def begin_copies(self, policy_version: int) -> Callable[[], Copies]:
+        self.log.append("copy")
+        copies = [Copies(self.log)]
+        return lambda: copies.pop()  # Streams can be read once.
+
+    def channel(self, num_workers: int) -> Channel:
+        return Channel("host", 1, num_workers + 1)
+
+    def join(self, channel: Channel) -> str | None:
+        return self._told("join")
+
+    def next(self) -> Mapping[int, Part] | None:
+        return self._buckets.pop(0) if self._buckets else None
+
+    def broadcast(self) -> Callable[[], str | None]:
+        return lambda: self._told("broadcast")
+
+    def end(self) -> None:
+        self.log.append("end")
+
+    def _told(self, call: str) -> str | None:
+        told = self.lost.get(call)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    @property
+    def _replicas(self) -> ReplicaPlaces:
+        return ReplicaPlaces(self.places, 1)
+
+
+class Run:
+    """Engines of two GPUs in pods of two, and trainers on these GPUs."""
+
+    def __init__(self, trainers: list[Place], num_pods: int = 2, **trainer_options: Any) -> None:
+        self.log: list[str] = []
+        self.trainers = Trainers(trainers, self.log, **trainer_options)
+        self.engines = [Engine(f"e{pod}", Place(pod, (0, 1)), self.log, num_workers=2) for pod in range(num_pods)]
+        self.weights = DirectWeights(self.trainers, 3)  # type: ignore[arg-type]
+
+    def deliver(self) -> dict[str, str | None]:
+        """What becomes of the engines."""
+        outcomes = self.weights.deliver(self.engines)  # type: ignore[arg-type]
+        return {engine.name: failure and str(failure) for engine, failure in outcomes}  # type: ignore[attr-defined]
+
+
+EVERYWHERE = [Place(pod, (gpu,)) for pod in range(2) for gpu in range(2)]
+ONE_PER_POD = [Place(0, (0,)), Place(1, (0,))]
+ELSEWHERE = [Place(7, (0,))]
+
+
+def test_engines_take_memory_to_serve_when_nobody_reads_any_more_and_the_trainers_gave_theirs_back() -> None:
+    run = Run(EVERYWHERE)
+    assert run.deliver() == {"e0": None, "e1": None}
+    assert run.engines[0].sources == ["rank 0", "rank 1"] * 2
+    assert run.log.index("end") > max(run.log.index("e0 finish"), run.log.index("e1 finish"))
+    assert run.log[run.log.index("end") :] == ["end", "e0 serve", "e1 serve"]
+
+
+def test_an_engine_on_the_gpu_of_the_rank_that_broadcasts_is_given_copies() -> None:
+    """NCCL takes no two members on one GPU. The copies are made before any engine takes the memory to serve."""
+    run = Run(ONE_PER_POD)
+    assert run.deliver() == {"e0": None, "e1": None}
+    assert run.engines[0].sources == []
+    assert run.engines[1].sources == ["broadcast"] * 2
+    assert run.engines[1].channel == Channel("host", 1, size=3, first=1)
+    assert run.log[run.log.index("end") :] == ["end", "copy", "e1 serve", "e0 copies"]
+
+
+def test_nothing_is_sent_when_all_engines_are_given_copies() -> None:
+    run = Run(ONE_PER_POD[:1], num_pods=1)
+    assert run.deliver() == {"e0": None}
+    assert run.log == ["copy", "e0 copies"]
+    run.weights.stored()
+    assert run.log == ["copy", "e0 copies"], "who joins later is given the same ones"
+
+
+def test_engines_elsewhere_count_as_members_after_the_trainer() -> None:
+    run = Run(ELSEWHERE)
+    assert run.deliver() == {"e0": None, "e1": None}
+    assert [engine.channel for engine in run.engines] == [
+        Channel("host", 1, 5, first=1),
+        Channel("host", 1, 5, first=3),
+    ]
+
+
+@pytest.mark.parametrize("call", ["join", "broadcast"])
+def test_engines_that_a_broadcast_costs_are_told_why(call: str) -> None:
+    run = Run(ELSEWHERE, lost={call: LOST})
+    for engine in run.engines:
+        engine.fails = {"begin": EngineLate("late"), "load": EngineLate("late")}  # They wait for the others.
+    reason = f"the broadcast of the weights broke off: {LOST}"
+    outcomes = run.weights.deliver(run.engines)  # type: ignore[arg-type]
+    assert [str(failure) for _, failure in outcomes] == [reason] * 2
+    assert len({id(failure) for _, failure in outcomes}) == 2, "an exception is raised once"
+    assert "e0 serve" not in run.log
+
+
+def test_an_engine_that_died_by_itself_is_not_said_to_have_missed_a_broadcast() -> None:
+    run = Run(ELSEWHERE, lost={"broadcast": LOST})
+    run.engines[0].fails = {"load": EngineDied("CUDA out of memory")}
+    run.engines[1].fails = {"load": EngineLate("late")}
+    assert run.deliver() == {"e0": "CUDA out of memory", "e1": f"the broadcast of the weights broke off: {LOST}"}
+
+
+def test_what_is_no_lost_peer_is_not_an_engines_fault() -> None:
+    run = Run(ELSEWHERE, lost={"broadcast": AssertionError("join comes first")})
+    with pytest.raises(AssertionError, match="join comes first"):
+        run.deliver()
+
+
+def test_an_engine_that_loaded_other_weights_or_cannot_serve_is_lost_and_the_others_serve() -> None:
+    run = Run(EVERYWHERE)
+    run.engines[0].checksums.append({"b": SLICES[0]})
+    assert run.deliver() == {"e0": "the engine received other weights than were published", "e1": None}
+    assert "e0 serve" not in run.log
+    run = Run(EVERYWHERE)
+    run.engines[1].fails = {"serve": EngineDied("no memory for the KV cache")}
+    assert run.deliver() == {"e0": None, "e1": "no memory for the KV cache"}
+
+
+def test_weights_that_are_gone_reach_nobody() -> None:
+    assert Run(EVERYWHERE, is_gone=True).deliver() == {"e0": "gone", "e1": "gone"}

@@ -1,0 +1,95 @@
+"""What an error of a rank means: a lost peer, a mistake in the job, or a bug."""
+
+from dataclasses import dataclass
+
+import pytest
+import ray
+from ray.exceptions import RayTaskError
+
+from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.trainer.failures import cause, lost_peer
+from longshore_runtime.trainer.sending import Sending
+
+
+class DistBackendError(RuntimeError):
+    """Named like torch's."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+NCCL = """NCCL error in: NCCLUtils.cpp:94, invalid usage, NCCL version 2.27.5
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000"""
+
+
+def raised(error: Exception) -> RayTaskError:
+    """As Ray tells of it."""
+    return RayTaskError("broadcast", "traceback", error)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("[pair.cc:547] Connection closed by peer [10.0.0.7]:1\nframe #0"), "[pair.cc:547] Connection"),
+        (RuntimeError("Timed out waiting 5000ms for recv operation"), "Timed out waiting"),
+        (DistBackendError(NCCL), "NCCL error in: .*; Duplicate GPU detected : rank 0 and rank 1"),
+    ],
+)
+def test_errors_of_communication_tell_in_one_line_of_a_lost_peer(error: Exception, reason: str) -> None:
+    with pytest.raises(TrainerLost, match=rf"lost its peers \({reason.replace('[', chr(92) + '[')}"):
+        raise cause(raised(error))
+    told = lost_peer(raised(error))
+    assert told is not None
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("CUDA out of memory"), AssertionError("fill comes first")])
+def test_other_errors_are_no_lost_peers(error: Exception) -> None:
+    assert lost_peer(raised(error)) is None
+
+
+@dataclass
+class Rank:
+    """Answers like an actor; what `ray.get` raises is the answer."""
+
+    answer: Exception | None
+
+    @property
+    def join_engines(self) -> "Rank":
+        return self
+
+    @property
+    def broadcast(self) -> "Rank":
+        return self
+
+    def remote(self, *_: object) -> Exception | None:
+        return self.answer
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Ray."""
+
+    def get(answer: Exception | None, timeout: float) -> None:
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(ray, "get", get)
+
+
+def sending(error: Exception | None) -> Sending:
+    """From one rank that raises this."""
+    return Sending({0: Rank(error and raised(error))}, {0}, list)
+
+
+def test_a_broadcast_tells_how_its_peers_were_lost_and_raises_everything_else() -> None:
+    assert sending(None).broadcast()() is None
+    assert sending(RuntimeError("Connection reset")).broadcast()() == "Connection reset"
+    assert sending(RuntimeError("Connection reset")).join(None) == "Connection reset"  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="ran out of GPU memory"):
+        sending(OutOfMemoryError("CUDA out of memory")).broadcast()()
+    with pytest.raises(RayTaskError):
+        sending(AssertionError("fill comes first")).broadcast()()

@@ -1,0 +1,108 @@
+"""What trainers of every backend do alike."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longshore.policy.draws import Draw
+from longshore_runtime.backends.trainer_rules import (
+    ReferencePlace,
+    clipping,
+    learning_rate,
+    require_finite,
+    split,
+)
+from longshore_runtime.types import GradientSums, Sample
+from tests.contract.trainers.replicas import OPTIONS
+
+DEVICE = torch.device("meta")
+"""Of the trainer: one besides the host that every machine has."""
+
+
+def sample(index: int, advantage: float, num_tokens: int = 2, *, in_loss: bool = True) -> Sample:
+    return Sample(
+        draw=Draw(0, index),
+        index=0,
+        prompt_tokens=(1,),
+        response_tokens=(1,) * num_tokens,
+        rollout_log_probs=(-1.0,) * num_tokens,
+        advantage=advantage,
+        reward=0.0,
+        loss_mask=None if in_loss else (False,) * num_tokens,
+    )
+
+
+SILENT, POSITIVE, MASKED, NEGATIVE = (
+    sample(0, 0.0), sample(1, 1.0), sample(2, 1.0, num_tokens=5, in_loss=False), sample(3, -1.0),
+)  # fmt: skip
+SAMPLES = (SILENT, POSITIVE, MASKED, NEGATIVE)
+
+
+def test_a_zero_advantage_needs_no_backward_pass_and_a_sample_outside_the_loss_no_pass() -> None:
+    parts = split(SAMPLES, has_reference=False)
+    assert parts.silent == [SILENT]
+    assert parts.trained == [POSITIVE, NEGATIVE]
+    assert parts.left_out == [MASKED]
+    assert parts.left_out_sums == GradientSums(num_tokens=5)
+
+
+def test_with_a_kl_penalty_a_zero_advantage_has_a_gradient() -> None:
+    parts = split(SAMPLES, has_reference=True)
+    assert parts.silent == []
+    assert parts.trained == [SILENT, POSITIVE, NEGATIVE]
+    assert parts.left_out == [MASKED]
+
+
+def test_the_learning_rate_rises_over_the_warm_up_and_stays() -> None:
+    options = replace(OPTIONS, learning_rate=0.5, warmup_steps=4)
+    assert [learning_rate(options, step) for step in (1, 2, 4, 5)] == [0.125, 0.25, 0.5, 0.5]
+    assert learning_rate(replace(options, warmup_steps=0), 1) == 0.5
+
+
+def test_large_gradients_are_brought_down_to_the_limit_and_small_ones_left_alone() -> None:
+    options = replace(OPTIONS, max_grad_norm=2.0)
+    assert clipping(options, 8.0) == pytest.approx(0.25)
+    assert clipping(options, 1.0) == clipping(options, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("norm", [float("nan"), float("inf")])
+def test_gradients_that_are_not_finite_name_the_step_and_the_field(norm: float) -> None:
+    require_finite(1.0, 7)
+    with pytest.raises(FloatingPointError, match=f"step 7 is {norm}: lower algorithm.learningRate"):
+        require_finite(norm, 7)
+
+
+class Reference(torch.nn.Module):
+    """Remembers where it was put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def to(self, device: torch.device) -> "Reference":  # type: ignore[override]
+        self.places.append(device.type)
+        return self
+
+
+def test_a_reference_beside_the_trainer_computes_where_it_is() -> None:
+    reference, told = Reference(), list[str]()
+    place = ReferencePlace(reference, DEVICE, offloads=False)
+    with place.computing(lambda: told.append("leave"), lambda: told.append("come back")):
+        assert (reference.places, told) == (["meta"], [])
+    assert (reference.places, told) == (["meta"], [])
+    place.sleep()
+    place.wake()
+    assert reference.places == ["meta", "cpu", "meta"]
+
+
+def test_a_reference_on_the_host_takes_the_place_of_the_model_while_it_computes() -> None:
+    reference, told = Reference(), list[str]()
+    place = ReferencePlace(reference, DEVICE, offloads=True)
+    assert reference.places == ["cpu"]
+    with pytest.raises(RuntimeError), place.computing(lambda: told.append("leave"), lambda: told.append("come back")):
+        assert (reference.places, told) == (["cpu", "meta"], ["leave"])
+        raise RuntimeError
+    assert (reference.places, told) == (["cpu", "meta", "cpu"], ["leave", "come back"]), "also when a pass fails"
+    place.wake()
+    assert reference.places[-1] == "cpu"

@@ -1,0 +1,55 @@
+"""What a trainer is told of its job."""
+
+from dataclasses import fields
+
+from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
+from longshore.api.objective import OBJECTIVES
+from longshore.api.training import Trainer, TrainerBackend
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.types import TrainerOptions
+
+ALGORITHM = Algorithm(
+    name=AlgorithmName.DAPO,
+    steps=9,
+    prompts_per_step=4,
+    responses_per_prompt=2,
+    learning_rate=0.1,
+    warmup_steps=2,
+    weight_decay=0.3,
+    max_grad_norm=4.0,
+    clip_low=0.5,
+    clip_high=0.6,
+    importance_sampling=ImportanceSampling.TRUNCATED,
+    importance_cap=7.0,
+    max_response_tokens=8,
+    kl_coefficient=0.9,
+    temperature=1.1,
+    seed=12,
+)
+
+
+def test_every_option_is_that_of_the_job() -> None:
+    trainer = Trainer(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
+    options = TrainerSpec.of(ALGORITHM, trainer).options
+    assert options.objective == OBJECTIVES[AlgorithmName.DAPO]
+    for name in {field.name for field in fields(TrainerOptions)} - {"objective"}:
+        said = ALGORITHM if hasattr(ALGORITHM, name) else trainer
+        assert getattr(options, name) == getattr(said, name), name
+
+
+def test_every_size_is_that_of_the_job() -> None:
+    split = Trainer(
+        backend=TrainerBackend.MEGATRON, tensor_parallel_size=2, pipeline_parallel_size=3, context_parallel_size=4
+    )
+    spec = TrainerSpec.of(ALGORITHM, split)
+    assert (spec.backend, spec.sizes) == (TrainerBackend.MEGATRON, ParallelSizes(tensor=2, pipeline=3, context=4))
+    assert spec.sizes.ranks_per_replica == split.ranks_per_replica
+    sharded = TrainerSpec.of(ALGORITHM, Trainer(fsdp_size=2))
+    assert (sharded.backend, sharded.sizes) == (TrainerBackend.TORCH, ParallelSizes(fsdp=2))
+
+
+def test_ranks_that_hold_shards_save_together() -> None:
+    spread = (Trainer(backend=TrainerBackend.MEGATRON), Trainer(fsdp_size=2))
+    assert all(TrainerSpec.of(ALGORITHM, trainer).saves_together for trainer in spread)
+    assert not TrainerSpec.of(ALGORITHM, Trainer()).saves_together

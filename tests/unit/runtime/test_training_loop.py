@@ -1,0 +1,265 @@
+"""The loop as a whole: whenever the trainers are lost, no round is run again and the same weights come out.
+
+Engines and trainers are in this process and take turns on one pretended GPU; both notice when the other has it.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from longshore.api.algorithm import Algorithm
+from longshore.api.model import Evaluation
+from longshore.api.rollout import OnFinish, Strategy
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import Assignment, Baseline
+from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.storage import JobStorage
+from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.trainer.group import PendingUpdate
+from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.training import Parts, TrainingLoop
+from longshore_runtime.types import Completion, FinishReason, PromptRecord, Request, Sample, TrainResult
+from tests.contract.trainers.replicas import OPTIONS
+from tests.unit.runtime.elastic_parts import AtOnce, Known
+from tests.unit.runtime.scripted import ScriptedEngines, ScriptedScorer, build, by_place
+from tests.unit.runtime.test_recorder import Reports
+from tests.unit.runtime.test_updates import TickingClock
+
+NUM_STEPS = 4
+ALGORITHM = Algorithm(steps=NUM_STEPS, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=64)
+PROMPTS = PromptSets(tuple(PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(50)), (), 0)
+
+
+class Trainers:
+    """A world of one replica that is lost at the calls that the test names, counted over all worlds."""
+
+    num_replicas = 1
+
+    def __init__(self, storage: Path, losses: Iterable[int] = ()) -> None:
+        self._storage = storage
+        self._losses = sorted(losses)
+        self.num_calls = 0
+        self.generation = 0
+        self.has_gpu = True
+        self.engines: Engines | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._trainer = FakeTrainer(Path(), OPTIONS)
+        self._is_lost = False
+
+    def answer(self) -> None:
+        self.num_calls += 1
+        if self._losses and self._losses[0] <= self.num_calls:
+            del self._losses[0]
+            self._is_lost = True
+        if self._is_lost:
+            raise TrainerLost("a trainer replica is gone (ActorDiedError)")
+
+    def restart(self) -> None:
+        assert self.engines is not None and not self.engines.has_gpu, "a new world starts on GPUs that engines hold"
+        self._begin()
+        self.generation += 1
+        self.has_gpu = True
+
+    def begin(self) -> PendingUpdate:
+        return PendingUpdate()
+
+    def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
+        update.samples += samples
+
+    def end(self, update: PendingUpdate, *, verify: bool = False) -> None:
+        update.steps.append(None)
+
+    def finish(self, update: PendingUpdate) -> TrainResult:
+        return self.train(update.samples)
+
+    def train(self, samples: Sequence[Sample]) -> TrainResult:
+        assert self.has_gpu, "sleeping trainers train"
+        self.answer()
+        sums = self._trainer.accumulate(samples)
+        denominator = step_denominator(samples, OPTIONS)
+        return TrainResult(sums, self._trainer.update(denominator), denominator)
+
+    def weights(self, policy_version: int) -> "Sent":
+        self.answer()
+        return Sent(self, policy_version)
+
+    def send(self, policy_version: int) -> None:
+        for _ in range(2):  # Buckets.
+            self.answer()
+        assert self._trainer.policy_version == policy_version
+
+    def sleep(self) -> None:
+        self.answer()
+        self.has_gpu = False
+
+    def wake(self) -> None:
+        self.answer()
+        self.has_gpu = True
+
+    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+        self.answer()
+        self._trainer.save(self._storage / directory)
+
+    def load(self, directory: str) -> None:
+        self.answer()
+        self._trainer.load(self._storage / directory)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Weights that go straight from the trainers to engines."""
+
+    trainers: Trainers
+    policy_version: int
+
+
+@dataclass
+class Engines(ScriptedEngines):
+    """Engines of one size on the GPU of the trainers."""
+
+    trainers: Trainers | None = None
+    tp_size: int = 1
+    has_gpu: bool = True
+    current: Sent | None = None
+    versions: list[int] = field(default_factory=list)
+    """What every request was sampled from, in their order."""
+
+    def sleep(self) -> None:
+        self.has_gpu, self.current = False, None
+
+    def wake(self) -> None:
+        assert self.trainers is not None and not self.trainers.has_gpu, "engines wake beside trainers"
+        self.has_gpu = True
+
+    def publish(self, weights: Sent) -> None:
+        assert self.has_gpu, "sleeping engines take no weights"
+        self.current = None
+        weights.trainers.send(weights.policy_version)
+        self.current = weights
+
+    def regroup(self, tp_size: int) -> None:
+        """The new engines have no weights until they are published once more, from the memory of the trainers."""
+        self.tp_size = tp_size
+        assert self.current is not None
+        self.publish(self.current)
+
+    def add(self, engine: int, requests: Sequence[Request]) -> None:
+        assert self.has_gpu and self.current is not None, "engines without weights are given requests"
+        self.versions += [self.current.policy_version] * len(requests)
+        super().add(engine, requests)
+
+    def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
+        completion = super()._completion(request, done, reason)
+        assert self.current is not None
+        return replace(completion, runs=(replace(completion.runs[-1], policy_version=self.current.policy_version),))
+
+
+class Scorer(ScriptedScorer):
+    """What the loop asks a reward pool for beyond a round."""
+
+    def use(self, prompts: Sequence[PromptRecord]) -> None: ...
+
+    def rest(self) -> None: ...
+
+    def export_state(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves behind."""
+
+    ledger: list[dict[str, Any]]
+    model: dict[str, Any]
+    num_calls: int
+    sampled: list[tuple[str, int]]
+    """(request, policy version) of everything that was sampled."""
+
+
+@contextlib.contextmanager
+def temporary_storage() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def run(losses: Iterable[int] = (), *, every: int = 2, regroups: bool = False) -> Outcome:
+    """To the end."""
+    with temporary_storage() as root:
+        storage = JobStorage(root, "output")
+        storage.output_dir.mkdir()
+        trainers = Trainers(root, losses)
+        engines = Engines(trainers=trainers)
+        trainers.engines = engines
+        metrics = Metrics(storage.output_dir, CollectorRegistry())
+        recorder = Recorder(metrics, Journal(storage.output_dir / "ledger.jsonl"), Reports(), RuntimeStatus(attempt=1))
+        sizes = Baseline(tp_size=2)
+        elastic: Executor = AtOnce()
+        parts = Parts(
+            policy=build(Strategy.TAIL_BATCHING),
+            prompts=PROMPTS,
+            engines=engines,  # type: ignore[arg-type]
+            trainers=trainers,  # type: ignore[arg-type]
+            rewards=Scorer(engines, reward=by_place),  # type: ignore[arg-type]
+            checkpoints=CheckpointStore(storage.output_dir / "checkpoints", keep=2),
+            storage=storage,
+            recorder=recorder,
+            assignments=Known(Assignment(epoch=1, baseline=sizes) if regroups else Assignment()),
+            elastic=elastic,
+            events=engines,  # type: ignore[arg-type]
+            clock=TickingClock(),
+        )
+        loop = TrainingLoop(LoopOptions(ALGORITHM, Evaluation(), OnFinish.DRAIN, every), parts)
+        try:
+            loop.run()
+        finally:
+            metrics.close()
+        ledger = [json.loads(line) for line in (storage.output_dir / "ledger.jsonl").read_text().splitlines()]
+        model = json.loads((storage.output_dir / "model" / "trainer.json").read_text())
+        sampled = list(zip(engines.seen, engines.versions, strict=True))
+        return Outcome(ledger, model, trainers.num_calls, sampled)
+
+
+UNDISTURBED = run()
+
+
+def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before_it() -> None:
+    assert [row["policy_versions"] for row in UNDISTURBED.ledger] == [[step] for step in range(len(UNDISTURBED.ledger))]
+    assert len(UNDISTURBED.ledger) >= NUM_STEPS
+
+
+@pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))
+def test_whenever_the_trainers_are_lost_nothing_is_sampled_again(call: int) -> None:
+    outcome = run([call])
+    assert outcome.num_calls > UNDISTURBED.num_calls
+    assert (outcome.sampled, outcome.model) == (UNDISTURBED.sampled, UNDISTURBED.model)
+    assert outcome.ledger == UNDISTURBED.ledger
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sets(st.integers(1, 2 * UNDISTURBED.num_calls), max_size=3), st.integers(1, 5), st.booleans())
+def test_nor_when_they_are_lost_again_while_they_come_back(losses: set[int], every: int, regroups: bool) -> None:
+    outcome = run(losses, every=every, regroups=regroups)
+    assert (outcome.sampled, outcome.model) == (UNDISTURBED.sampled, UNDISTURBED.model)
+
+
+def test_trainers_that_are_lost_again_and_again_are_given_up() -> None:
+    with pytest.raises(TrainerLost):
+        run(range(1, 100))

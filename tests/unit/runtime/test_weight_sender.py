@@ -1,0 +1,107 @@
+"""Ranks write parameters of any size into buckets of any size; readers get them whole, and can prove it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from longshore_runtime.backends.shared_buffer import open_buffer
+from longshore_runtime.backends.weight_sender import Assembly, Named, WeightSender, read, tensor_checksum
+from longshore_runtime.weights.buckets import Receipt, combined_checksum
+from longshore_runtime.weights.shared import Part, SharedBucket, Slot
+
+CPU = torch.device("cpu")
+SHAPES = st.lists(
+    st.one_of(st.just(()), st.tuples(st.integers(0, 60)), st.tuples(st.integers(1, 9), st.integers(1, 9)))
+)
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+
+
+def parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[Named]:
+    """With these shapes; every other matrix lies in memory by columns."""
+    random = torch.Generator().manual_seed(0)
+    values = [torch.randn(shape, generator=random).to(dtype) for shape in shapes]
+    laid_out = [one.t().contiguous().t() if one.ndim == 2 and index % 2 else one for index, one in enumerate(values)]
+    return [(f"p{index}", one, None) for index, one in enumerate(laid_out)]
+
+
+Written = list[tuple[Part, list[tuple[Slot, Tensor]]]]
+"""Buckets, and what was in them before they were overwritten."""
+
+
+def written(named: list[Named], bucket_bytes: int) -> Written:
+    """All of them."""
+    sender = WeightSender(iter(named), CPU, 2 * bucket_bytes)
+    buckets = []
+    while (part := sender.fill()) is not None:
+        assert part.buffer is not None
+        buckets.append((part, list(read(part, open_buffer(part.buffer, CPU)))))
+    sender.close()
+    return buckets
+
+
+def received(buckets: Written) -> dict[str, Tensor]:
+    """What a reader has after all of them."""
+    assembly, whole = Assembly(), {}
+    for _, contents in buckets:
+        for slot, values in contents:
+            value = assembly.add(slot.name, values, slot.checksum.shape, slot.checksum.start)
+            if value is not None:
+                assert slot.name not in whole
+                whole[slot.name] = value
+    return whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, DTYPES, st.integers(0, 200))
+def test_parameters_arrive_as_they_are_whatever_the_size_of_buckets(
+    shapes: list[tuple[int, ...]], dtype: torch.dtype, bucket_bytes: int
+) -> None:
+    named = parameters(shapes, dtype)
+    buckets = written(named, bucket_bytes)
+    assert all(part.num_bytes <= max(16, bucket_bytes) for part, _ in buckets)
+    arrived = received(buckets)
+    assert list(arrived) == [name for name, _, _ in named]
+    assert all(torch.equal(arrived[name], values) for name, values, _ in named)
+    receipt = Receipt(arrived)
+    for part, _ in buckets:
+        receipt.take(SharedBucket((part,)).checksums)
+    whole = {name: tensor_checksum(values.reshape(-1), tuple(values.shape)) for name, values, _ in named}
+    assert receipt.complete() == combined_checksum([whole])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 100))
+def test_equal_parts_of_ranks_are_cut_alike(rows: int, columns: int, bucket_bytes: int) -> None:
+    own = [torch.randn(rows, columns) for _ in range(2)]
+    ranks = [written([("a", values, 0)], bucket_bytes) for values in own]
+    assert all(torch.equal(received(buckets)["a"], values) for buckets, values in zip(ranks, own, strict=True))
+    receipts = []
+    for pair in (ranks, ranks[::-1]):
+        receipts.append(Receipt(["a"]))
+        for (one, _), (other, _) in zip(*pair, strict=True):
+            receipts[-1].take(SharedBucket((one, other)).checksums)
+    assert (receipts[0].complete() == receipts[1].complete()) == torch.equal(own[0], own[1])
+
+
+def test_a_slice_that_was_not_written_where_it_is_said_to_be_is_noticed() -> None:
+    sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 32)
+    part = sender.fill()
+    assert part is not None
+    assert part.buffer is not None
+    (slot,) = part.slots
+    moved = replace(slot, checksum=replace(slot.checksum, start=8, stop=16))
+    with pytest.raises(ValueError, match="other values of 'p0' than were written"):
+        list(read(replace(part, slots=(moved,)), open_buffer(part.buffer, CPU)))
+    sender.close()
+
+
+def test_what_nobody_reads_is_not_shared() -> None:
+    sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 32, is_read=False)
+    part = sender.fill()
+    assert part is not None
+    assert part.buffer is None
+    sender.close()

@@ -129,6 +129,27 @@ class Job:
                 return
         raise AssertionError(f"pod {name} has no main process")
 
+    def remove(self, pod: str) -> str:
+        """Delete a pod without grace, as when its node is lost; returns its UID."""
+        name = f"{self.name}-{pod}"
+        uid = self._uid(name)
+        self.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        return uid
+
+    def wait_replaced(self, pod: str, uid: str) -> None:
+        """Wait until another pod has taken the place of this one, and all workers are there."""
+        name = f"{self.name}-{pod}"
+        self.wait(
+            f"{name} is replaced",
+            lambda status: (
+                self._uid(name) not in ("", uid) and status["workers"]["ready"] == status["workers"]["desired"]
+            ),
+        )
+
+    def _uid(self, name: str) -> str:
+        """Of a pod; empty while there is none."""
+        return self.cluster.kubectl("get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+
     def delete(self) -> None:
         """Delete the job and see that nothing of it is left: no object, no process."""
         self.cluster.kubectl("delete", "rljob", self.name, "--timeout=120s")

@@ -5,7 +5,7 @@ Most of it with engines and trainers that compute nothing, so that what is aroun
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,21 +111,31 @@ def test_repurposed_or_on_a_single_pod_a_job_learns_exactly_the_same(cluster: Cl
         job.delete()
 
 
+@contextmanager
+def stopped_operator(cluster: Cluster) -> Iterator[None]:
+    """No operator runs within the block."""
+    namespace = ("-n", "longshore-system")
+    operator = ("deployment/longshore-operator", *namespace)
+    cluster.kubectl("scale", *operator, "--replicas=0")
+    pods = ("pods", "-l", "app.kubernetes.io/name=longshore-operator")
+    cluster.kubectl("wait", "--for=delete", *pods, *namespace, "--timeout=60s")
+    try:
+        yield
+    finally:
+        cluster.kubectl("scale", *operator, "--replicas=1")
+        cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
+
+
 def test_without_an_operator_the_next_round_uses_every_engine_and_the_job_goes_on(cluster: Cluster) -> None:
     manifest = elastic_job("orphan", step_s=0.03)
     manifest["spec"]["algorithm"]["steps"] = 30
     job = cluster.apply(manifest)
     number = wait_overlay(job)
-    operator = ("deployment/longshore-operator", "-n", "longshore-system")
-    cluster.kubectl("scale", *operator, "--replicas=0")
-    try:
+    with stopped_operator(cluster):
         after = job.wait("two further rounds", lambda s: s["runtime"]["round"]["number"] >= number + 2)
         assert not after["runtime"].get("trainerPods"), "no overlay outlives its round"
         busy = {row["step"]: row for row in metrics(job)}
         assert "repurpose/control_path_s" not in busy.get(number + 1, {})
-    finally:
-        cluster.kubectl("scale", *operator, "--replicas=1")
-        cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
     again = wait_overlay(job)
     assert again > number
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
@@ -133,37 +143,91 @@ def test_without_an_operator_the_next_round_uses_every_engine_and_the_job_goes_o
     job.delete()
 
 
-def test_whatever_dies_during_an_overlay_costs_time_and_no_draw(cluster: Cluster) -> None:
-    """A pod that trains, a pod that samples, and the coordinator, each in an overlay of its own."""
+def awaits_operator(status: Json) -> bool:
+    """A milestone is told, and no assignment has come of it."""
+    this_round = status.get("runtime", {}).get("round") or {}
+    overlay = status["assignment"].get("overlay") or {}
+    return bool(this_round.get("load")) and overlay.get("round", 0) < this_round["number"]
+
+
+def awaits_acknowledgement(status: Json) -> bool:
+    """Pods of the running round are to train, and their engines are on their way out."""
+    runtime, overlay = status.get("runtime", {}), status["assignment"].get("overlay") or {}
+    is_open = status["assignment"]["epoch"] > max(runtime.get("appliedEpoch", 0), runtime.get("rejectedEpoch", 0))
+    return is_open and overlay.get("round") == (runtime.get("round") or {}).get("number")
+
+
+def streams(status: Json) -> bool:
+    """Pods train while others sample."""
+    return bool(status.get("runtime", {}).get("trainerPods"))
+
+
+def updates(status: Json) -> bool:
+    """The round is over, and the trainers have the GPUs."""
+    return bool(status.get("runtime", {}).get("activity") == "Train")
+
+
+STAGES: tuple[tuple[str, Callable[[Json], bool], Role], ...] = (
+    ("before its acknowledgement", awaits_acknowledgement, Role.TRAINER),
+    ("while it streams", streams, Role.TRAINER),
+    ("while it streams", streams, Role.ROLLOUT),
+    ("during the update", updates, Role.ROLLOUT),
+)
+
+
+def worker_of(status: Json, role: Role) -> str:
+    """One that trains, or is to; or one that samples."""
+    leaving = set((status["assignment"].get("overlay") or {}).get("trainerPods", [1]))
+    return f"worker-{min(leaving if role is Role.TRAINER else set(range(2)) - leaving)}"
+
+
+def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_draw(cluster: Cluster) -> None:
+    """Worker pods at every stage, and the coordinator before it has acknowledged; falling asleep takes a while."""
     manifest = elastic_job("mortal", step_s=0.03)
-    manifest["spec"]["algorithm"]["steps"] = 40
-    manifest["spec"]["backoffLimit"] = 10
+    manifest["spec"]["rollout"]["engine"]["extraArgs"]["sleep_s"] = 1.0
+    manifest["spec"]["algorithm"]["steps"] = 30
     job = cluster.apply(manifest)
-    for victim in (Role.TRAINER, Role.ROLLOUT):
-        wait_overlay(job)
-        name = next((name for name, role in sorted(roles(job).items()) if role == victim), "mortal-worker-1")
-        job.kill(name.removeprefix("mortal-"))
-        job.wait("the pod is gone", lambda s: s["workers"]["ready"] < 2)
-        job.wait("the pod is back", lambda s: s["workers"]["ready"] == 2)
+    job.wait_step(1)
+    with stopped_operator(cluster):
+        job.wait("a milestone is told in vain", awaits_operator)
+        lost = job.remove("worker-1")
+    job.wait_replaced("worker-1", lost)
+    for stage, is_there, role in STAGES:
+        worker = worker_of(job.wait(stage, is_there), role)
+        job.wait_replaced(worker, job.remove(worker))
     assert job.status()["attempt"] == 1
-    wait_overlay(job)
+    log = (job.output() / "logs" / "coordinator-1.log").read_text()
+    assert "the trainers start again" in log
+    assert "starting again from the newest checkpoint" not in log, "no round was repeated"
+    job.wait("before its acknowledgement", awaits_acknowledgement)
     job.kill("coordinator")
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
     assert status["attempt"] == 2
+    assert_each_response_on_one_replica(job)
     assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
     job.delete()
 
 
-def test_engines_regroup_between_rounds_on_the_planners_word(cluster: Cluster) -> None:
+def regroups(status: Json) -> bool:
+    """The engines are to have another size, and have it not yet."""
+    sizes = set(status["assignment"]["baseline"].get("tpSizes", {}).values())
+    return bool(sizes) and status["runtime"]["tpSize"] not in sizes
+
+
+def test_engines_regroup_between_rounds_on_the_planners_word_whichever_pod_dies_meanwhile(cluster: Cluster) -> None:
     """Four short rounds without a preemption halve the engines of short rounds; long rounds keep theirs for longer."""
     manifest = elastic_job("regroups", step_s=0.005, tensorParallelSize=2, parallelism="Adaptive")
+    manifest["spec"]["rollout"]["engine"]["extraArgs"]["sleep_s"] = 1.0
     manifest["spec"]["algorithm"]["steps"] = 12
     manifest["spec"]["workers"]["gpusPerPod"] = 2
     job = cluster.apply(manifest)
     with watched_roles(job) as lines:
+        job.wait("other sizes are asked for", regroups)
+        job.remove("worker-1")
         status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
+    assert status["attempt"] == 1
     sizes = [line.split()[-1] for line in lines if line.split()[0] == "regroups-worker-0"]
     assert sizes[0] == "2"
     assert "1" in sizes

@@ -24,9 +24,10 @@ _DNS: Final[Json] = {
     ],
     "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
 }
+_ANY_POD: Final[Json] = {"namespaceSelector": {}}
 _ANYWHERE: Final[list[Json]] = [
     # To some network plugins an address block holds no pods.
-    {"namespaceSelector": {}},
+    _ANY_POD,
     # Link-local addresses hold the metadata of cloud machines, with credentials.
     {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
     {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
@@ -39,6 +40,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
 
     Reward pods run code that models wrote: of the job, they meet the coordinator and the judges alone. That suffices,
     since what they score comes from the coordinator, and Ray nodes that exchange nothing do not connect.
+    Whoever collects metrics is somewhere in the cluster.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _all_but_rewards(identity)
@@ -50,7 +52,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
         _policy(
             identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
             coordinator,
-            [{"from": [rewards]}],
+            [{"from": [rewards]}, {"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
             [{"to": [rewards]}, to_api_server, *(to_urls if reward.pods == 0 else ())],
         ),
     ]

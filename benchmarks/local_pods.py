@@ -20,6 +20,7 @@ from longshore.api import contract
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.settings import Settings
 
 _SPEC_FILE: Final = "spec.json"
@@ -51,7 +52,8 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))
         (root / "storage").mkdir()
-        (root / "token").write_text(secrets.token_hex(32))
+        for name in ("token", "reward-token"):
+            (root / name).write_text(secrets.token_hex(32))
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
         network = f"127.{64 + os.getpid() % 128}"
         environment = _environment(root, network, Component.COORDINATOR, 0)
@@ -86,6 +88,14 @@ def ray_head() -> Iterator[Settings]:
             ray.shutdown()
 
 
+class LocalRewardPods(NoOperator):
+    """Implements `Assignments`: reward pods are where `run_in_coordinator` has put them."""
+
+    def reward_address(self, index: int) -> str | None:
+        network = Settings.from_env().pod_ip.rsplit(".", 2)[0]
+        return _address(network, Component.REWARD, index)
+
+
 def _gpu_pods(spec: RLJobSpec) -> list[tuple[Component, int]]:
     """Worker pods, and those that only train."""
     num_trainers = spec.trainer_workers.replicas if spec.trainer_workers else 0
@@ -115,6 +125,7 @@ def _environment(root: Path, network: str, component: Component, index: int) -> 
         contract.ENV_CONFIG: str(root / _SPEC_FILE),
         contract.ENV_STORAGE: str(root / "storage"),
         contract.ENV_TERMINATION_LOG: str(root / f"{component.value}-{index}.end"),
+        contract.ENV_REWARD_TOKEN: str(root / "reward-token"),
         contract.ENV_RAY_AUTH_MODE: "token",
         contract.ENV_RAY_TOKEN_PATH: str(root / "token"),
     }

@@ -10,14 +10,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from benchmarks.local_pods import ray_head
+from benchmarks.local_pods import LocalRewardPods, ray_head
 from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
-from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.batch import RoundResult
@@ -140,7 +139,7 @@ def running(workload: Workload) -> Iterator[Parts]:
     with (
         ray_head() as settings,
         Session(
-            settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, NoOperator()
+            settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, LocalRewardPods()
         ) as session,
     ):
         endless_model(settings.storage / "model")

@@ -1,9 +1,11 @@
-"""What deciding costs: microseconds of round policy and router per event, by the number of requests in a round.
+"""What deciding costs: microseconds of round policy, router and reward queue per event, by the number of requests.
 
 A round is driven as by a rollout: responses end one by one, and a group has its rewards as soon as it is to be scored;
 with adaptive admission an engine also tells its load whenever a response of its own ends. Engines grow with requests,
 64 each. A first pass records the events; what is timed (processor time) is their replay on a policy and a router that
 begin anew.
+
+The reward queue is given all responses of a round before a few workers score the first: rewards that fall behind.
 
 `growth/STRATEGY` is the time of all events at the largest size over that at the smallest, as a share of what n log n
 allows for the growth in events: above 1, the benchmark fails. `exponent/STRATEGY` is the slope of log(time) over
@@ -20,13 +22,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from benchmarks.report import report, spreads
 from longshore.api.rollout import Admission, Engine, OnPolicy, ReorderRollout, Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
+from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.routing import Router
@@ -35,6 +38,8 @@ NUM_REQUESTS: Final = (100, 1_000, 10_000)
 NUM_ROUNDS: Final = 5
 """A period of tail batching; by then every strategy has leftovers to deal with."""
 NUM_RESPONSES: Final = 8
+REWARDS: Final = "RewardQueue"
+"""Beside the strategies."""
 REQUESTS_PER_ENGINE: Final = 64
 
 Call = Callable[["Driven"], Decision | None]
@@ -173,7 +178,43 @@ class Recording:
             self._execute(now, partial(Driven.group_trainable, draw=group.draw, zero_variance=zero_variance))
 
 
-def replay_s(recording: Recording) -> float:
+class RewardBacklog:
+    """All responses of a round wait to be scored, group by group, while a few workers answer one after the other."""
+
+    num_workers: Final = 4
+    num_calls_per_response: Final = 5
+
+    def __init__(self, num_requests: int) -> None:
+        draws = (Draw(0, index) for index in range(num_requests // NUM_RESPONSES))
+        self._groups = [
+            [ScoreTask(1, ResponseId(draw, sample), "maths") for sample in range(NUM_RESPONSES)] for draw in draws
+        ]
+        self.num_events = self.num_calls_per_response * sum(map(len, self._groups))
+
+    def replay(self) -> None:
+        """As `RewardPool` does it: every event looks at what is free and at how long the first has waited."""
+        queue = RewardQueue(self.num_workers, {}, {})
+        left = {group[0].response.draw: len(group) for group in self._groups}
+        for number, group in enumerate(self._groups):
+            queue.need(group, float(number))
+            queue.oldest_wait_s(float(number))
+        while calls := queue.start():
+            for task in (task for call in calls for task in call):
+                queue.finished(task)
+                queue.oldest_wait_s(float(len(self._groups)))
+                left[task.response.draw] -= 1
+                if not left[task.response.draw]:
+                    queue.drop([task.response.draw])
+
+
+class Replayed(Protocol):
+    """Events that can be gone through again."""
+
+    def replay(self) -> None:
+        """From the beginning."""
+
+
+def replay_s(recording: Replayed) -> float:
     """Time of one replay; what was recorded is no business of the garbage collector."""
     gc.collect()
     gc.freeze()
@@ -198,7 +239,17 @@ def exponent(num_events: Sequence[int], times_s: Sequence[float]) -> float:
 def measure(case: Case, num_repetitions: int) -> list[dict[str, Any]]:
     """Every size in turn, again and again."""
     recordings = [Recording(case, num_requests) for num_requests in NUM_REQUESTS]
-    num_events = [len(recording.calls) for recording in recordings]
+    return timed(recordings, [len(recording.calls) for recording in recordings], num_repetitions)
+
+
+def measure_rewards(num_repetitions: int) -> list[dict[str, Any]]:
+    """The same for the reward queue."""
+    backlogs = [RewardBacklog(num_requests) for num_requests in NUM_REQUESTS]
+    return timed(backlogs, [backlog.num_events for backlog in backlogs], num_repetitions)
+
+
+def timed(recordings: Sequence[Replayed], num_events: Sequence[int], num_repetitions: int) -> list[dict[str, Any]]:
+    """Replays of recordings of growing size."""
     runs = []
     for repetition in range(num_repetitions):
         times_s = [replay_s(recording) for recording in recordings]
@@ -207,7 +258,7 @@ def measure(case: Case, num_repetitions: int) -> list[dict[str, Any]]:
             {
                 "repetition": repetition,
                 "num_requests": list(NUM_REQUESTS),
-                "num_events": num_events,
+                "num_events": list(num_events),
                 "us_per_event": [round(us, 3) for us in per_event],
                 "growth": growth(num_events, times_s),
                 "exponent": exponent(num_events, times_s),
@@ -222,6 +273,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=7)
     num_repetitions = parser.parse_args().repetitions
     runs = {name: measure(case, num_repetitions) for name, case in CASES.items()}
+    runs[REWARDS] = measure_rewards(num_repetitions)
     ratios = {f"{key}/{name}": [run[key] for run in of] for key in ("growth", "exponent") for name, of in runs.items()}
     figures = {
         f"us_per_event/{name}/{size}": [run["us_per_event"][place] for run in of]
@@ -231,7 +283,7 @@ def main() -> int:
     settings = {"repetitions": num_repetitions, "rounds": NUM_ROUNDS, "requests_per_engine": REQUESTS_PER_ENGINE}
     raw = [{"strategy": name, **run} for name, of in runs.items() for run in of]
     report("policy_cost", ratios, settings, raw, figures=spreads(figures))
-    return 0 if all(statistics.median(ratios[f"growth/{name}"]) <= 1 for name in CASES) else 1
+    return 0 if all(statistics.median(ratios[f"growth/{name}"]) <= 1 for name in runs) else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ arm: every prompt twice, so that half of the adaptive limits begin without an an
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,21 +25,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.local_pods import LocalRewardPods, in_coordinator, run_in_coordinator
 from benchmarks.period import Keep, Run, Step, running
 from benchmarks.report import report
 from benchmarks.workload import GivenLengths, Workload, loop_options
-from longshore.api.names import Component
+from longshore.api import contract
 from longshore.api.reward import RewardFunction
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
-from longshore_runtime.cluster.placement import placement
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import WorkerReady
+from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
 from longshore_runtime.run_state import RunState
@@ -135,7 +136,8 @@ class KeepRewards(Keep):
 def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> Iterator[RewardPool]:
     """A pool whose workers are all ready, and that has learnt nothing yet."""
     num_workers = WORKLOAD.spec.reward.workers_per_pod
-    lane = Lane((function,), [placement(0, component=Component.REWARD)] * num_workers)
+    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
+    lane = Lane((function,), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
     pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
     try:
         await_workers(pool, parts, num_workers)

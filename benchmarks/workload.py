@@ -19,8 +19,8 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.training import Parts, TrainingLoop
-from longshore_runtime.types import Completion, Request
 
 _NEVER: Final = 10**6
 """Steps between checkpoints."""
@@ -95,9 +95,11 @@ class GivenLengths(TrainingLoop):
         super().__init__(options, parts)
         self._given = lengths
 
-    def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:
-        request = super()._training_request(response, kept)
-        return dataclasses.replace(request, max_tokens=self._given.of(response))
+    def _training_requests(self) -> RequestOf:
+        request_of = super()._training_requests()
+        return lambda response, kept: dataclasses.replace(
+            request_of(response, kept), max_tokens=self._given.of(response)
+        )
 
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:

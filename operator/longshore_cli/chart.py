@@ -1,5 +1,6 @@
 """The Helm chart: installed and removed by Helm's own library, without the helm program."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -7,12 +8,15 @@ from typing import Any, Final
 
 from kubernetes.client.exceptions import ApiException
 
+from longshore.api import names
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
 
 RELEASE: Final = "longshore"
 NAMESPACE: Final = "longshore-system"
 TIMEOUT_S: Final = 120
+_WORKED: Final = {"deployed", "superseded"}
+_CRD: Final = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Cluster:
 
     kubeconfig: str | None
     context: str | None
+
+
+def _namespace(name: str) -> str:
+    return f"/api/v1/namespaces/{name}"
 
 
 def default_chart() -> Path:
@@ -53,8 +61,10 @@ def values(given: Json, operator_image: str | None, runtime_image: str | None) -
     return merged
 
 
-def install(cluster: Cluster, options: ChartOptions) -> str:
+def install(kube: Kube, cluster: Cluster, options: ChartOptions) -> str:
     """Install the chart, or upgrade what is installed; returns what was done.
+
+    A failure changes nothing: an upgrade is rolled back, and of an installation nothing stays.
 
     Raises:
         CliError: there is no chart, no Helm library, or Helm refused.
@@ -62,22 +72,65 @@ def install(cluster: Cluster, options: ChartOptions) -> str:
     if not (options.chart / "Chart.yaml").exists():
         raise CliError(f"There is no chart in {options.chart}.", "Pass the directory of charts/longshore with --chart.")
     helm = _helm()
+    absent = [path for path in (_CRD, _namespace(options.namespace)) if kube.find(path) is None]
     try:
         with _config(helm, cluster, options.namespace) as config:
-            state = _release_state(config)
-            if state == "deployed":
-                release = config.upgrade(str(options.chart), RELEASE, options.values, timeout=TIMEOUT_S)
-                return f"upgraded to revision {_revision(release)}"
-            if state:
-                # An installation that never finished has nothing to upgrade from.
-                config.uninstall(RELEASE, timeout=TIMEOUT_S)
-            config.install(
-                str(options.chart), RELEASE, options.values, timeout=TIMEOUT_S,
-                namespace=options.namespace, create_namespace=True,
-            )  # fmt: skip
-            return "installed"
+            return _install_or_upgrade(helm, config, options)
     except helm.HelmError as error:
-        raise CliError(f"Helm could not install the chart: {' '.join(str(error).split())}") from error
+        left = [path for path in absent if not _remove(kube, path)]
+        hint = f"Remove what it made: {', '.join(left)}." if left else ""
+        raise CliError(f"Helm could not install the chart: {' '.join(str(error).split())}", hint) from error
+
+
+def _install_or_upgrade(helm: ModuleType, config: Any, options: ChartOptions) -> str:
+    revisions = _revisions(config)
+    worked = [number for number, state in revisions.items() if state in _WORKED]
+    if not worked:
+        if revisions:
+            # An installation that never finished has nothing to upgrade from.
+            config.uninstall(RELEASE, timeout=TIMEOUT_S)
+        _install(helm, config, options)
+        return "installed"
+    newest = max(revisions)
+    if revisions[newest].startswith("pending"):
+        # An upgrade that was interrupted blocks the next one.
+        config.rollback(RELEASE, version=max(worked), timeout=TIMEOUT_S)
+    try:
+        release = config.upgrade(str(options.chart), RELEASE, options.values, timeout=TIMEOUT_S)
+    except helm.HelmError:
+        # Helm could do this itself, but then it also waits for pods and withdraws those that somebody could look at.
+        with suppress(helm.HelmError):
+            config.rollback(RELEASE, version=max(worked), timeout=TIMEOUT_S)
+        raise
+    return f"upgraded to revision {_revision(release)}"
+
+
+def _install(helm: ModuleType, config: Any, options: ChartOptions) -> None:
+    try:
+        config.install(
+            str(options.chart), RELEASE, options.values, timeout=TIMEOUT_S,
+            namespace=options.namespace, create_namespace=True,
+        )  # fmt: skip
+    except helm.HelmError:
+        with suppress(helm.HelmError):
+            config.uninstall(RELEASE, timeout=TIMEOUT_S, ignore_not_found=True)
+        raise
+
+
+def _remove(kube: Kube, path: str) -> bool:
+    """Remove what a failed installation made, if it is there; a CRD that someone uses by now is left alone."""
+    try:
+        if kube.find(path) is None:
+            return True
+        if (
+            path == _CRD
+            and kube.request("GET", f"/apis/{names.API_VERSION}/{names.PLURAL}", query={"limit": "1"})["items"]
+        ):
+            return False
+        kube.request("DELETE", path)
+    except ApiException:
+        return False
+    return True
 
 
 def uninstall(cluster: Cluster, namespace: str) -> bool:
@@ -89,7 +142,7 @@ def uninstall(cluster: Cluster, namespace: str) -> bool:
     helm = _helm()
     try:
         with _config(helm, cluster, namespace) as config:
-            if not _release_state(config):
+            if not _revisions(config):
                 return False
             config.uninstall(RELEASE, timeout=TIMEOUT_S)
             return True
@@ -135,13 +188,15 @@ def _config(helm: ModuleType, cluster: Cluster, namespace: str) -> Any:
     return helm.Config(kubeconfig_path=cluster.kubeconfig, kube_context=cluster.context, namespace=namespace)
 
 
-def _release_state(config: Any) -> str:
-    """Helm's word for the release as it is, as `deployed`; empty when there is none."""
-    for release in config.list(all_states=True, name_filter=f"^{RELEASE}$"):
-        info = release.get("info") or release
-        return str(info.get("status") or "unknown").lower()
-    return ""
+def _revisions(config: Any) -> dict[int, str]:
+    """Helm's word for each revision of the release, as `deployed`; empty when there is none."""
+    if not config.list(all_states=True, name_filter=f"^{RELEASE}$"):
+        return {}
+    return {
+        _revision(one): str((one.get("info") or one).get("status") or "unknown").lower()
+        for one in config.history(RELEASE)
+    }
 
 
-def _revision(release: Any) -> Any:
-    return release.get("version") or release.get("revision") or "?"
+def _revision(release: Any) -> int:
+    return int(release.get("version") or release.get("revision") or 0)

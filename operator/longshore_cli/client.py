@@ -9,6 +9,7 @@ from kubernetes.client.exceptions import ApiException
 
 from longshore.api import names
 from longshore_cli.errors import CliError
+from longshore_cli.plain import plain, plain_json
 
 FIELD_MANAGER: Final = "longshore-cli"
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -48,10 +49,18 @@ class Kube:
 
         Raises:
             ApiException: the server answered with an error.
+            CliError: the answer is none of an API server.
         """
         response = self.open(method, path, body, content_type=content_type, query=query)
-        result = json.loads(response.data or b"{}")
-        assert isinstance(result, dict), f"{method} {path}: the answer is no object"
+        try:
+            result = plain_json(json.loads(response.data or b"{}"))
+        except (ValueError, RecursionError):
+            result = None
+        if not isinstance(result, dict):
+            raise CliError(
+                f"{self.api.configuration.host} answers with what is no object of Kubernetes.",
+                "Check the server of the kubeconfig: something else may listen there, or a proxy in between.",
+            )
         return result
 
     def find(self, path: str) -> Json | None:
@@ -129,7 +138,7 @@ class Kube:
         path = f"/api/v1/namespaces/{namespace or self.namespace}/pods/{pod}/log"
         # A quiet program may say nothing for hours, so a followed log has no read limit worth setting.
         limit_s = 24 * 3600.0 if follow else REQUEST_TIMEOUT_S
-        return lines_of(self.open("GET", path, query=query, read_timeout_s=limit_s))
+        return map(plain, lines_of(self.open("GET", path, query=query, read_timeout_s=limit_s)))
 
     def _no_job(self, name: str) -> CliError:
         return CliError(

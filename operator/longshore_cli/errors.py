@@ -7,6 +7,8 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
 from urllib3.exceptions import HTTPError
 
+from longshore_cli.plain import plain
+
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
@@ -18,9 +20,9 @@ class CliError(Exception):
     """An expected error: what is wrong (one sentence), and what to do about it."""
 
     def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
+        super().__init__(plain(message))
+        self.message = plain(message)
+        self.fix = plain(fix)
 
 
 def explain(error: Exception) -> CliError:

@@ -53,7 +53,9 @@ def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     nested = []
     for name, field in schema["properties"].items():
-        default = "*required*" if name in schema.get("required", []) else _code(field.get("default", ""))
+        # The default of an object is that of its fields, which have a table of their own.
+        shown = "" if "properties" in field else field.get("default", "")
+        default = "*required*" if name in schema.get("required", []) else _code(shown)
         yield f"| `{name}` | {_type(field)} | {default} | {_escaped(field.get('description', ''))} |"
         item = field.get("items", field)
         if "properties" in item:

@@ -8,6 +8,7 @@ import yaml
 
 from longshore.api import names
 from longshore.api.names import Component
+from longshore.api.status import Phase
 from longshore_cli import chart, stream
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
@@ -89,10 +90,28 @@ def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
     Raises:
         CliError: there is no such job, or it is finished.
     """
-    view = job_view(kube.job(name))
+    job = kube.job(name)
+    view = job_view(job)
     if view.is_finished:
-        raise CliError(f"The RLJob {name!r} {view.phase.lower()} already; only a job that goes on can be suspended.")
+        what = "suspended" if suspended else "resumed"
+        fix = "" if suspended or view.phase is Phase.SUCCEEDED else _how_to_go_on(job)
+        raise CliError(f"The RLJob {name!r} {view.phase.lower()} already and cannot be {what}.", fix)
     kube.patch_job(name, {"spec": {"suspend": suspended}})
+
+
+def _how_to_go_on(job: Json) -> str:
+    """What to do with a job that failed."""
+    name = job["metadata"]["name"]
+    step = job_view(job).runtime.checkpoint_step
+    claim = job["spec"]["storage"].get("claimName")
+    if not step:
+        return f"`kubectl describe rljob {name}` says why; correct its manifest, and submit it under another name."
+    if claim is None:
+        return f"Save its newest checkpoint, of step {step}, with `longshore fetch {name}`: its storage goes with it."
+    return (
+        f"To go on from its newest checkpoint, of step {step}, correct its manifest, set storage.output to "
+        f"{output_path(job)!r}, and submit it under another name."
+    )
 
 
 def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:

@@ -18,6 +18,7 @@ from longshore_cli import format as fmt
 from longshore_cli import profile as profiling
 from longshore_cli import quickstart as quickstart_steps
 from longshore_cli.chart import ChartOptions
+from longshore_cli.check import check
 from longshore_cli.client import Json
 from longshore_cli.cluster import ClusterKind
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXPECTED, CliError, explain
@@ -73,7 +74,7 @@ def up(
         console.print("The embedded cluster runs. It serves development and tests only.")
     kube = target.connect()
     installed = _chart_options(chart_dir, values, operator_image, runtime_image)
-    done = chart.install(chart.Cluster(kubeconfig_path(target), context), installed)
+    done = chart.install(kube, chart.Cluster(kubeconfig_path(target), context), installed)
     console.print(f"The chart is {done}; waiting for the operator …")
     cluster.wait_for_operator(kube, installed.namespace)
     console.print("The operator is available. Try:")
@@ -158,27 +159,34 @@ def fetch_model(
         Path | None, typer.Argument(help="Where to; unset: a directory named after the job.")
     ] = None,
     checkpoint: Annotated[
-        int | None, typer.Option(help="The checkpoint of this step instead of the final model.")
+        int | None, typer.Option(min=0, help="The checkpoint of this step instead of the newest model.")
     ] = None,
     path: Annotated[str | None, typer.Option(help="Any path in the storage of the job instead.")] = None,
+    lists: Annotated[bool, typer.Option("--list", help="Only list the checkpoints that there are.")] = False,
     force: options.Force = False,
     image: options.Image = None,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Copy the final model of a job to this machine, checked by SHA-256."""
+    """Copy the final model of a job, or its newest checkpoint, to this machine, checked by SHA-256."""
     kube = Target(kubeconfig, context, namespace).connect()
-    wanted = fetch.source_path(kube.job(job), checkpoint, path)
-    destination = destination or Path(job)
+    found = kube.job(job)
     claim = jobs.claim_of(kube, job, image)
+    if lists:
+        there = fetch.checkpoint_lines(copy.listing(kube, claim, fetch.checkpoints_path(found)))
+        _console().print("\n".join(there) or f"The RLJob {job!r} has no checkpoint.", markup=False, soft_wrap=True)
+        return
+    wanted = fetch.source_path(found, checkpoint, path)
+    destination = destination or Path(job)
     with _transfer_progress() as progress:
         task = progress.add_task(f"{job}:{wanted}", total=None)
         num_files = copy.fetch(
             kube, claim, wanted, destination, force=force,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
-    _console().print(f"{fmt.count(num_files, 'file')} in {destination}, checksums verified.", soft_wrap=True)
+    told = f"{wanted}: {fmt.count(num_files, 'file')} in {destination}, checksums verified."
+    _console().print(told, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -270,6 +278,7 @@ def profile(
 
 
 app.command()(simulate)
+app.command()(check)
 
 
 @app.command()

@@ -64,7 +64,8 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         console.print(f"Its API server: {kube.api.configuration.host}", highlight=False)
     with _step(console, 2, "Install Longshore with Helm", clock):
         where = chart.Cluster(kubeconfig_path(target), target.context)
-        console.print(f"Chart {plan.options.chart.name}: {chart.install(where, plan.options)}", highlight=False)
+        done = chart.install(kube, where, plan.options)
+        console.print(f"Chart {plan.options.chart.name}: {done}", highlight=False)
         cluster.wait_for_operator(kube, plan.options.namespace)
         console.print("The operator is available.")
     with _step(console, 3, "Apply an RLJob", clock):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from longshore_cli.client import Json, Kube, lines_of
 from longshore_cli.errors import explain
+from longshore_cli.plain import plain_json
 
 Change = tuple[str, Json]
 """ADDED, MODIFIED or DELETED, and the object."""
@@ -21,6 +22,7 @@ GRACE_S: Final = 60.0
 """So long an API server may be away."""
 BACKOFF_S: Final = 1.0
 GONE: Final = 410
+_OF_OBJECTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class _Expired(Exception):
@@ -51,7 +53,7 @@ def watch(kube: Kube, path: str, field_selector: str, *, timeout_s: float = math
             for kind, item in changes:
                 last_contact_s = clock()
                 version = item["metadata"]["resourceVersion"]
-                if kind in ("ADDED", "MODIFIED", "DELETED"):
+                if kind in _OF_OBJECTS:
                     _remember(known, kind, item)
                     yield kind, item
             last_contact_s = clock()
@@ -92,16 +94,27 @@ def _changes(kube: Kube, path: str, field_selector: str, version: str, timeout_s
             raise _Expired from error
         raise
     for line in lines_of(response):
-        event = json.loads(line)
-        if event["type"] == "ERROR":
-            if event["object"].get("code") == GONE:
+        kind, item = _change(line)
+        if kind == "ERROR":
+            if item.get("code") == GONE:
                 raise _Expired
-            raise ApiException(
-                status=event["object"].get("code", 500),
-                reason=event["object"].get("reason"),
-                body=json.dumps(event["object"]),
-            )
-        yield event["type"], event["object"]
+            raise ApiException(status=item.get("code", 500), reason=item.get("reason"), body=json.dumps(item))
+        yield kind, item
+
+
+def _change(line: str) -> Change:
+    """A line of a watch; raises ProtocolError, as for a connection that broke off, for what is none."""
+    try:
+        event = plain_json(json.loads(line))
+        kind, item = str(event["type"]), event["object"]
+        if kind != "ERROR":
+            _ = item["metadata"]["resourceVersion"]
+        if kind in _OF_OBJECTS:
+            _ = item["metadata"]["uid"]
+        item.get("code")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ProtocolError("what it sends is no watch of Kubernetes") from error
+    return kind, item
 
 
 def _remember(known: dict[str, Json], kind: str, item: Json) -> None:

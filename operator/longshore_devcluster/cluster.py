@@ -202,6 +202,10 @@ class ServedStreams:
         """Run a command in a container, connected to an accepted websocket."""
         await self._streams.run_exec(namespace, pod, container, command, ExecOptions(stdin, tty), ws)
 
+    async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
+        """Carry connections to ports of a pod over an accepted websocket."""
+        await self._streams.forward_ports(namespace, pod, ws)
+
 
 def prepare_data_dir(data_dir: Path) -> None:
     """Create the data directory and note the run directory, which keeps volumes across restarts."""

@@ -31,11 +31,21 @@ def token_secret(job: RLJob, ray_token: str, judge_token: str) -> CreateOnce:
     """The Secret that lets the pods of a job, and nobody else, into its Ray cluster and to its judges."""
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: ray_token, contract.JUDGE_TOKEN_KEY: judge_token}
+    return _secret(identity, names.ray_token_secret(identity.name), tokens)
+
+
+def reward_secret(job: RLJob, token: str) -> CreateOnce:
+    """The Secret that lets the coordinator of a job, and nobody else, use its reward pods."""
+    identity = Identity.of(job)
+    return _secret(identity, names.reward_token_secret(identity.name), {contract.REWARD_TOKEN_KEY: token})
+
+
+def _secret(identity: Identity, name: str, tokens: dict[str, str]) -> CreateOnce:
     return CreateOnce(
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": identity.metadata(names.ray_token_secret(identity.name)),
+            "metadata": identity.metadata(name),
             "type": "Opaque",
             "immutable": True,
             "data": {key: base64.b64encode(token.encode()).decode() for key, token in tokens.items()},

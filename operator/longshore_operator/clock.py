@@ -1,4 +1,4 @@
-"""Kubernetes timestamps: UTC, whole seconds."""
+"""Kubernetes timestamps: UTC, most of them in whole seconds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,6 +6,11 @@ from datetime import UTC, datetime, timedelta
 def timestamp(moment: datetime) -> str:
     """RFC 3339, rounded down to the second."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(moment: datetime) -> str:
+    """RFC 3339 with microseconds, as fields of type MicroTime have it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def timestamp_not_before(moment: datetime) -> str:

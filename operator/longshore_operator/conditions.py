@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from longshore.api.names import Component
+from longshore.api.runtime_status import ACTIVITY_DONE
 from longshore.api.status import Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_operator.clock import timestamp
 from longshore_operator.lifecycle import Progress
@@ -62,7 +63,14 @@ def facts(
 
 
 def phase(progress: Progress, pods: tuple[PodView, ...], ready: bool, status: RLJobStatus) -> Phase:
-    """One word for people."""
+    """One word for people. Pods that leave because the job is done do not make it restart."""
+    if (
+        status.phase is Phase.RUNNING
+        and not progress.finished
+        and not progress.suspended
+        and _is_done(progress, status)
+    ):
+        return Phase.RUNNING
     if progress.phase is not None:
         return progress.phase
     if ready:
@@ -71,6 +79,12 @@ def phase(progress: Progress, pods: tuple[PodView, ...], ready: bool, status: RL
         return Phase.RESTARTING
     coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
     return Phase.STARTING if coordinator is not None and coordinator.scheduled else Phase.PENDING
+
+
+def _is_done(progress: Progress, status: RLJobStatus) -> bool:
+    """Whether the coordinator has said that all is done; its pod ends next."""
+    runtime = status.runtime
+    return runtime is not None and runtime.attempt == progress.attempt and runtime.activity == ACTIVITY_DONE
 
 
 def _finished_facts(progress: Progress, status: RLJobStatus) -> dict[ConditionType, Fact]:

@@ -1,6 +1,5 @@
-"""Observe, decide, apply: one task per job, woken by events and by the time that its plan named."""
+"""Observe, decide, apply: one pass over one job, and what is remembered of jobs between passes."""
 
-import asyncio
 import random
 import secrets
 import time
@@ -9,49 +8,64 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import aiohttp
-import structlog
 from pydantic import ValidationError
 
 from longshore.api import names
+from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
+from longshore_operator.fairness import Bucket
+from longshore_operator.fingerprint import pod_settings_fingerprint
+from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
-from longshore_operator.kube import ApiError, Kube
+from longshore_operator.kube import Kube, Unreadable
 from longshore_operator.metrics import Metrics
 from longshore_operator.notices import newest_notice
-from longshore_operator.observed import ClaimView, Observed, PodView
-from longshore_operator.plan import OperatorConfig, Plan
+from longshore_operator.observed import ClaimView, Observed
+from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
+from longshore_operator.schedule import Outcome, Schedule
+from longshore_operator.stored_status import StoredStatus, read_status
 
 RESYNC = timedelta(minutes=15)
 """A job is looked at this often even if nothing happens, and its children are applied anew."""
 RESYNC_WHILE_STARTING = timedelta(seconds=20)
-"""The same while a pod has a node and does not start: someone may have deleted what it mounts."""
-_FIRST_RETRY_S = 1.0
-_MAX_RETRY_S = 60.0
+"""The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
+EVENT_BURST = 25
+EVENTS_PER_S = 0.1
+"""Events of one job, in the long run; what is beyond is counted and not posted."""
 _SECRET_BYTES = 32
-
-log = structlog.get_logger(__name__)
+_NEEDED_METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
 
 
 @dataclass(slots=True)
 class _Job:
     """What the controller remembers of a job between passes; all of it can be lost without harm."""
 
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
     uid: str = ""
     applied: dict[tuple[str, str], str] = field(default_factory=dict)
+    applied_generation: int = 0
+    """Generation of the spec whose children were all applied."""
     applied_since: datetime | None = None
+    num_starting_looks: int = 0
+    """Times that children were applied anew because a pod did not start."""
     apply_error: str | None = None
+    hashed: tuple[int, str] = (0, "")
+    """Generation and the fingerprint of its settings."""
     told_rejection: int = 0
     told_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
-    pending_since_s: float | None = None
-    """Monotonic time since which a pass is due and has not ended."""
+    settled_generation: int = 0
+    """Generation at which the job has ended and nothing is left to do; 0: it has not."""
+    events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
+
+    def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
+        """Fingerprint of the settings that pods run with, computed once for a generation."""
+        if self.hashed[0] != generation or not generation:
+            self.hashed = (generation, pod_settings_fingerprint(spec))
+        return self.hashed[1]
 
 
 def utc_now() -> datetime:
@@ -75,90 +89,137 @@ class Controller:
         self._config = config
         self._metrics = metrics
         self._clock = clock
-        self._slots = asyncio.Semaphore(max_concurrency)
         self._jobs: dict[Key, _Job] = {}
-        self.informer = PodInformer(kube, namespace, self.wake)
+        self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
+        self.informer = PodInformer(kube, namespace, self.schedule.wake, on_synced=self.schedule.open)
 
-    def wake(self, key: Key, resource_version: str = "") -> None:
-        """Something about this job changed; its own last write is no news."""
+    def tell(self, key: Key, news: JobNews) -> None:
+        """A job changed. The operator's own last write is no news, and a job that has ended stays as it is."""
         job = self._jobs.get(key)
-        if job is None:
-            job = self._jobs[key] = _Job()
-            job.task = asyncio.create_task(self._run(key, job), name=f"reconcile {key[0]}/{key[1]}")
-        elif resource_version and resource_version == job.seen_version:
-            return
-        if job.pending_since_s is None:
-            job.pending_since_s = time.monotonic()
-        job.wake.set()
-        self._metrics.queue_depth.set(self.num_pending())
-
-    def num_pending(self) -> int:
-        """Jobs that wait for a pass, or are in one."""
-        return sum(job.pending_since_s is not None for job in self._jobs.values())
-
-    def oldest_pending_s(self, now_s: float) -> float:
-        """How long the most patient job has waited for a pass to end; `now_s` is monotonic time."""
-        waits = (now_s - job.pending_since_s for job in self._jobs.values() if job.pending_since_s is not None)
-        return max(waits, default=0.0)
+        if job is not None and not news.is_deleted:
+            is_own = news.resource_version == job.seen_version
+            if is_own or (news.generation and news.generation == job.settled_generation):
+                return
+        self.schedule.wake(key)
 
     async def close(self) -> None:
         """Stop all passes."""
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.schedule.close()
 
-    async def _run(self, key: Key, job: _Job) -> None:
-        await self.informer.synced.wait()
-        retry_s = _FIRST_RETRY_S
-        next_look: float | None = None
-        while True:
-            await _wait(job.wake, next_look)
-            job.wake.clear()
-            async with self._slots:
-                try:
-                    with self._metrics.reconcile_seconds.time():
-                        exists, next_look = await self._pass(key, job)
-                    retry_s = _FIRST_RETRY_S
-                except Exception as error:
-                    # Whatever is wrong with one job must not stop the others.
-                    self._metrics.reconcile_errors.inc()
-                    known = isinstance(error, ApplyFailed | ApiError | aiohttp.ClientError | TimeoutError)
-                    log.warning("reconciling failed", job=key, error=repr(error), exc_info=not known)
-                    exists, next_look = True, retry_s
-                    retry_s = min(2 * retry_s, _MAX_RETRY_S)
-            if not job.wake.is_set():
-                job.pending_since_s = None
-            self._metrics.queue_depth.set(self.num_pending())
-            if not exists and not job.wake.is_set():
-                del self._jobs[key]
-                self._metrics.forget(key)
-                return
+    def _forget(self, key: Key) -> None:
+        self._jobs.pop(key, None)
+        self._metrics.forget(key)
 
-    async def _pass(self, key: Key, job: _Job) -> tuple[bool, float | None]:
-        """One reconciliation; returns whether the job exists and in how many seconds to look again."""
-        stored = await self._kube.get(names.KIND, *key)
-        if stored is None:
-            return False, None
+    async def _pass(self, key: Key) -> Outcome:
+        """One reconciliation."""
         now = self._clock()
-        self._refresh(key, job, stored, now)
-        plan, status = await self._decide(key, job, stored, now)
-        if plan.status is None:
-            return True, None
-        self._metrics.set_phase(key, plan.status.phase)
-        self._metrics.set_gpus(key, plan.status.gpus)
-        if status_fields(plan.status) != status_fields(status):
-            written = await write_status(self._kube, key, job.uid, plan.status)
-            job.seen_version = written["metadata"]["resourceVersion"]
-            self._metrics.count_assignment(status.assignment, plan.status.assignment)
+        found = await self._found(key)
+        if found is None:
+            return Outcome(exists=False)
+        began_s = time.perf_counter()
+        stored = _parsed(found, now)
+        # A whole job can have a megabyte; nothing keeps it while the API server is asked.
+        del found
+        busy_s = time.perf_counter() - began_s
+        job = self._jobs.setdefault(key, _Job())
+        self._refresh(key, job, stored.metadata, now)
+        claim = await self._claim(key, stored)
+        began_s = time.perf_counter()
+        plan = self._decide(key, job, stored, claim, now)
+        busy_s += time.perf_counter() - began_s
+        next_look_s = await self._carry_out(key, job, stored, plan, now)
+        status = plan.status or stored.status.status
+        is_settled = next_look_s is None and status.phase in FINISHED_PHASES
+        job.settled_generation = stored.metadata.get("generation", 0) if is_settled else 0
+        return Outcome(exists=True, next_look_s=next_look_s, busy_s=busy_s)
+
+    async def _found(self, key: Key) -> dict[str, Any] | None:
+        """The job, or its metadata with the reason why the rest cannot be read in place of the spec."""
+        try:
+            return await self._kube.get(names.KIND, *key)
+        except Unreadable as error:
+            found = await self._kube.get(names.KIND, *key, metadata_only=True)
+            return None if found is None else {"metadata": found["metadata"], "spec": too_large(str(error))}
+
+    def _refresh(self, key: Key, job: _Job, metadata: dict[str, Any], now: datetime) -> None:
+        """Forget what was applied for a namesake, or too long ago."""
+        uid = metadata["uid"]
+        expired = job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
+        if uid != job.uid or expired:
+            if uid != job.uid:
+                job.told_rejection, job.told_notice, job.hashed, job.apply_error = 0, (0, 0), (0, ""), None
+                job.num_starting_looks = 0
+            elif self._is_starting(key):
+                job.num_starting_looks += 1
+            job.uid, job.applied, job.applied_generation, job.applied_since = uid, {}, 0, now
+        if not self._is_starting(key):
+            job.num_starting_looks = 0
+        job.seen_version = metadata["resourceVersion"]
+
+    def _is_starting(self, key: Key) -> bool:
+        return any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in self.informer.pods(key))
+
+    def _resync(self, key: Key, job: _Job) -> timedelta:
+        if not self._is_starting(key):
+            return RESYNC
+        return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
+
+    def _decide(self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, now: datetime) -> Plan:
+        """The plan for a stored job."""
+        pods, status = self.informer.pods(key), stored.status.status
+        generation = stored.metadata.get("generation", 0)
+        if isinstance(stored.spec, ValidationError):
+            return reject(status, generation, stored.spec, pods, now)
+        observed = Observed(
+            pods=pods,
+            children=job.applied,
+            ray_token=secrets.token_hex(_SECRET_BYTES),
+            judge_token=secrets.token_hex(_SECRET_BYTES),
+            reward_token=secrets.token_hex(_SECRET_BYTES),
+            claim=claim,
+            apply_error=job.apply_error,
+            told_rejection=job.told_rejection,
+            told_notice=job.told_notice,
+            applied_generation=job.applied_generation,
+            spec_hash=job.spec_hash(generation, stored.spec),
+            unreadable_status=stored.status.unreadable,
+        )
+        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
+        return reconcile(parsed, observed, now, self._config)
+
+    async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
+        """The volume claim, looked at only while pods wait to be scheduled or started."""
+        if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
+            return None
+        if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
+            return None
+        name = stored.spec.storage.claim_name or names.storage_claim(key[1])
+        claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
+        if claim is None:
+            return ClaimView(name, exists=False)
+        return ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
+
+    async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
+        """Write the status and apply the actions; returns in how many seconds to look again."""
+        before = stored.status.status
+        if plan.status is not None:
+            self._metrics.set_phase(key, plan.status.phase)
+            self._metrics.set_gpus(key, plan.status.gpus)
+            fields = status_fields(plan.status)
+            if fields != status_fields(before) or stored.status.unreadable:
+                written = await write_status(self._kube, key, job.uid, fields)
+                job.seen_version = written["metadata"]["resourceVersion"]
+                self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._apply(key, job, plan, now)
-        self._note_told(job, status)
+        if plan.has_all_children:
+            job.applied_generation = stored.metadata.get("generation", 0)
+        self._note_told(job, before)
         if error_shown is not None:
-            return True, 0.0
-        if plan.status.phase in FINISHED_PHASES and plan.requeue_at is None:
-            return True, None
-        return True, _seconds_until(plan.requeue_at, now, self._resync(key))
+            return 0.0
+        if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
+            return None
+        return _seconds_until(plan.requeue_at, now, self._resync(key, job))
 
     def _note_told(self, job: _Job, status: RLJobStatus) -> None:
         """Events have told of a rejection and of notices; they are not told again."""
@@ -168,53 +229,6 @@ class Controller:
             job.told_rejection = rejected
             self._metrics.assignment_rejections.inc()
 
-    def _resync(self, key: Key) -> timedelta:
-        pods = self.informer.pods(key)
-        starting = any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in pods)
-        return RESYNC_WHILE_STARTING if starting else RESYNC
-
-    def _refresh(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> None:
-        """Forget what was applied for a namesake, or too long ago."""
-        uid = stored["metadata"]["uid"]
-        expired = job.applied_since is not None and now - job.applied_since >= self._resync(key)
-        if uid != job.uid or expired:
-            if uid != job.uid:
-                job.told_rejection, job.told_notice = 0, (0, 0)
-            job.uid, job.applied, job.applied_since = uid, {}, now
-        job.seen_version = stored["metadata"]["resourceVersion"]
-
-    async def _decide(self, key: Key, job: _Job, stored: dict[str, Any], now: datetime) -> tuple[Plan, RLJobStatus]:
-        """The plan for a stored job, and the status that it had."""
-        pods = self.informer.pods(key)
-        status = RLJobStatus.model_validate(stored.get("status") or {})
-        try:
-            spec = RLJobSpec.model_validate(stored["spec"])
-        except ValidationError as error:
-            return reject(status, stored["metadata"].get("generation", 0), error, pods, now), status
-        parsed = RLJob(metadata=stored["metadata"], spec=spec, status=status)
-        observed = Observed(
-            pods=pods,
-            children=dict(job.applied),
-            ray_token=secrets.token_hex(_SECRET_BYTES),
-            judge_token=secrets.token_hex(_SECRET_BYTES),
-            claim=await self._claim(key, parsed, pods),
-            apply_error=job.apply_error,
-            told_rejection=job.told_rejection,
-            told_notice=job.told_notice,
-        )
-        return reconcile(parsed, observed, now, self._config), status
-
-    async def _claim(self, key: Key, job: RLJob, pods: tuple[PodView, ...]) -> ClaimView | None:
-        """The volume claim, looked at only while pods wait to be scheduled or started."""
-        waits = any(pod.phase == "Pending" and not pod.deleting for pod in pods)
-        if not waits or job.status.phase in FINISHED_PHASES:
-            return None
-        name = job.spec.storage.claim_name or names.storage_claim(key[1])
-        claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
-        if claim is None:
-            return ClaimView(name, exists=False)
-        return ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
-
     async def _apply(self, key: Key, job: _Job, plan: Plan, now: datetime) -> None:
         executor = Executor(
             self._kube,
@@ -223,21 +237,47 @@ class Controller:
             on_deleting=lambda name, uid: self.informer.mark_deleting(key, name, uid),
         )
         try:
-            await executor.run(key, job.uid, plan.actions, now)
+            await executor.run(key, job.uid, self._affordable(job, plan.actions), now)
         except ApplyFailed as error:
             job.apply_error = str(error)
             raise
         job.apply_error = None
+
+    def _affordable(self, job: _Job, actions: tuple[Action, ...]) -> list[Action]:
+        """The actions, without events that are more than a job has."""
+        kept: list[Action] = []
+        for action in actions:
+            if isinstance(action, Event):
+                now_s = time.monotonic()
+                if job.events.wait_s(now_s) > 0:
+                    self._metrics.events_dropped.inc()
+                    continue
+                job.events.take(now_s)
+            kept.append(action)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A job as it is stored, without what is not needed."""
+
+    metadata: dict[str, Any]
+    spec: RLJobSpec | ValidationError
+    status: StoredStatus
+
+
+def _parsed(found: dict[str, Any], now: datetime) -> _Stored:
+    metadata = {name: found["metadata"][name] for name in _NEEDED_METADATA if name in found["metadata"]}
+    spec = found.get("spec")
+    if not isinstance(spec, ValidationError):
+        try:
+            spec = RLJob.model_validate({"metadata": metadata, "spec": spec}).spec
+        except ValidationError as error:
+            spec = error
+    return _Stored(metadata, spec, read_status(found.get("status"), now))
 
 
 def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:
     """Until the plan's time, at most until the next routine look (spread, so that jobs do not move in step)."""
     routine_s = resync.total_seconds() * random.uniform(1.0, 1.2)
     return min(routine_s, max(0.0, (moment - now).total_seconds())) if moment is not None else routine_s
-
-
-async def _wait(wake: asyncio.Event, timeout_s: float | None) -> None:
-    try:
-        await asyncio.wait_for(wake.wait(), timeout_s)
-    except TimeoutError:
-        return

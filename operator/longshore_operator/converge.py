@@ -1,10 +1,11 @@
 """From where a job stands to what to do about its pods: which to create, which to delete, when to look again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
 from longshore.api import names
 from longshore.api.names import Component
@@ -17,6 +18,9 @@ from longshore_operator.lifecycle import Ending, Progress, ending
 from longshore_operator.observed import PodView
 from longshore_operator.plan import CreatePod, DeletePod, OperatorConfig
 
+POD_BATCH: Final = 32
+"""Pods that one pass makes or deletes."""
+
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
 """Job, operator, attempt, index and coordinator's address -> the manifest of a pod."""
 
@@ -27,6 +31,8 @@ class Wanted:
 
     tp_size: int
     num_rewards: int
+    spec_hash: str
+    """Fingerprint of the settings that new pods are made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class PodActions:
     create: tuple[CreatePod, ...] = ()
     delete: tuple[DeletePod, ...] = ()
     wake_at: datetime | None = None
-    """When a back-off ends."""
+    """When a back-off ends, or now if there is more to do."""
 
 
 def converge(
@@ -44,8 +50,15 @@ def converge(
 ) -> PodActions:
     """Actions that bring the pods to what `progress` asks for.
 
-    A pod is created only when no pod of an earlier attempt exists any more, so two attempts never run at once.
+    A pod is created only when no pod of an earlier attempt exists any more, so two attempts never run at once. At most
+    `POD_BATCH` pods are made or deleted; where that is not all, `wake_at` is `now`.
     """
+    return _batch(_converge(job, config, progress, pods, wanted, now), now)
+
+
+def _converge(
+    job: RLJob, config: OperatorConfig, progress: Progress, pods: tuple[PodView, ...], wanted: Wanted, now: datetime
+) -> PodActions:
     if progress.finished:
         keeps_ended = job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
         return PodActions(delete=_delete(pod for pod in pods if not (keeps_ended and pod.terminal)))
@@ -66,7 +79,8 @@ def _converge_attempt(
     if coordinator is None:
         if waits:
             return PodActions(wake_at=restart_at)
-        return PodActions(create=(CreatePod(build.coordinator_pod(job, config, progress.attempt)),))
+        pod = build.coordinator_pod(job, config, progress.attempt)
+        return PodActions(create=(CreatePod(build.marked(pod, wanted.spec_hash)),))
     unwanted = tuple(pod for pod in pods if _is_unwanted(job, pod, wanted, may_replace=not waits))
     if restart_at is not None:
         return PodActions(delete=_delete(unwanted), wake_at=restart_at if waits else None)
@@ -89,7 +103,7 @@ def num_peers(spec: RLJobSpec, num_rewards: int) -> dict[Component, int]:
     return {
         Component.WORKER: spec.workers.replicas,
         Component.TRAINER: spec.trainer_workers.replicas if spec.trainer_workers is not None else 0,
-        Component.JUDGE: len(spec.reward.judge_pods),
+        Component.JUDGE: spec.reward.num_judge_pods,
         Component.REWARD: num_rewards,
     }
 
@@ -97,22 +111,37 @@ def num_peers(spec: RLJobSpec, num_rewards: int) -> dict[Component, int]:
 def _missing_peers(
     job: RLJob, config: OperatorConfig, coordinator: PodView, wanted: Wanted, present: frozenset[str]
 ) -> tuple[CreatePod, ...]:
-    """Pods other than the coordinator that the attempt lacks: they are made once there is an address to join."""
+    """Pods other than the coordinator that the attempt lacks: they are made once there is an address to join.
+
+    At most one more than a batch is built, which tells that there are more.
+    """
     address, attempt = coordinator.ip, coordinator.attempt
     if address is None:
         return ()
     name, count = Identity.of(job).name, num_peers(job.spec, wanted.num_rewards)
 
-    def missing(component: Component, name_of: Callable[[str, int], str], pod: _Build) -> list[CreatePod]:
-        indices = (index for index in range(count[component]) if name_of(name, index) not in present)
-        return [CreatePod(pod(job, config, attempt, index, address)) for index in indices]
+    def missing(component: Component, name_of: Callable[[str, int], str], pod: _Build) -> Iterator[CreatePod]:
+        for index in range(count[component]):
+            if name_of(name, index) not in present:
+                manifest = pod(job, config, attempt, index, address)
+                yield CreatePod(build.marked(manifest, wanted.spec_hash))
 
-    return (
-        *missing(Component.WORKER, names.worker_pod, partial(build.worker_pod, tp_size=wanted.tp_size)),
-        *missing(Component.TRAINER, names.trainer_pod, build.trainer_pod),
-        *missing(Component.JUDGE, names.judge_pod, build.judge_pod),
-        *missing(Component.REWARD, names.reward_pod, build.reward_pod),
+    all_missing = chain(
+        missing(Component.WORKER, names.worker_pod, partial(build.worker_pod, tp_size=wanted.tp_size)),
+        missing(Component.TRAINER, names.trainer_pod, build.trainer_pod),
+        missing(Component.JUDGE, names.judge_pod, build.judge_pod),
+        missing(Component.REWARD, names.reward_pod, build.reward_pod),
     )
+    return tuple(islice(all_missing, POD_BATCH + 1))
+
+
+def _batch(work: PodActions, now: datetime) -> PodActions:
+    """What one pass does: as much as keeps it short, so that other jobs have their turn."""
+    delete = work.delete[:POD_BATCH]
+    create = work.create[: POD_BATCH - len(delete)]
+    if (len(delete), len(create)) == (len(work.delete), len(work.create)):
+        return work
+    return PodActions(create, delete, wake_at=now)
 
 
 def _delete(pods: Iterable[PodView]) -> tuple[DeletePod, ...]:

@@ -3,21 +3,24 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from longshore.api import names
 from longshore.api.status import RLJobStatus
-from longshore_operator.clock import timestamp
+from longshore_operator.clock import micro_timestamp, timestamp
 from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
 from longshore_operator.kube import ApiError, Kube
 from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event, LabelPod
 
-_PARALLEL_REQUESTS = 16
+_PARALLEL_REQUESTS = 8
+"""Of one pass; all passes share the API server."""
+_MAX_ROLE_TRIES = 6
 
 log = structlog.get_logger(__name__)
 
@@ -31,14 +34,14 @@ def status_fields(status: RLJobStatus) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude={"runtime"}, exclude_none=True)
 
 
-async def write_status(kube: Kube, key: Key, uid: str, status: RLJobStatus) -> dict[str, Any]:
+async def write_status(kube: Kube, key: Key, uid: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Write the operator's part of the status; the uid guards a namesake that was created meanwhile."""
     return await kube.apply(
         {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
             "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
-            "status": status_fields(status),
+            "status": fields,
         },
         subresource="status",
     )
@@ -75,9 +78,12 @@ class Executor:
         """
         actions = tuple(actions)
         children = [action for action in actions if isinstance(action, Apply | CreateOnce)]
+        bindings = [child for child in children if child.key[0] == "RoleBinding"]
         deletions = [action for action in actions if isinstance(action, DeletePod)]
         creations = [action for action in actions if isinstance(action, CreatePod)]
-        failures = await _all(self._child(child) for child in children)
+        failures = await _all(self._child(child) for child in children if child not in bindings)
+        # An API server grants a role only if it knows it.
+        failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
@@ -86,9 +92,10 @@ class Executor:
         )
         if not failures:
             failures += await _all(self._create_pod(pod) for pod in creations)
-        for action in actions:
+        for number, action in enumerate(actions):
             if isinstance(action, Event):
-                await self._post(key, uid, action, now)
+                # Events of one pass keep their order where times are compared.
+                await self._post(key, uid, action, now + timedelta(microseconds=number))
             elif isinstance(action, DeleteJob):
                 await self._kube.delete(names.KIND, *key, action.uid)
         if failures:
@@ -96,7 +103,7 @@ class Executor:
 
     async def _child(self, child: Apply | CreateOnce) -> None:
         if isinstance(child, Apply):
-            await self._apply(child)
+            await (_until_role_is_known(self._apply, child) if child.key[0] == "RoleBinding" else self._apply(child))
             self._on_applied(child.key, child.fingerprint)
         else:
             await self._kube.create(child.manifest)
@@ -106,7 +113,7 @@ class Executor:
         """Bring a child to its manifest; one of another owner, be it a deleted namesake of the job, is left alone."""
         kind, name = child.key
         metadata = child.manifest["metadata"]
-        found = await self._kube.get(kind, metadata["namespace"], name)
+        found = await self._kube.get(kind, metadata["namespace"], name, metadata_only=True)
         if found is not None:
             if _owner(found["metadata"]) != _owner(metadata):
                 raise NameTaken(f"{kind} {name} exists and does not belong to this job: delete it or rename the job")
@@ -125,7 +132,7 @@ class Executor:
             self._on_created(created)
             return
         namespace = pod.manifest["metadata"]["namespace"]
-        found = await self._kube.get("Pod", namespace, pod.name)
+        found = await self._kube.get("Pod", namespace, pod.name, metadata_only=True)
         if found is not None and names.LABEL_JOB not in found["metadata"].get("labels", {}):
             raise NameTaken(f"pod {pod.name} exists and does not belong to this job: delete it or rename the job")
 
@@ -135,6 +142,19 @@ class Executor:
             await self._kube.create(event_manifest(key, uid, event, now))
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("event not posted", job=key, reason=event.reason, error=str(error))
+
+
+async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], binding: Apply) -> None:
+    """Apply a RoleBinding; an API server answers 404 until its own cache has the Role that was just created."""
+    retrying = AsyncRetrying(
+        retry=retry_if_exception(lambda error: isinstance(error, ApiError) and error.code == 404),
+        stop=stop_after_attempt(_MAX_ROLE_TRIES),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1, jitter=0.05),
+        reraise=True,
+    )
+    async for attempt in retrying:
+        with attempt:
+            await apply(binding)
 
 
 def _owner(metadata: dict[str, Any]) -> str | None:
@@ -161,7 +181,10 @@ def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str,
         "message": event.message[:1024],
         "source": {"component": names.OPERATOR_FIELD_MANAGER},
         "reportingComponent": names.OPERATOR_FIELD_MANAGER,
-        "reportingInstance": "",
+        "reportingInstance": names.OPERATOR_FIELD_MANAGER,
+        "action": "Reconcile",
+        # The older times have whole seconds, in which a job can do a lot.
+        "eventTime": micro_timestamp(now),
         "firstTimestamp": timestamp(now),
         "lastTimestamp": timestamp(now),
         "count": 1,

@@ -3,22 +3,44 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
+import aiohttp
 import kopf
+from aiohttp.client_middlewares import ClientHandlerType
 
 from longshore.api import names
 from longshore_operator.kube import (
     CONNECT_TIMEOUT_S,
+    METADATA_LIST_TYPE,
+    METADATA_TYPE,
     REQUEST_TIMEOUT_S,
     WATCH_CLIENT_TIMEOUT_S,
     WATCH_SERVER_TIMEOUT_S,
+    basic_auth,
 )
 from longshore_operator.kubeconfig import Access
 from longshore_operator.tasks import until_first_ends
 
-_MAX_WORKERS = 256
-_WORKER_IDLE_S = 0.5
+_MAX_WORKERS: Final = 256
+_WORKER_IDLE_S: Final = 0.5
+_NO_ITEMS: Final = b'"items":null}'
+"""How an API server ends an empty list of metadata, at which kopf breaks off."""
+_CHUNK_SIZE: Final = 16
+"""Jobs in one part of a list. Their metadata alone can have a megabyte each, and Python objects ten times that."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobNews:
+    """What the watch tells of a job."""
+
+    resource_version: str
+    generation: int
+    is_deleted: bool = False
+
+
+Wake = Callable[[tuple[str, str], JobNews], None]
 
 
 def settings() -> kopf.OperatorSettings:
@@ -28,6 +50,7 @@ def settings() -> kopf.OperatorSettings:
     result.posting.level = logging.WARNING
     result.peering.standalone = True
     result.scanning.disabled = True
+    result.watching.chunk_size = _CHUNK_SIZE
     result.watching.server_timeout = WATCH_SERVER_TIMEOUT_S
     result.watching.client_timeout = WATCH_CLIENT_TIMEOUT_S
     result.watching.connect_timeout = CONNECT_TIMEOUT_S
@@ -40,34 +63,52 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def registry(access: Access, wake: Callable[[tuple[str, str], str], None]) -> kopf.OperatorRegistry:
+def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
     """Handlers: how to log in, and whom to wake for an event of an RLJob."""
     result = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=result)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return kopf.ConnectionInfo(
-            server=access.server,
-            ca_data=access.ca,
-            insecure=access.insecure,
-            token=access.bearer_token(),
-            certificate_data=access.certificate,
-            private_key_data=access.key,
-            username=access.username,
-            password=access.password,
-            default_namespace=access.namespace,
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(
+            server=access.server, default_namespace=access.namespace, aiohttp_session=rljob_session(access)
         )
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=result)
-    async def on_rljob(meta: Mapping[str, Any], **_: Any) -> None:
-        wake((meta["namespace"], meta["name"]), meta["resourceVersion"])
+    async def on_rljob(type: str | None, meta: Mapping[str, Any], **_: Any) -> None:
+        news = JobNews(meta["resourceVersion"], meta.get("generation", 0), type == "DELETED")
+        wake((meta["namespace"], meta["name"]), news)
 
     return result
 
 
-async def watch_jobs(
-    access: Access, namespace: str | None, wake: Callable[[tuple[str, str], str], None], stop: asyncio.Event
-) -> None:
+def rljob_session(access: Access) -> aiohttp.ClientSession:
+    """A session that lists and watches RLJobs without specs and statuses: metadata says whom to wake."""
+    context = access.ssl_context()
+    token = access.bearer_token()
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=context if context is not None else True, limit=0),
+        headers={"Authorization": f"Bearer {token}"} if token is not None else {},
+        auth=basic_auth(access),
+        middlewares=[_metadata_only],
+    )
+
+
+async def _metadata_only(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
+    """Lists and single objects have their own names for it; what is no RLJob (the resources there are) stays whole."""
+    if not request.url.path.endswith(f"/{names.PLURAL}"):
+        return await handler(request)
+    if "watch" in request.url.query:
+        request.headers["Accept"] = METADATA_TYPE
+        return await handler(request)
+    request.headers["Accept"] = METADATA_LIST_TYPE
+    response = await handler(request)
+    body = await response.read()
+    if body.rstrip().endswith(_NO_ITEMS):
+        response._body = body.rstrip().removesuffix(_NO_ITEMS) + b'"items":[]}'
+    return response
+
+
+async def watch_jobs(access: Access, namespace: str | None, wake: Wake, stop: asyncio.Event) -> None:
     """Watch RLJobs of a namespace, or of all, until `stop` is set.
 
     kopf's own main loop would take every task of the process for its own and wait for them; so its tasks are run here.

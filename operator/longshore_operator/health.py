@@ -10,7 +10,7 @@ from longshore_operator.controller import Controller
 from longshore_operator.kube import WATCH_CLIENT_TIMEOUT_S
 from longshore_operator.metrics import Metrics
 
-MAX_PENDING_S = 180.0
+MAX_STALL_S = 180.0
 MAX_SILENCE_S = 2.0 * WATCH_CLIENT_TIMEOUT_S
 
 
@@ -18,9 +18,9 @@ def obstacle(controller: Controller, leads: bool, now_s: float) -> str | None:
     """Why reconciling makes no progress, or None; a process that stands by is healthy."""
     if not leads:
         return None
-    pending_s = controller.oldest_pending_s(now_s)
-    if pending_s > MAX_PENDING_S:
-        return f"a job has waited {pending_s:.0f} s for a reconciliation to end"
+    stalled_s = controller.schedule.stalled_s(now_s)
+    if stalled_s > MAX_STALL_S:
+        return f"jobs wait, and no reconciliation has ended for {stalled_s:.0f} s"
     silence_s = now_s - controller.informer.last_contact_s
     if silence_s > MAX_SILENCE_S:
         return f"nothing was heard about pods for {silence_s:.0f} s"

@@ -11,7 +11,7 @@ import aiohttp
 import structlog
 
 from longshore.api import names
-from longshore_operator.kube import ApiError, Gone, Kube
+from longshore_operator.kube import ApiError, Gone, Kube, Unreadable
 from longshore_operator.observed import PodView, pod_view
 
 Key = tuple[str, str]
@@ -30,22 +30,36 @@ log = structlog.get_logger(__name__)
 class PodInformer:
     """Keeps `PodView`s by job and calls `on_change(key)` when a job's pods change."""
 
-    def __init__(self, kube: Kube, namespace: str | None, on_change: Callable[[Key], None]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str | None,
+        on_change: Callable[[Key], None],
+        on_synced: Callable[[], None] = lambda: None,
+    ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._on_change = on_change
+        self._on_synced = on_synced
+        self._sorted: dict[Key, tuple[PodView, ...]] = {}
+        """What `pods` answered, until it changes."""
         self._pods: dict[Key, dict[str, PodView]] = {}
         self._created: dict[tuple[Key, str], str] = {}
         """uid of pods that were created here and that the watch has not told of."""
         self._gone: deque[str] = deque(maxlen=_REMEMBERED)
         """uids of pods that were deleted lately."""
-        self.synced = asyncio.Event()
         self.last_contact_s = time.monotonic()
         """Monotonic time of the last answer of the API server."""
 
     def pods(self, key: Key) -> tuple[PodView, ...]:
         """Pods of a job, in a stable order."""
-        return tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: (pod.component, pod.index)))
+        answer = self._sorted.get(key)
+        if answer is None:
+            found = self._pods.get(key)
+            if not found:
+                return ()
+            answer = self._sorted[key] = tuple(sorted(found.values(), key=lambda pod: (pod.component, pod.index)))
+        return answer
 
     def mark_created(self, key: Key, pod: dict[str, Any]) -> None:
         """A pod was created: the view has it before the watch tells, and takes no older news of that name."""
@@ -54,6 +68,7 @@ class PodInformer:
         if view.uid in self._gone or (known is not None and known.uid == view.uid):
             return
         self._pods.setdefault(key, {})[view.name] = view
+        self._sorted.pop(key, None)
         self._created[key, view.name] = view.uid
 
     def mark_deleting(self, key: Key, name: str, uid: str) -> None:
@@ -61,6 +76,7 @@ class PodInformer:
         pod = self._pods.get(key, {}).get(name)
         if pod is not None and pod.uid == uid:
             self._pods[key][name] = replace(pod, deleting=True)
+            self._sorted.pop(key, None)
 
     async def run(self) -> None:
         """List and watch for ever; a broken stream is resumed where it broke, after pauses that grow."""
@@ -71,13 +87,13 @@ class PodInformer:
             try:
                 if version is None:
                     version = await self._relist()
-                    self.synced.set()
+                    self._on_synced()
                 async for event in self._kube.watch("Pod", self._namespace, SELECTOR, version):
                     version, heard = self.take(event), True
                 self.last_contact_s = time.monotonic()
             except Gone:
                 version = None
-            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            except (ApiError, Unreadable, aiohttp.ClientError, TimeoutError, OSError) as error:
                 log.warning("following pods was interrupted", error=repr(error))
             if heard or time.monotonic() - began_s > _HEALTHY_STREAM_S:
                 pause_s = _FIRST_PAUSE_S
@@ -96,6 +112,7 @@ class PodInformer:
         self._created.clear()
         changed = self._pods.keys() | views.keys()
         self._pods = views
+        self._sorted.clear()
         for key in changed:
             self._on_change(key)
         return version
@@ -111,6 +128,7 @@ class PodInformer:
             if self._created.get((key, view.name), view.uid) != view.uid:
                 continue  # Of an earlier pod of this name.
             self._created.pop((key, view.name), None)
+            self._sorted.pop(key, None)
             siblings = self._pods.setdefault(key, {})
             known = siblings.get(view.name)
             if event["type"] == "DELETED":

@@ -21,6 +21,12 @@ WATCH_SERVER_TIMEOUT_S = 120
 WATCH_CLIENT_TIMEOUT_S = 150
 """Longer than the server's: a watch that outlives it is broken."""
 PAGE_LIMIT = 500
+MAX_ANSWER_BYTES = 4 << 20
+"""Twice what etcd takes for one object. An answer is held at once, and as Python objects it can be ten times larger."""
+METADATA_TYPE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Media type of an object, or of the objects in a watch, without spec and status."""
+METADATA_LIST_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_JSON = "application/json"
 _MAX_TRIES = 4
 _MAX_RETRY_AFTER_S = 10.0
 _TRANSIENT_CODES = frozenset({429, 500, 502, 503, 504})
@@ -35,6 +41,10 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.retry_after_s = retry_after_s
+
+
+class Unreadable(Exception):
+    """An answer that is too large, or nested too deeply, to be read."""
 
 
 class Gone(Exception):
@@ -83,8 +93,8 @@ class Kube:
         context = self._access.ssl_context()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context if context is not None else True, limit=64),
-            auth=_basic_auth(self._access),
-            headers={"User-Agent": self._field_manager, "Accept": "application/json"},
+            auth=basic_auth(self._access),
+            headers={"User-Agent": self._field_manager},
         )
         return self
 
@@ -94,20 +104,25 @@ class Kube:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None if there is none of that name."""
+    async def get(self, kind: str, namespace: str, name: str, *, metadata_only: bool = False) -> Object | None:
+        """The object, or None if there is none of that name.
+
+        Raises:
+            Unreadable: it is too large or nested too deeply; its metadata can be had.
+        """
+        accept = METADATA_TYPE if metadata_only else _JSON
         try:
-            return await self._call("GET", RESOURCES[kind].path(namespace, name))
+            return await self._call("GET", RESOURCES[kind].path(namespace, name), accept=accept)
         except ApiError as error:
             if error.code == 404:
                 return None
             raise
 
     async def apply(self, manifest: Object, subresource: str | None = None) -> Object:
-        """Server-side apply: our fields become as in the manifest, those of others stay."""
+        """Server-side apply: our fields become as in the manifest, those of others stay. Returns the metadata only."""
         path = _path_of(manifest, subresource)
         query = {"fieldManager": self._field_manager, "force": "true"}
-        return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
+        return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml", METADATA_TYPE)
 
     async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> None:
         """Set labels of the object with this uid; one that is gone is no error."""
@@ -151,15 +166,22 @@ class Kube:
                 raise
 
     async def pages(self, kind: str, namespace: str | None, selector: str) -> AsyncIterator[Object]:
-        """List in pages.
+        """List in pages, of as many objects as fit into an answer of bounded size.
 
         Raises:
             Gone: the list took so long that its continuation expired.
+            Unreadable: a single object does not fit.
         """
-        query = {"labelSelector": selector, "limit": str(PAGE_LIMIT)}
+        query, limit = {"labelSelector": selector}, PAGE_LIMIT
         while True:
+            query["limit"] = str(limit)
             try:
                 page = await self._call("GET", RESOURCES[kind].path(namespace), query)
+            except Unreadable:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 4)
+                continue
             except ApiError as error:
                 if error.code == 410:
                     raise Gone(error.message) from error
@@ -168,6 +190,7 @@ class Kube:
             if not page["metadata"].get("continue"):
                 return
             query["continue"] = page["metadata"]["continue"]
+            limit = min(PAGE_LIMIT, 2 * limit)
 
     async def watch(
         self, kind: str, namespace: str | None, selector: str, resource_version: str
@@ -206,7 +229,8 @@ class Kube:
         path: str,
         query: dict[str, str] | None = None,
         body: Object | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
     ) -> Object:
         retrying = AsyncRetrying(
             retry=retry_if_exception(_is_transient), stop=stop_after_attempt(_MAX_TRIES), wait=_wait, reraise=True
@@ -214,11 +238,10 @@ class Kube:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
         async for attempt in retrying:
             with attempt:
-                async with self._request(method, path, query, body, content_type, timeout=timeout) as response:
+                async with self._request(method, path, query, body, content_type, accept, timeout=timeout) as response:
                     if response.status >= 400:
                         raise await _error(response)
-                    answer: Object = await response.json(content_type=None)
-                    return answer
+                    return _parsed(await _read(response))
         raise AssertionError("retrying ends with a result or an exception")
 
     def _request(
@@ -227,12 +250,13 @@ class Kube:
         path: str,
         query: dict[str, str] | None,
         body: Object | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
         *,
         timeout: aiohttp.ClientTimeout,
     ) -> Any:
         assert self._session is not None, "use the client as a context manager"
-        headers = {"Content-Type": content_type} if body is not None else {}
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         token = self._access.bearer_token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -247,7 +271,26 @@ class Kube:
         )
 
 
-def _basic_auth(access: Access) -> aiohttp.BasicAuth | None:
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    parts, size_bytes = [], 0
+    async for part in response.content.iter_any():
+        size_bytes += len(part)
+        if size_bytes > MAX_ANSWER_BYTES:
+            raise Unreadable(f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _parsed(text: bytes) -> Object:
+    try:
+        answer: Object = json.loads(text)
+    except RecursionError as error:
+        raise Unreadable("the object is nested too deeply to be read") from error
+    return answer
+
+
+def basic_auth(access: Access) -> aiohttp.BasicAuth | None:
+    """Name and password of a kubeconfig."""
     if access.username is None:
         return None
     return aiohttp.BasicAuth(access.username, access.password or "")

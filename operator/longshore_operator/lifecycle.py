@@ -110,7 +110,7 @@ def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spe
         completion_time=status.completion_time,
     )
     if current.finished:
-        return current
+        return replace(current, completion_time=current.completion_time or timestamp(now))
     mine = tuple(pod for pod in pods if pod.attempt == status.attempt)
     verdict = _verdict(current, mine, now)
     if verdict is not None:

@@ -52,6 +52,9 @@ def parse(arguments: Sequence[str]) -> Options:
     scope.add_argument("--all-namespaces", action="store_true", help="watch every namespace")
     run.add_argument("--runtime-image", required=True, help="image of the jobs' pods where spec.image is unset")
     run.add_argument("--allow-privileged-templates", action="store_true", help="do not refuse risky pod templates")
+    for kind in ("priority", "runtime"):
+        help_text = f"{kind.capitalize()}Class that jobs may name (repeatable; default none)"
+        run.add_argument(f"--allow-{kind}-class", action="append", default=[], metavar="NAME", help=help_text)
     run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
     run.add_argument(
         "--api-server-port",
@@ -71,6 +74,8 @@ def parse(arguments: Sequence[str]) -> Options:
             allow_privileged_templates=given.allow_privileged_templates,
             network_policies=not given.no_network_policies,
             api_server_ports=tuple(given.api_server_port or (443, 6443)),
+            priority_classes=frozenset(given.allow_priority_class),
+            runtime_classes=frozenset(given.allow_runtime_class),
         ),
         namespace=None if given.all_namespaces else given.namespace,
         lease_namespace=given.lease_namespace,
@@ -115,7 +120,7 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
         parts: list[Coroutine[Any, Any, object]] = [
             stop.wait(),
             controller.informer.run(),
-            handlers.watch_jobs(access, options.namespace, controller.wake, stop),
+            handlers.watch_jobs(access, options.namespace, controller.tell, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
 

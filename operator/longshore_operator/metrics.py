@@ -20,6 +20,16 @@ class Metrics:
         self.reconcile_errors = Counter(
             "longshore_operator_reconcile_errors", "Reconciliations that failed and are retried", registry=self.registry
         )
+        self.reconcile_lag_seconds = Histogram(
+            "longshore_operator_reconcile_lag_seconds",
+            "From when a reconciliation of a job is due until it begins",
+            registry=self.registry,
+        )
+        self.events_dropped = Counter(
+            "longshore_operator_events_dropped",
+            "Events that were not posted because their job had too many",
+            registry=self.registry,
+        )
         self.queue_depth = Gauge(
             "longshore_operator_queue_depth",
             "Jobs that wait for a reconciliation or are in one",

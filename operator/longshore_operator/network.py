@@ -4,6 +4,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from longshore.api import contract, names
+from longshore.api.addresses import METADATA_NETWORKS_V4, METADATA_NETWORKS_V6
 from longshore.api.names import Component
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
@@ -28,9 +29,9 @@ _ANY_POD: Final[Json] = {"namespaceSelector": {}}
 _ANYWHERE: Final[list[Json]] = [
     # To some network plugins an address block holds no pods.
     _ANY_POD,
-    # Link-local addresses hold the metadata of cloud machines, with credentials.
-    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
-    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
+    # There clouds tell their machines credentials.
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(METADATA_NETWORKS_V4)}},
+    {"ipBlock": {"cidr": "::/0", "except": list(METADATA_NETWORKS_V6)}},
 ]
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -38,34 +39,34 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     """Policies of all pods of a job.
 
-    Reward pods run code that models wrote: of the job, they meet the coordinator and the judges alone. That suffices,
-    since what they score comes from the coordinator, and Ray nodes that exchange nothing do not connect.
-    Whoever collects metrics is somewhere in the cluster.
+    Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
+    the services that rewards ask, and to nothing else. Metrics may be collected from anywhere in the cluster.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _all_but_rewards(identity)
     coordinator, rewards = _part(identity, Component.COORDINATOR), _part(identity, Component.REWARD)
     to_urls = _to_urls(reward)
+    to_score = _tcp(contract.REWARD_PORT)
     to_api_server = {"ports": _tcp(*config.api_server_ports)}
     policies = [
         _policy(identity.metadata(f"{identity.name}-pods"), others, [{"from": [others]}], [{"to": [others]}, _DNS]),
         _policy(
             identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
             coordinator,
-            [{"from": [rewards]}, {"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
-            [{"to": [rewards]}, to_api_server, *(to_urls if reward.pods == 0 else ())],
+            [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
+            [{"to": [rewards], "ports": to_score}, to_api_server, *(to_urls if reward.pods == 0 else ())],
         ),
     ]
     if reward.most_pods:
         judges, port = _part(identity, Component.JUDGE), _tcp(contract.JUDGE_PORT)
-        to_judges = [{"to": [judges], "ports": port}] if reward.judge_pods else []
+        to_judges = [{"to": [judges], "ports": port}] if reward.num_judge_pods else []
         policies.append(
             _policy(
                 identity.metadata(f"{identity.name}-rewards", Component.REWARD),
                 rewards,
-                [{"from": [coordinator]}],
-                # Names are for URLs alone: head and judges have addresses.
-                [{"to": [coordinator]}, *to_judges, *([_DNS, *to_urls] if to_urls else ())],
+                [{"from": [coordinator], "ports": to_score}],
+                # Names are for URLs alone: judges have addresses.
+                [*to_judges, *([_DNS, *to_urls] if to_urls else ())],
             )
         )
         if to_judges:

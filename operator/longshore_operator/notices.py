@@ -1,7 +1,8 @@
-"""What went wrong and did not end an attempt: the coordinator's notices become events."""
+"""What went wrong and did not end an attempt: the coordinator's notices become events, its alarms a condition."""
 
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore_operator.conditions import Fact
 from longshore_operator.plan import Event
 
 
@@ -24,3 +25,14 @@ def newest_notice(runtime: RuntimeStatus | None) -> tuple[int, int]:
     """Attempt and number of the newest notice; (0, 0) where there is none."""
     numbers = [notice.number for notice in runtime.notices] if runtime is not None else []
     return (runtime.attempt, max(numbers)) if runtime is not None and numbers else (0, 0)
+
+
+def alarm_fact(status: RLJobStatus) -> Fact | None:
+    """Signs that the job does not learn, for as long as they last, beyond its end; None where there never were any."""
+    alarms = status.runtime.alarms if status.runtime is not None else []
+    if alarms:
+        message = "; ".join(f"since step {alarm.step}: {alarm.message}" for alarm in alarms)
+        return Fact(ConditionStatus.TRUE, alarms[0].reason, message)
+    if any(condition.type == ConditionType.TRAINING_ALARM for condition in status.conditions):
+        return Fact(ConditionStatus.FALSE, "Cleared", "nothing speaks against the training any longer")
+    return None

@@ -10,6 +10,8 @@ from longshore.api.names import Component
 ANNOTATION_SPEC_HASH = "longshore.dev/spec-hash"
 """Fingerprint of the settings that a pod was made for."""
 
+_MAX_MESSAGE_LENGTH = 4096
+"""As long as a termination message can be."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -70,7 +72,8 @@ class Observed:
     """(kind, name) to the fingerprint that was applied last; absent: not known to exist."""
     ray_token: str = ""
     judge_token: str = ""
-    """Fresh random tokens, used if the Secret has to be created."""
+    reward_token: str = ""
+    """Fresh random tokens, used if the Secrets have to be created."""
     claim: ClaimView | None = None
     """The job's volume claim, where it was looked at."""
     apply_error: str | None = None
@@ -79,6 +82,12 @@ class Observed:
     """Newest epoch of an assignment whose rejection was told."""
     told_notice: tuple[int, int] = (0, 0)
     """Attempt and number of the coordinator's newest notice that was told."""
+    applied_generation: int = 0
+    """Generation of the spec whose children all exist as they should; 0: not known."""
+    spec_hash: str = ""
+    """Fingerprint of the settings that pods run with, where it is known already."""
+    unreadable_status: str = ""
+    """What of the stored status was dropped, and why."""
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
@@ -110,11 +119,11 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),
         exit_code=terminated.get("exitCode"),
-        termination_message=(terminated.get("message") or status.get("message") or "").strip(),
+        termination_message=_shortened(terminated.get("message") or status.get("message")),
         unschedulable=_unschedulable(scheduled),
         disruption=disruption.get("reason") if disruption.get("status") == "True" else None,
         waiting_reason=waiting.get("reason"),
-        waiting_message=waiting.get("message", ""),
+        waiting_message=_shortened(waiting.get("message")),
         spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
@@ -150,5 +159,10 @@ def _phase(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
 
 def _unschedulable(condition: Mapping[str, Any]) -> str | None:
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
-        return str(condition.get("message", "no node fits"))
+        return _shortened(condition.get("message", "no node fits"))
     return None
+
+
+def _shortened(message: str | None) -> str:
+    """Views are kept, and whoever writes a pod's status chooses the length."""
+    return (message or "")[:_MAX_MESSAGE_LENGTH].strip()

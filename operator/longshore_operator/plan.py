@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from longshore.api.status import RLJobStatus
+from longshore_operator.template_rules import Allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Plan:
     """Status to write (without `runtime`); None: leave it alone."""
     requeue_at: datetime | None = None
     """When to look again although nothing changed."""
+    has_all_children: bool = False
+    """Once it is applied, every child is as this generation of the spec wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +104,12 @@ class OperatorConfig:
     network_policies: bool = True
     api_server_ports: tuple[int, ...] = field(default=(443, 6443))
     """Ports through which coordinators reach the API server, for the network policy."""
+    priority_classes: frozenset[str] = frozenset()
+    """PriorityClasses that templates may name."""
+    runtime_classes: frozenset[str] = frozenset()
+    """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
+
+    @property
+    def allowed(self) -> Allowed:
+        """What templates may ask for."""
+        return Allowed(self.allow_privileged_templates, self.priority_classes, self.runtime_classes)

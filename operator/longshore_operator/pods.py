@@ -8,7 +8,6 @@ from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore_operator import template
-from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.observed import ANNOTATION_SPEC_HASH
 from longshore_operator.plan import OperatorConfig
@@ -20,8 +19,13 @@ COORDINATOR_GRACE_S = 120
 NODE_GRACE_S = 30
 NODE_LOSS_TOLERATION_S = 60
 """A pod on an unreachable node is given up after so long (Kubernetes' default is 300 s)."""
+COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+"""What a pod asks for where the job does not say. Without a CPU request a pod starves on a busy node."""
+GPU_POD_REQUESTS = {"cpu": "1", "memory": "4Gi"}
 REWARD_MEMORY_REQUEST = "1Gi"
-"""Of a reward pod, where the job asks for none: what it takes while it waits for responses."""
+"""Of a reward pod: what it takes while it waits for responses."""
+REWARD_WORKER_MILLICPUS = 250
+"""Of each of its workers, which mostly wait."""
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
 _CONTAINER_SECURITY: dict[str, Any] = {
@@ -38,6 +42,12 @@ _POD_SECURITY: dict[str, Any] = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_RESTRICTED_POD: dict[str, Any] = {field: _POD_SECURITY[field] for field in ("runAsNonRoot", "seccompProfile")}
+"""What no template changes unless templates may ask for everything."""
+_OWN_FIELDS = (
+    "restartPolicy", "hostname", "subdomain", "serviceAccountName", "automountServiceAccountToken",
+    "enableServiceLinks",
+)  # fmt: skip
 
 
 def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[str, Any]:
@@ -49,9 +59,10 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     _enter_ray(pod, job)
+    _use_reward_pods(pod, job)
     if job.spec.reward.pods == 0:
         _mount_reward_tokens(pod, job)
-    return _finished(pod, job.spec.coordinator)
+    return _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
 
 
 def worker_pod(
@@ -65,7 +76,7 @@ def worker_pod(
     _join(pod, index, coordinator_ip)
     _enter_ray(pod, job)
     _hold_gpus(pod, workers)
-    return _finished(pod, workers)
+    return _finished(pod, config, workers, GPU_POD_REQUESTS)
 
 
 def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -77,32 +88,37 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     _join(pod, index, coordinator_ip)
     _enter_ray(pod, job)
     _hold_gpus(pod, workers)
-    return _finished(pod, workers)
+    return _finished(pod, config, workers, GPU_POD_REQUESTS)
 
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
-    """A pod that scores responses."""
+    """A pod that scores responses. It runs code that models wrote, so it takes no part in Ray."""
     reward = job.spec.reward
     name = names.reward_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.REWARD, name, index, reward)
     _join(pod, index, coordinator_ip)
-    _enter_ray(pod, job)
+    _use_reward_pods(pod, job)
     _mount_reward_tokens(pod, job)
     _limit_memory(pod, reward)
+    container = pod["spec"]["containers"][0]
+    container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]
+    container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
-    return _finished(pod, reward)
+    cpu = f"{REWARD_WORKER_MILLICPUS * reward.workers_per_pod}m"
+    return _finished(pod, config, reward, {"cpu": cpu, "memory": REWARD_MEMORY_REQUEST})
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
     """A pod that serves a judge; it takes no part in Ray."""
-    function, _ = job.spec.reward.judge_pods[index]
+    function, _ = job.spec.reward.judge_pod(index)
     assert function.pool is not None, "a pool has pods"
     name = names.judge_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.JUDGE, name, index, function.pool)
     pod["metadata"]["labels"][names.LABEL_REWARD] = function.name
     _join(pod, index, coordinator_ip)
-    _mount_token(pod, job, "judge-token", contract.JUDGE_TOKEN_KEY, contract.JUDGE_TOKEN_MOUNT)
+    secret = names.ray_token_secret(Identity.of(job).name)
+    _mount_token(pod, secret, "judge-token", contract.JUDGE_TOKEN_KEY, contract.JUDGE_TOKEN_MOUNT)
     container = pod["spec"]["containers"][0]
     container["env"].append(
         {"name": contract.ENV_JUDGE_TOKEN, "value": f"{contract.JUDGE_TOKEN_MOUNT}/{contract.JUDGE_TOKEN_KEY}"}
@@ -110,7 +126,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
-    return _finished(pod, function.pool)
+    return _finished(pod, config, function.pool, GPU_POD_REQUESTS)
 
 
 def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
@@ -141,16 +157,24 @@ def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]
 
 def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
     """What a Ray node of the job needs to be let in."""
-    _mount_token(pod, job, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
+    secret = names.ray_token_secret(Identity.of(job).name)
+    _mount_token(pod, secret, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
     pod["spec"]["containers"][0]["env"] += [
         {"name": contract.ENV_RAY_AUTH_MODE, "value": "token"},
         {"name": contract.ENV_RAY_TOKEN_PATH, "value": f"{contract.RAY_TOKEN_MOUNT}/{contract.RAY_TOKEN_KEY}"},
     ]
 
 
-def _mount_token(pod: dict[str, Any], job: RLJob, volume: str, key: str, path: str) -> None:
-    """One token of the job's Secret."""
-    name = names.ray_token_secret(Identity.of(job).name)
+def _use_reward_pods(pod: dict[str, Any], job: RLJob) -> None:
+    """The token that the coordinator shows to reward pods."""
+    name = names.reward_token_secret(Identity.of(job).name)
+    _mount_token(pod, name, "reward-token", contract.REWARD_TOKEN_KEY, contract.REWARD_TOKEN_MOUNT)
+    path = f"{contract.REWARD_TOKEN_MOUNT}/{contract.REWARD_TOKEN_KEY}"
+    pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_REWARD_TOKEN, "value": path})
+
+
+def _mount_token(pod: dict[str, Any], name: str, volume: str, key: str, path: str) -> None:
+    """One token of a Secret."""
     secret = {"secretName": name, "items": [{"key": key, "path": key}], "defaultMode": 0o440}
     pod["spec"]["volumes"].append({"name": volume, "secret": secret})
     pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": path, "readOnly": True})
@@ -166,9 +190,8 @@ def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
 def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
     """Programs that models wrote may fill the pod; its node they must not."""
     resources = pod["spec"]["containers"][0]["resources"]
-    requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
-    limits["memory"] = requests.get("memory", f"{reward.pod_memory_bytes >> 20}Mi")
-    requests.setdefault("memory", REWARD_MEMORY_REQUEST)
+    asked = resources.get("requests", {}).get("memory")
+    resources.setdefault("limits", {})["memory"] = asked or f"{reward.pod_memory_bytes >> 20}Mi"
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:
@@ -192,7 +215,6 @@ def _pod(
     metadata = identity.metadata(name, component)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
     metadata["annotations"] = {
-        ANNOTATION_SPEC_HASH: pod_settings_fingerprint(job.spec),
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         "kubectl.kubernetes.io/default-container": contract.CONTAINER,
     }
@@ -298,10 +320,46 @@ def _volumes(job: RLJob) -> list[dict[str, Any]]:
     ]
 
 
-def _finished(pod: dict[str, Any], options: PodOptions) -> dict[str, Any]:
-    """The template merged in; containers that it adds get the restricted security context as well."""
+def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limits: dict[str, str]) -> dict[str, Any]:
+    """Add requests that nobody made. A request follows a limit of the user's: the API server refuses a larger one."""
+    limits = resources.get("limits") or {}
+    added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
+    return {**resources, "requests": added | (resources.get("requests") or {})}
+
+
+def marked(pod: dict[str, Any], spec_hash: str) -> dict[str, Any]:
+    """The pod with the fingerprint of the settings that it is made for."""
+    annotations = pod["metadata"]["annotations"] | {ANNOTATION_SPEC_HASH: spec_hash}
+    return pod | {"metadata": pod["metadata"] | {"annotations": annotations}}
+
+
+def _finished(
+    pod: dict[str, Any], config: OperatorConfig, options: PodOptions, requests: dict[str, str]
+) -> dict[str, Any]:
+    """The template merged in, and over it again what makes the pod the job's and keeps it from the node.
+
+    Rules refuse templates that would change this; it does not depend on their being complete. Containers that a
+    template adds get the restricted security context as well. `requests`: where the job makes none.
+    """
+    own, limits = pod["metadata"], pod["spec"]["containers"][0]["resources"].get("limits", {})
     merged: dict[str, Any] = template.merge(pod, options.template)
+    metadata = merged["metadata"] | {field: own[field] for field in ("name", "namespace", "ownerReferences")}
+    metadata["labels"] = metadata["labels"] | own["labels"]
+    spec = dict(merged["spec"])
+    privileged = config.allow_privileged_templates
+    if not privileged:
+        spec |= {field: pod["spec"][field] for field in _OWN_FIELDS if field in pod["spec"]}
+        spec["securityContext"] = spec["securityContext"] | _RESTRICTED_POD
     for kind in ("containers", "initContainers"):
-        for container in merged["spec"].get(kind, ()):
-            container["securityContext"] = template.merge(_CONTAINER_SECURITY, container.get("securityContext", {}))
-    return merged
+        if spec.get(kind):
+            spec[kind] = [_restricted(container, privileged) for container in spec[kind]]
+    for container in spec["containers"]:
+        if container["name"] == contract.CONTAINER and "resources" in container:
+            container["resources"] = _with_requests(container["resources"], requests, limits)
+    return merged | {"metadata": metadata, "spec": spec}
+
+
+def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
+    asked = container.get("securityContext") or {}
+    first, last = (_CONTAINER_SECURITY, asked) if privileged else (asked, _CONTAINER_SECURITY)
+    return container | {"securityContext": template.merge(first, last)}

@@ -64,7 +64,7 @@ def repurposed(status: RLJobStatus, acknowledged: Acknowledged | None) -> Fact |
 def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged | None) -> GpuCounts:
     """GPUs of pods that hold a node and have not ended, by what they do."""
     counts, judge = dict.fromkeys(Role, 0), 0
-    gpus_of_judges = [one.pool.gpus_per_pod for one, _ in spec.reward.judge_pods if one.pool is not None]
+    num_judges = spec.reward.num_judge_pods
     for pod in pods:
         if not pod.scheduled or pod.terminal:
             continue
@@ -73,8 +73,14 @@ def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowled
         elif pod.component is Component.WORKER:
             counts[_role(pod, attempt, acknowledged)] += spec.workers.gpus_per_pod
         elif pod.component is Component.JUDGE:
-            judge += gpus_of_judges[pod.index] if pod.index < len(gpus_of_judges) else 0
+            judge += _judge_gpus(spec, pod.index) if pod.index < num_judges else 0
     return GpuCounts(rollout=counts[Role.ROLLOUT], trainer=counts[Role.TRAINER], judge=judge)
+
+
+def _judge_gpus(spec: RLJobSpec, index: int) -> int:
+    function, _ = spec.reward.judge_pod(index)
+    assert function.pool is not None, "a pool has pods"
+    return function.pool.gpus_per_pod
 
 
 def _why(status: RLJobStatus, trainer_pods: Iterable[int], before: Condition | None) -> str:

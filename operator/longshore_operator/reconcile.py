@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from pydantic import ValidationError
 
@@ -9,6 +10,7 @@ from longshore.api.mistakes import sentence
 from longshore.api.names import Component
 from longshore.api.pods import PodOptions
 from longshore.api.rljob import RLJob
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import (
     FINISHED_PHASES,
     Condition,
@@ -19,18 +21,19 @@ from longshore.api.status import (
     RewardPodCounts,
     RLJobStatus,
 )
-from longshore_operator import children, conditions, projection, template
+from longshore_operator import children, conditions, projection
 from longshore_operator.clock import parse, timestamp
 from longshore_operator.conditions import Fact
-from longshore_operator.converge import Wanted, converge, num_peers
+from longshore_operator.converge import POD_BATCH, Wanted, converge, num_peers
 from longshore_operator.elasticity import Elasticity, assign, limits
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Progress, advance, deadline_of, describe_end, finish
-from longshore_operator.notices import notice_events
+from longshore_operator.notices import alarm_fact, notice_events
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import Action, CreateOnce, DeleteJob, DeletePod, Event, OperatorConfig, Plan
-from longshore_operator.rewards import size_rewards
+from longshore_operator.rewards import addresses, size_rewards
+from longshore_operator.template_rules import refusals, refused_runtime_class
 
 _NO_ATTEMPT = -1
 
@@ -44,36 +47,48 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     if "deletionTimestamp" in job.metadata:
         return Plan()
     observed = _without_namesakes(observed, Identity.of(job).uid)
-    progress = _progress(job, observed, now, config)
+    refused = None if job.status.phase in FINISHED_PHASES else _refused_template(job.spec, config)
+    spec_hash = observed.spec_hash or pod_settings_fingerprint(job.spec)
+    progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
+    if refused is not None and not progress.finished:
+        progress = finish(progress, Phase.FAILED, "TemplateRefused", refused, now)
     elasticity = assign(job, progress, observed.told_rejection)
     rewards = size_rewards(job, progress, now)
-    wanted = Wanted(elasticity.assignment.baseline.tp_size, rewards.counts.desired)
+    wanted = Wanted(elasticity.assignment.baseline.tp_size, rewards.counts.desired, spec_hash)
     work = converge(job, config, progress, observed.pods, wanted, now)
     acknowledged = projection.acknowledged(job.status.runtime, progress)
     status = _status(job, observed, progress, elasticity, acknowledged, rewards.counts, now)
     actions: list[Action] = []
-    if not progress.finished and not progress.suspended:
+    is_active = not progress.finished and not progress.suspended
+    if is_active:
         actions += _child_actions(job, observed, config)
     actions += [*work.delete, *work.create]
-    actions += projection.label_pods(observed.pods, progress.attempt, acknowledged)
+    labels = list(islice(projection.label_pods(observed.pods, progress.attempt, acknowledged), POD_BATCH + 1))
+    actions += labels[:POD_BATCH]
+    actions += [*_unreadable(job.status, observed.unreadable_status)]
     actions += [*progress.events, *elasticity.events, *rewards.events]
     actions += notice_events(job.status, observed.told_notice)
     actions += _transitions(job.status, status, observed, progress)
     expiry = _expiry(job, progress)
     if expiry is not None and expiry <= now:
         actions.append(DeleteJob(Identity.of(job).uid))
-    return Plan(tuple(actions), status, _requeue_at(job, progress, (work.wake_at, rewards.wake_at, expiry), now))
+    is_more = work.wake_at == now or len(labels) > POD_BATCH
+    wake_at = now if is_more else _requeue_at(job, progress, (work.wake_at, rewards.wake_at, expiry), now)
+    return Plan(tuple(actions), status, wake_at, has_all_children=is_active)
 
 
 def reject(
     status: RLJobStatus, generation: int, error: ValidationError, pods: tuple[PodView, ...], now: datetime
 ) -> Plan:
-    """A stored spec that this version cannot read: the job fails with the sentence that says why."""
+    """A stored job that this version cannot read or name children after: it fails with the sentence that says why."""
+    leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal)]
+    deletions, wake_at = tuple(leaving[:POD_BATCH]), now if len(leaving) > POD_BATCH else None
     if status.phase in FINISHED_PHASES:
-        return Plan()
-    message = f"{sentence(error, 'spec')}; create the job anew with a corrected spec"
+        return Plan(deletions, requeue_at=wake_at)
+    message = f"{sentence(error)}; correct it in a new job"
+    reason = "TemplateRefused" if "template" in error.errors()[0]["loc"] else "InvalidSpec"
     fact = {
-        ConditionType.FAILED: Fact(ConditionStatus.TRUE, "InvalidSpec", message),
+        ConditionType.FAILED: Fact(ConditionStatus.TRUE, reason, message),
         ConditionType.READY: Fact(ConditionStatus.FALSE, "Finished", "the job has ended"),
     }
     failed = status.model_copy(
@@ -85,8 +100,8 @@ def reject(
             "conditions": conditions.with_history(fact, status.conditions, generation, now),
         }
     )
-    deletions = tuple(DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal))
-    return Plan((*deletions, Event("Warning", "InvalidSpec", message, key=f"invalid-{generation}")), failed)
+    event = Event("Warning", reason, message, key=f"invalid-{generation}")
+    return Plan((*deletions, event), failed, wake_at)
 
 
 def _without_namesakes(observed: Observed, uid: str) -> Observed:
@@ -97,37 +112,40 @@ def _without_namesakes(observed: Observed, uid: str) -> Observed:
     return replace(observed, pods=pods)
 
 
-def _progress(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Progress:
-    spec_hash = pod_settings_fingerprint(job.spec)
-    progress = advance(job.spec, job.status, observed.pods, spec_hash, now)
-    if progress.finished or config.allow_privileged_templates:
-        return progress
-    templates: dict[str, PodOptions] = {
-        "workers": job.spec.workers,
-        "coordinator": job.spec.coordinator,
-        "reward": job.spec.reward,
-    }
-    if job.spec.trainer_workers is not None:
-        templates["trainerWorkers"] = job.spec.trainer_workers
-    pools = {one.name: one.pool for one in job.spec.reward.functions if one.pool is not None}
+def _refused_template(spec: RLJobSpec, config: OperatorConfig) -> str | None:
+    """The sentence about the first thing that a template must not ask for."""
+    templates: dict[str, PodOptions] = {"workers": spec.workers, "coordinator": spec.coordinator, "reward": spec.reward}
+    if spec.trainer_workers is not None:
+        templates["trainerWorkers"] = spec.trainer_workers
+    pools = {one.name: one.pool for one in spec.reward.functions if one.pool is not None}
     templates |= {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
     for field, options in templates.items():
-        refused = template.refusals(options.template)
-        if refused:
-            message = f"spec.{field}.template.{refused[0]}; remove it"
-            return finish(progress, Phase.FAILED, "TemplateRefused", message, now)
-    return progress
+        found = refusals(options.template, config.allowed)
+        if found:
+            return f"spec.{field}.template.{found[0]}; remove it"
+    refused = refused_runtime_class(spec.reward.runtime_class_name, config.allowed)
+    return None if refused is None else f"spec.reward.runtimeClassName: {refused}; choose another, or remove it"
+
+
+def _unreadable(before: RLJobStatus, why: str) -> list[Event]:
+    """Told when it begins; the condition shows it as long as it lasts."""
+    if not why or any(condition.type == ConditionType.STATUS_UNREADABLE.value for condition in before.conditions):
+        return []
+    return [Event("Warning", "StatusUnreadable", why, key=f"unreadable-{before.attempt}")]
 
 
 def _child_actions(job: RLJob, observed: Observed, config: OperatorConfig) -> list[Action]:
-    """Children whose applied fingerprint is not the wanted one; the Secret is made once and never touched again."""
+    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again."""
+    if observed.applied_generation == Identity.of(job).generation > 0:
+        return []
     actions: list[Action] = [
         apply for apply in children.children(job, config) if observed.children.get(apply.key) != apply.fingerprint
     ]
-    secret: CreateOnce = children.token_secret(job, observed.ray_token, observed.judge_token)
-    if secret.key not in observed.children:
-        actions.append(secret)
-    return actions
+    secrets: list[CreateOnce] = [
+        children.token_secret(job, observed.ray_token, observed.judge_token),
+        children.reward_secret(job, observed.reward_token),
+    ]
+    return [*actions, *(secret for secret in secrets if secret.key not in observed.children)]
 
 
 def _status(
@@ -150,6 +168,10 @@ def _status(
         facts |= limits(job.spec, job.status.runtime)
         repurposed = projection.repurposed(job.status, acknowledged)
         facts |= {ConditionType.REPURPOSED: repurposed} if repurposed is not None else {}
+    if observed.unreadable_status:
+        facts[ConditionType.STATUS_UNREADABLE] = Fact(ConditionStatus.TRUE, "Dropped", observed.unreadable_status)
+    alarm = alarm_fact(job.status)
+    facts |= {ConditionType.TRAINING_ALARM: alarm} if alarm is not None else {}
     is_ready = facts[ConditionType.READY].status is ConditionStatus.TRUE
     return RLJobStatus(
         phase=conditions.phase(progress, pods, is_ready, job.status),
@@ -163,7 +185,7 @@ def _status(
         coordinator=PodCounts(desired=desired[Component.COORDINATOR], ready=ready[Component.COORDINATOR]),
         workers=PodCounts(desired=desired[Component.WORKER], ready=ready[Component.WORKER]),
         trainers=PodCounts(desired=desired[Component.TRAINER], ready=ready[Component.TRAINER]),
-        rewards=rewards.model_copy(update={"ready": ready[Component.REWARD]}),
+        rewards=rewards.model_copy(update={"ready": ready[Component.REWARD], "addresses": addresses(pods)}),
         judges=PodCounts(desired=desired[Component.JUDGE], ready=ready[Component.JUDGE]),
         gpus=projection.gpu_counts(job.spec, observed.pods, progress.attempt, acknowledged),
         assignment=elasticity.assignment,

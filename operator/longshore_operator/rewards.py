@@ -1,14 +1,17 @@
-"""The number of reward pods: what the coordinator tells goes to the policy, what the policy remembers to the status."""
+"""Reward pods: their number, from what the coordinator tells and the policy remembers, and their addresses."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from longshore.api.names import Component
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore.api.status import RewardPodCounts
 from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPressure, desired_pods, next_look_s
 from longshore_operator.clock import parse, timestamp
 from longshore_operator.lifecycle import Progress
+from longshore_operator.observed import PodView
 from longshore_operator.plan import Event
 
 
@@ -36,6 +39,12 @@ def size_rewards(job: RLJob, progress: Progress, now: datetime) -> RewardSizing:
     look_s = next_look_s(_pods(counts), limits, pressure)
     wake_at = None if look_s is None else datetime.fromtimestamp(look_s, UTC)
     return RewardSizing(counts, _events(before, counts, after.reason), wake_at)
+
+
+def addresses(pods: Sequence[PodView]) -> list[str]:
+    """Of the reward pods among these, by index; empty where there is none."""
+    known = {pod.index: pod.ip for pod in pods if pod.component is Component.REWARD and pod.ip and not pod.terminal}
+    return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 
 def _limits(reward: Reward) -> RewardPodLimits:

@@ -1,15 +1,11 @@
-"""`PodOptions.template`: a patch over the generated pod, and what it must not ask for.
+"""`PodOptions.template`: a patch over the generated pod. What it must not ask for is in `template_rules`."""
 
-Whoever may create an RLJob shall not gain more than their pods have by default; so everything is refused that would
-reach the node, other identities, or the pods' bookkeeping (Pod Security Standards, level Restricted, and more).
-"""
+from collections.abc import Iterator
+from typing import Any, Final
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+Json = dict[str, Any]
 
-from longshore.api.names import GROUP
-
-_MERGE_KEYS = {
+_MERGE_KEYS: Final = {
     "containers": "name",
     "initContainers": "name",
     "volumes": "name",
@@ -21,22 +17,87 @@ _MERGE_KEYS = {
     "hostAliases": "ip",
 }
 """Lists whose items are merged by a key; `tolerations` and `envFrom` are appended to, every other list is replaced."""
-_APPENDED = frozenset({"tolerations", "envFrom"})
-_REPLACED = frozenset({"readinessProbe", "livenessProbe", "startupProbe"})
+_APPENDED: Final = frozenset({"tolerations", "envFrom"})
+_REPLACED: Final = frozenset({"readinessProbe", "livenessProbe", "startupProbe"})
 """Objects that are replaced whole: a probe has one kind of check, and two merged ones have two."""
 
-_FORBIDDEN_POD_FIELDS = (
-    "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "hostNetwork", "hostPID", "hostIPC",
-    "restartPolicy", "hostname", "subdomain", "nodeName", "ephemeralContainers", "activeDeadlineSeconds",
-)  # fmt: skip
-_FORBIDDEN_POD_SECURITY = ("sysctls", "windowsOptions", "seLinuxOptions", "appArmorProfile", "seccompProfile")
-_ALLOWED_VOLUMES = frozenset(
-    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+_CHECK: Final[Json] = {"httpGet": {}, "tcpSocket": {}, "terminationGracePeriodSeconds": int}
+_CONTAINER: Final[Json] = {
+    "name": str,
+    "env": [{"name": str}],
+    "envFrom": [{}],
+    "ports": [{"containerPort": int}],
+    "volumeMounts": [{"mountPath": str}],
+    "resources": {"requests": {}, "limits": {}},
+    "securityContext": {},
+    "lifecycle": {"postStart": _CHECK, "preStop": _CHECK},
+    **dict.fromkeys(_REPLACED, _CHECK),
+}
+_SHAPE: Final[Json] = {
+    "metadata": {"labels": {...: str}, "annotations": {...: str}},
+    "spec": {
+        "containers": [_CONTAINER],
+        "initContainers": [_CONTAINER],
+        "volumes": [{"name": str, "projected": {"sources": [{}]}}],
+        "tolerations": [{}],
+        "imagePullSecrets": [{"name": str}],
+        "resourceClaims": [{"name": str}],
+        "hostAliases": [{"ip": str}],
+        "nodeSelector": {...: str},
+        "securityContext": {},
+        "terminationGracePeriodSeconds": int,
+        "priorityClassName": str,
+        "runtimeClassName": str,
+    },
+}
+"""Types of what merging and the rules look into: an object by its fields (`...`: all others), a list by its items,
+which have the key by which they are merged. Everything else is for the API server, when a pod is made."""
+_KEPT: Final = frozenset(
+    {"metadata", "metadata.labels", "metadata.annotations", "spec", "spec.containers", "spec.volumes"}
 )
-_FORBIDDEN_CONTAINER_SECURITY = (
-    "privileged", "allowPrivilegeEscalation", "capabilities", "procMount", "seccompProfile", "seLinuxOptions",
-    "appArmorProfile", "windowsOptions",
-)  # fmt: skip
+"""What pods cannot do without: null does not remove it."""
+_WORDS: Final = {str: "a text", int: "an integer"}
+
+
+def misshapen(template: Json) -> list[str]:
+    """Fields of a template that are not shaped like those of a pod, as dotted paths with the reason.
+
+    A template without any can be merged.
+    """
+    return list(_misshapen("", template, _SHAPE))
+
+
+def _misshapen(path: str, value: Any, shape: Any) -> Iterator[str]:
+    if value is None:
+        if path in _KEPT:
+            yield f"{path}: cannot be removed"
+    elif isinstance(shape, dict):
+        if not isinstance(value, dict):
+            yield f"{path}: must be an object"
+            return
+        prefix = f"{path}." if path else ""
+        for field, entry in value.items():
+            expected = shape.get(field, shape.get(...))
+            if expected is not None:
+                yield from _misshapen(prefix + field, entry, expected)
+    elif isinstance(shape, list):
+        yield from _misshapen_items(path, value, shape[0])
+    elif not isinstance(value, shape) or isinstance(value, bool):
+        yield f"{path}: must be {_WORDS[shape]}"
+
+
+def _misshapen_items(path: str, value: Any, shape: Json) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{path}: must be a list"
+        return
+    key = _MERGE_KEYS.get(path.rsplit(".", 1)[-1])
+    for position, item in enumerate(value):
+        if not isinstance(item, dict):
+            yield f"{path}[{position}]: must be an object"
+        elif key is not None and item.get(key) is None:
+            yield f"{path}[{position}].{key}: is missing"
+        else:
+            yield from _misshapen(f"{path}[{item[key] if key else position}]", item, shape)
 
 
 def merge(base: Any, patch: Any) -> Any:
@@ -49,7 +110,7 @@ def merge(base: Any, patch: Any) -> Any:
             merged.pop(field, None)
         elif field in _REPLACED:
             merged[field] = value
-        elif field in _APPENDED:
+        elif field in _APPENDED and isinstance(value, list):
             merged[field] = [*merged.get(field, ()), *value]
         elif field in _MERGE_KEYS and isinstance(value, list):
             merged[field] = _merge_list(merged.get(field, []), value, _MERGE_KEYS[field])
@@ -58,87 +119,15 @@ def merge(base: Any, patch: Any) -> Any:
     return merged
 
 
-def _merge_list(base: list[dict[str, Any]], patch: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def _merge_list(base: Any, patch: list[Any], key: str) -> list[Any]:
+    if not (isinstance(base, list) and all(isinstance(item, dict) for item in (*base, *patch))):
+        return patch
     merged = list(base)
-    positions = {item.get(key): position for position, item in enumerate(base)}
+    positions = {str(item.get(key)): position for position, item in enumerate(base)}
     for item in patch:
-        position = positions.get(item.get(key))
+        position = positions.get(str(item.get(key)))
         if position is None:
             merged.append(item)
         else:
             merged[position] = merge(merged[position], item)
     return merged
-
-
-def refusals(template: Mapping[str, Any]) -> list[str]:
-    """Fields of a template that would escalate or take the pod from the operator, as dotted paths with the reason."""
-    return list(_refusals(template))
-
-
-def _refusals(template: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        yield from _metadata_refusals(template)
-        yield from _spec_refusals(template.get("spec") or {})
-    except (AttributeError, TypeError):
-        yield "the template is not shaped like a pod: compare it with `kubectl explain pod`"
-
-
-def _metadata_refusals(template: Mapping[str, Any]) -> Iterator[str]:
-    for field in template:
-        if field not in ("metadata", "spec"):
-            yield f"{field}: a template has metadata and spec only"
-    for field, entries in (template.get("metadata") or {}).items():
-        if field not in ("labels", "annotations"):
-            yield f"metadata.{field}: only labels and annotations can be set"
-            continue
-        for name in entries or ():
-            if name.split("/")[0].endswith(GROUP) or name.startswith("app.kubernetes.io/"):
-                yield f"metadata.{field}[{name}]: is set by the operator"
-
-
-def _spec_refusals(spec: Mapping[str, Any]) -> Iterator[str]:
-    for field in _FORBIDDEN_POD_FIELDS:
-        if field in spec:
-            yield f"spec.{field}: is not for a template"
-    security = spec.get("securityContext") or {}
-    yield from _user_refusals("spec.securityContext", security)
-    if "securityContext" in spec and not isinstance(spec["securityContext"], dict):
-        yield "spec.securityContext: cannot be removed"
-    for field in _FORBIDDEN_POD_SECURITY:
-        if field in security:
-            yield f"spec.securityContext.{field}: is not for a template"
-    for volume in spec.get("volumes") or ():
-        yield from _volume_refusals(volume)
-    for kind in ("containers", "initContainers"):
-        for container in spec.get(kind) or ():
-            yield from _container_refusals(f"spec.{kind}[{container.get('name')}]", kind, container)
-
-
-def _volume_refusals(volume: Mapping[str, Any]) -> Iterator[str]:
-    for source in volume:
-        if source != "name" and source not in _ALLOWED_VOLUMES:
-            yield f"spec.volumes[{volume.get('name')}].{source}: reaches outside the pod"
-    for source in (volume.get("projected") or {}).get("sources") or ():
-        if "serviceAccountToken" in source:
-            yield f"spec.volumes[{volume.get('name')}].projected.serviceAccountToken: is another identity"
-
-
-def _container_refusals(path: str, kind: str, container: Mapping[str, Any]) -> Iterator[str]:
-    security = container.get("securityContext")
-    if "securityContext" in container and not isinstance(security, dict):
-        yield f"{path}.securityContext: cannot be removed"
-        return
-    yield from _user_refusals(f"{path}.securityContext", security or {})
-    for field in _FORBIDDEN_CONTAINER_SECURITY:
-        if field in (security or {}):
-            yield f"{path}.securityContext.{field}: is not for a template"
-    for port in container.get("ports") or ():
-        if "hostPort" in port:
-            yield f"{path}.ports[{port.get('containerPort')}].hostPort: opens the node"
-
-
-def _user_refusals(path: str, security: Mapping[str, Any]) -> Iterator[str]:
-    if "runAsNonRoot" in security and security["runAsNonRoot"] is not True:
-        yield f"{path}.runAsNonRoot: must stay true"
-    if security.get("runAsUser", 1) == 0:
-        yield f"{path}.runAsUser: must not be 0 (root)"

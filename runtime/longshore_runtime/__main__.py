@@ -10,6 +10,13 @@ from longshore_runtime.logs import configure_logging
 def main(arguments: list[str]) -> int:
     """Run the component that the arguments name; returns the exit status of the contract."""
     configure_logging()
+    match arguments:
+        case ["reward"]:
+            # No Ray here: this pod runs code that models wrote.
+            from longshore_runtime.rewards.server import run_reward
+            from longshore_runtime.settings import Settings
+
+            return run_reward(Settings.from_env())
     # Ray reads its settings, the token mode included, when it is imported: nothing may import it before.
     os.environ.update(RAY_ENVIRONMENT)
     match arguments:
@@ -17,7 +24,7 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.coordinator import run_coordinator
 
             return run_coordinator()
-        case ["worker" | "trainer" | "reward"]:
+        case ["worker" | "trainer"]:
             from longshore_runtime.cluster.worker import run_node
             from longshore_runtime.settings import Settings
 

@@ -17,7 +17,8 @@ import structlog
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.durable import sync, sync_tree
+from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes
+from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
 from longshore_runtime.types import Completion, FinishReason, TokenRun
 
@@ -73,22 +74,40 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint aside, make it durable, and give it its name in one move; then prune old ones.
 
-        A checkpoint of that step that is there already stays as it is.
+        A checkpoint of that step that is there already stays as it is. Raises UserError when there is no room for it.
         """
         final = self._directory / f"{_PREFIX}{step:06d}"
         if final.exists():
             return Checkpoint(step, final)
         unfinished = self._directory / f"{_UNFINISHED}{step:06d}"
         shutil.rmtree(unfinished, ignore_errors=True)
-        (unfinished / TRAINER_DIR).mkdir(parents=True)
-        save_trainer(unfinished / TRAINER_DIR)
-        (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
-        (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
-        sync_tree(unfinished)
-        unfinished.rename(final)
-        sync(self._directory)
+        needed_bytes = self._require_room(final)
+        try:
+            (unfinished / TRAINER_DIR).mkdir(parents=True)
+            save_trainer(unfinished / TRAINER_DIR)
+            (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
+            (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
+            sync_tree(unfinished)
+            unfinished.rename(final)
+            sync(self._directory)
+        except Exception as error:
+            is_full = is_no_room(error, self._directory)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if is_full:
+                raise UserError(no_room(final, needed_bytes)) from error
+            raise
         self._prune()
         return Checkpoint(step, final)
+
+    def _require_room(self, final: Path) -> int | None:
+        """Bytes that the next checkpoint takes, as far as the newest one tells."""
+        newest = self.newest()
+        if newest is None:
+            return None
+        needed_bytes = tree_bytes(newest.path)
+        if free_bytes(self._directory) < needed_bytes:
+            raise UserError(no_room(final, needed_bytes))
+        return needed_bytes
 
     def _all(self) -> list[Checkpoint]:
         if not self._directory.is_dir():
@@ -106,8 +125,15 @@ def export_model(checkpoint: Checkpoint, target: Path) -> None:
     """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
     unfinished = target.with_name(f"{_UNFINISHED}{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns(*_NO_WEIGHTS))
-    sync_tree(unfinished)
+    try:
+        shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns(*_NO_WEIGHTS))
+        sync_tree(unfinished)
+    except (OSError, shutil.Error) as error:
+        is_full = is_no_room(error, target.parent)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if is_full:
+            raise UserError(no_room(target)) from error
+        raise
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)
 

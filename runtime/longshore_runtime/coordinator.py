@@ -4,6 +4,7 @@ import contextlib
 import queue
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -18,6 +19,7 @@ from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
@@ -47,6 +49,11 @@ def run_coordinator() -> int:
         settings.tell_why(str(interruption))
         return ExitCode.INTERRUPTED
     except Exception as error:
+        if is_no_room(error, settings.storage):
+            reason = no_room(Path(str(getattr(error, "filename", None) or settings.storage)))
+            log.error("the job cannot run", reason=reason)
+            settings.tell_why(reason)
+            return ExitCode.USER_ERROR
         log.exception("the coordinator crashed")
         settings.tell_why(_in_one_line(error))
         return _CRASHED
@@ -63,8 +70,9 @@ def _in_one_line(error: Exception) -> str:
 
 def _train(settings: Settings) -> None:
     spec = _read_spec(settings)
-    output = job_storage(settings, spec.storage.output).output_dir
-    configure_logging(copy_to=output / "logs" / f"coordinator-{settings.attempt}.log")
+    storage = job_storage(settings, spec.storage.output)
+    storage.require_writable()
+    configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
     stop = _StopSignal()
     registry = CollectorRegistry()
     sink = StatusReporter(settings.namespace, settings.job)

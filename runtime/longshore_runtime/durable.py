@@ -1,7 +1,17 @@
-"""Making files survive the loss of their machine."""
+"""Making files survive the loss of their machine, and telling when there is no room for them."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
+from typing import Final
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_SIGNS: Final = ("No space left on device", "Disk quota exceeded", "(os error 28)", "(os error 122)")
+"""What is left of such an error in the words of libraries, and of Ray."""
+_WRITER_FAILED: Final = ("PytorchStreamWriter failed", "file write failed", "inline_container.cc")
+"""torch does not say why: the disk tells."""
+_NEARLY_NOTHING_BYTES: Final = 64 << 20
 
 
 def sync(path: Path) -> None:
@@ -17,3 +27,43 @@ def sync_tree(root: Path) -> None:
     """The same for a directory with everything in it."""
     for path in [*root.rglob("*"), root]:
         sync(path)
+
+
+def is_no_room(error: BaseException, directory: Path) -> bool:
+    """Whether a write failed because the disk is full, whoever wraps the error; `directory` is where it went."""
+    seen: set[int] = set()
+    causes: list[BaseException] = [error]
+    while causes:
+        one = causes.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        text = str(one)
+        if (isinstance(one, OSError) and one.errno in _NO_ROOM) or any(sign in text for sign in _SIGNS):
+            return True
+        if any(sign in text for sign in _WRITER_FAILED) and free_bytes(directory) < _NEARLY_NOTHING_BYTES:
+            return True
+        further = (one.__cause__, one.__context__, getattr(one, "cause", None))
+        causes += [cause for cause in further if isinstance(cause, BaseException)]
+    return False
+
+
+def free_bytes(directory: Path) -> int:
+    """Room on the disk of a directory that may not be there yet."""
+    while not directory.exists():
+        directory = directory.parent
+    return shutil.disk_usage(directory).free
+
+
+def tree_bytes(root: Path) -> int:
+    """What a directory with everything in it takes."""
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+def no_room(path: Path, needed_bytes: int | None = None) -> str:
+    """The sentence for a disk that is full."""
+    needs = "" if needed_bytes is None else f" needs {needed_bytes:,} bytes, and"
+    return (
+        f"storage: the volume is full: {path}{needs or ' cannot be written,'} {free_bytes(path):,} bytes are free; "
+        "enlarge the volume, delete old outputs in it, or lower checkpoint.keep"
+    )

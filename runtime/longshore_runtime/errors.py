@@ -13,6 +13,18 @@ class TrainerLost(Exception):
     """A trainer replica is gone; its world starts again from the newest checkpoint."""
 
 
+class LogProbMismatch(Exception):
+    """An update was refused, since engines and trainers disagree about the log-probabilities of its tokens.
+
+    Its gradients and those of every later update of the step wait to be discarded; the weights are as before.
+    """
+
+    def __init__(self, mean: float) -> None:
+        """`mean` of |log-probability of trainer - engine| per token."""
+        super().__init__(mean)
+        self.mean = mean
+
+
 class EngineDied(Exception):
     """The engine raised an error and takes no more work: one sentence."""
 

@@ -7,6 +7,8 @@ from typing import TextIO
 
 import structlog
 
+from longshore.api.addresses import redacted
+
 
 def configure_logging(copy_to: Path | None = None) -> None:
     """Readable lines without colours: they are read through `kubectl logs`."""
@@ -36,7 +38,15 @@ class _Lines:
 
     def msg(self, message: str) -> None:
         """Write one line."""
-        for file in self._files:
-            print(message, file=file, flush=True)
+        message = redacted(message)
+        for file in tuple(self._files):
+            try:
+                print(message, file=file, flush=True)
+            except OSError as error:
+                if file is sys.stderr:
+                    raise
+                # The copy is lost; the pod's own log goes on, and says so.
+                self._files.remove(file)
+                sys.stderr.write(f"the log is no longer copied to {file.name}: {error}\n")
 
     log = debug = info = warning = error = critical = exception = msg

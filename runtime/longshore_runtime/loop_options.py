@@ -1,17 +1,21 @@
 """What the training loop needs to know of a job."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
-from longshore.api.rollout import OnFinish, RepurposeTrigger
+from longshore.api.rollout import EngineBackend, OnFinish, OnPolicy, RepurposeTrigger
 from longshore.api.spec import Placement, RLJobSpec
+from longshore.policy.log_prob_mismatch import default_limit
+from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.elastic.repurposing import RepurposingOptions
 
 _BF16: Final = 0.02
 _FP32: Final = 1e-4
 """What rounding never reaches: `trainer.verifyTolerance` where it is unset."""
+_NO_LIMITS: Final = AlarmLimits(max_mismatch=math.inf, max_response_tokens=0)
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,16 @@ class LoopOptions:
     """Pods go from rollout to training within a round; None: never."""
     verify_every: int | None = None
     verify_tolerance: float = 0.0
+    max_mismatch: float | None = None
+    """Past this mean mismatch of log-probabilities a step is not trained on; None: it is."""
+    alarm_limits: AlarmLimits = _NO_LIMITS
 
     @classmethod
     def of(cls, spec: RLJobSpec, attempt: int = 1) -> "LoopOptions":
         """The slice of this spec."""
         is_colocated = spec.placement is Placement.COLOCATED
         repurposes = is_colocated and spec.rollout.repurposes
+        limit = max_log_prob_mismatch(spec)
         return cls(
             algorithm=spec.algorithm,
             evaluation=spec.evaluation,
@@ -56,8 +64,24 @@ class LoopOptions:
             trains_during_rollout=not is_colocated or (not spec.workers.has_accelerator and not repurposes),
             repurposing=_repurposing(spec, attempt) if repurposes else None,
             verify_every=spec.trainer.verify_every,
+            max_mismatch=limit if spec.rollout.on_policy is OnPolicy.STRICT and limit < math.inf else None,
+            alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
             verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
         )
+
+
+def max_log_prob_mismatch(spec: RLJobSpec) -> float:
+    """Limit of the mean mismatch of log-probabilities; infinite for engines without a model, which make theirs up."""
+    rollout = spec.rollout
+    if rollout.max_log_prob_mismatch is not None:
+        return rollout.max_log_prob_mismatch
+    if rollout.engine.backend is EngineBackend.FAKE:
+        return math.inf
+    return default_limit(
+        engine_dtype=rollout.engine.dtype,
+        engines_have_accelerators=spec.workers.has_accelerator,
+        trainers_have_accelerators=spec.training_pods.has_accelerator,
+    )
 
 
 def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:

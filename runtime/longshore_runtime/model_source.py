@@ -5,14 +5,17 @@ import shutil
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import ray
 import structlog
 
 from longshore.api.model import Model
+from longshore.api.rollout import Engine
 from longshore.api.runtime_status import WarmStart
+from longshore.checks import summary
+from longshore.checks.model_files import config_of, model_file_mistakes
+from longshore.checks.model_limits import limit_mistakes
 from longshore_runtime.errors import UserError
 from longshore_runtime.storage import JobStorage
 
@@ -60,9 +63,8 @@ def _fingerprint(num_steps: int, seed: int) -> str:
 
 
 def initial_model(model: Model, seed: int, storage: JobStorage, worker_options: dict[str, object]) -> InitialModel:
-    """Check the user's checkpoint, or make the built-in model on a worker unless an earlier job has."""
+    """The user's checkpoint; or make the built-in model on a worker unless an earlier job has."""
     if model.path is not None:
-        _require_checkpoint(storage.resolve(model.path), model.path)
         return InitialModel(model.path)
     steps = model.warm_start_steps
     name = _get(_fingerprint.options(**worker_options).remote(steps, seed))
@@ -85,8 +87,13 @@ def _get(answer: Any) -> Any:
         raise UserError(f"model: worker 0 has not built the model within {_LIMIT_S:.0f} s") from error
 
 
-def _require_checkpoint(path: Path, name: str) -> None:
-    if not path.is_dir():
-        raise UserError(f"model.path: {name!r} does not exist in the storage of the job")
-    if not (path / "config.json").is_file():
-        raise UserError(f"model.path: {name!r} has no config.json; give a Hugging Face checkpoint")
+def check_model(model: Model, engine: Engine, storage: JobStorage, *, has_accelerator: bool) -> None:
+    """Raise UserError for a checkpoint of the user that cannot be trained as the job asks."""
+    if model.path is None:
+        return
+    directory = storage.resolve(model.path)
+    mistakes = model_file_mistakes(directory, model.path) or limit_mistakes(
+        config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator
+    )
+    if mistakes:
+        raise UserError(summary(mistakes))

@@ -6,6 +6,7 @@ from typing import Any
 
 from longshore.api.names import Component
 from longshore.api.pods import Workers
+from longshore.checks.model_limits import splits
 from longshore.policy.shapes import replica_slots
 
 
@@ -38,7 +39,7 @@ def possible_tp_sizes(workers: Workers, config: Mapping[str, Any], configured: i
     if workers.gpus_per_pod == 0:
         return (configured,)
     sizes = {1 << power for power in range(workers.gpus_per_pod.bit_length())} | {configured}
-    return tuple(sorted(size for size in sizes if workers.gpus_per_pod % size == 0 and _splits(config, size)))
+    return tuple(sorted(size for size in sizes if workers.gpus_per_pod % size == 0 and splits(config, size)))
 
 
 def trainer_places(
@@ -61,14 +62,3 @@ def trainer_places(
 def _seen(workers: Workers, gpus: Iterable[int]) -> tuple[int, ...]:
     """Pretended GPUs are placed like others and never seen: what runs there computes on the CPU."""
     return tuple(gpus) if workers.has_accelerator else ()
-
-
-_DIVIDED = ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
-"""What vLLM cuts into equal parts. It pads the vocabulary, and repeats key-value heads where they are too few."""
-
-
-def _splits(config: Mapping[str, Any], tp_size: int) -> bool:
-    text: Mapping[str, Any] = config.get("text_config", config)
-    kv_heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or tp_size
-    is_divided = all((text.get(name) or 0) % tp_size == 0 for name in _DIVIDED)
-    return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)

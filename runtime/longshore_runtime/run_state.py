@@ -16,6 +16,8 @@ class HeldOutScore:
 
     overall: float
     longest_quartile: float
+    rewards: tuple[float, ...] = ()
+    """Mean reward of each prompt, in their order; none where an older version scored them."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
@@ -26,7 +28,13 @@ class HeldOutScore:
         return cls(
             _mean(list(rewards.values())),
             _mean([reward for place, reward in rewards.items() if place in longest]),
+            tuple(reward for _, reward in sorted(rewards.items())),
         )
+
+    @classmethod
+    def load(cls, exported: Mapping[str, Any]) -> "HeldOutScore":
+        """From JSON values."""
+        return cls(**{**exported, "rewards": tuple(exported.get("rewards", ()))})
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,8 @@ class RunState:
             zero_variance=exported["zero_variance"],
             rejected=exported["rejected"],
             kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
-            held_out_before=HeldOutScore(**before) if before else None,
-            held_out_latest=HeldOutScore(**latest) if latest else None,
+            held_out_before=HeldOutScore.load(before) if before else None,
+            held_out_latest=HeldOutScore.load(latest) if latest else None,
         )
 
 

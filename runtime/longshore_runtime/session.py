@@ -1,20 +1,24 @@
 """One session of a job: engines, trainers and rewards are built on its pods, the loop runs, all is taken down."""
 
 import contextlib
-import json
+import os
 import queue
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import ray
 import structlog
 from prometheus_client import CollectorRegistry
 
+from longshore.api import contract
 from longshore.api.model import Data
 from longshore.api.names import Component
 from longshore.api.runtime_status import Notice, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
+from longshore.checks.job import few_prompts
+from longshore.checks.model_files import config_of
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
@@ -24,20 +28,24 @@ from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
+from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.errors import TrainerLost
+from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.model_source import InitialModel, initial_model
+from longshore_runtime.model_source import InitialModel, check_model, initial_model
 from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
 from longshore_runtime.profiling.phase import profiled
 from longshore_runtime.rewards.judge import check_judge, memory_limit
-from longshore_runtime.rewards.routing import routed
+from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.pod_workers import PodWorkers
+from longshore_runtime.rollout.ray_workers import RayWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.worker_hosts import JoinedHosts, LocalWorkers, WorkerHost
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
@@ -52,6 +60,8 @@ from longshore_runtime.training import Parts, TrainingLoop
 log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
+_REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
+"""Pods may wait for room; the operator tells so."""
 
 
 class Session:
@@ -110,12 +120,16 @@ class Session:
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
         self._recorder.activity("PrepareModel")
+        spec, algorithm = self._spec, self._spec.algorithm
+        check_model(spec.model, spec.rollout.engine, self._storage, has_accelerator=spec.workers.has_accelerator)
         model = self._initial_model()
         tokenizer = load_tokenizer(self._storage.resolve(model.path))
         prompts = routed(self._prompts(tokenizer), self._spec.reward.functions, self._spec.data.domain_field)
+        # A reward that cannot score is found before engines take minutes to start.
+        rewards = self._rewards(tokenizer, prompts)
+        rewards.wait_ready(_REWARD_PODS_LIMIT_S)
         self._recorder.activity("StartEngines")
         engines, trainers = self._engines_and_trainers(model)
-        spec, algorithm = self._spec, self._spec.algorithm
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(
             policy=round_policy(
@@ -128,7 +142,7 @@ class Session:
             prompts=prompts,
             engines=engines,
             trainers=trainers,
-            rewards=self._rewards(tokenizer),
+            rewards=rewards,
             checkpoints=self._checkpoints,
             storage=self._storage,
             recorder=self._recorder,
@@ -154,7 +168,7 @@ class Session:
             return
         try:
             self._loop.save(timeout_s=_SAVE_TIMEOUT_S)
-        except (TrainerLost, OSError) as error:
+        except (TrainerLost, UserError, OSError) as error:
             log.warning("no checkpoint at the end", reason=str(error))
 
     def _initial_model(self) -> InitialModel:
@@ -164,6 +178,10 @@ class Session:
         self._model = model.path
         return model
 
+    def _config(self) -> Mapping[str, Any]:
+        """The configuration of the initial model."""
+        return config_of(self._storage.resolve(self._model))
+
     def _prompts(self, tokenizer: Any) -> PromptSets:
         data: Data = self._spec.data
         if data.path is None:
@@ -171,6 +189,10 @@ class Session:
         rows = read_rows(self._storage.resolve(data.path), data)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
         prompts = prompt_sets(rows, data, tokenizer, context_tokens)
+        vocab_size = self._config().get("vocab_size")
+        require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
+        if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
+            self._recorder.notice("FewPrompts", remark)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
 
@@ -204,8 +226,8 @@ class Session:
         engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify)
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
-        config = json.loads((self._storage.resolve(model.path) / "config.json").read_bytes())
-        self._recorder.possible_sizes(possible_tp_sizes(self._spec.workers, config, options.tensor_parallel_size))
+        sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)
+        self._recorder.possible_sizes(sizes)
         return engines
 
     def _trainers(self, model: InitialModel) -> TrainerGroup:
@@ -226,21 +248,27 @@ class Session:
             for place in engine_places(self._spec.workers, tp_size=1)
         ]
 
-    def _rewards(self, tokenizer: Any) -> RewardPool:
+    def _scoring_workers(self) -> WorkerHost:
+        """Those of the reward pods; where a job may have none, some in this pod as well, which come first."""
+        reward = self._spec.reward
+        hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(reward.workers_per_pod)]
+        if reward.most_pods:
+            token = Path(os.environ[contract.ENV_REWARD_TOKEN])
+            address_of = self._assignments.reward_address
+            hosts.append(PodWorkers(reward.most_pods, reward.workers_per_pod, address_of, token))
+        return JoinedHosts(hosts)
+
+    def _rewards(self, tokenizer: Any, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward
         for function in reward.functions:
             check_judge(function)
-        pods = [placement(index, component=Component.REWARD) for index in range(reward.most_pods)]
-        here = {"num_cpus": 0, "label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
-        places = pods if reward.pods else [here, *pods]
-        actors = [place for place in places for _ in range(reward.workers_per_pod)]
         colocated = tuple(function for function in reward.functions if function.is_colocated)
         others = tuple(function for function in reward.functions if not function.is_colocated)
-        lanes = [Lane(others, actors, is_sized=reward.most_pods > reward.pods)] if others else []
-        lanes += [Lane(colocated, self._judges())] if colocated else []
+        lanes = [Lane(others, self._scoring_workers(), is_sized=reward.most_pods > reward.pods)] if others else []
+        lanes += [Lane(colocated, RayWorkers(self._judges()))] if colocated else []
         pool = RewardPool(
             lanes,
-            ScorerFactory((), self._storage.output),
+            ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
             tokenizer,
             self._events,
             SystemClock(),

@@ -2,11 +2,13 @@
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.api import contract
+from longshore.api.addresses import redacted
 from longshore.api.names import Component
 
 _SHARED_PORTS = range(20_000, 32_000)
@@ -71,8 +73,11 @@ class Settings:
         return f"{self.coordinator_ip}:{self.ray_port}"
 
     def tell_why(self, sentence: str) -> None:
-        """Leave the reason of the end where Kubernetes finds it."""
-        self.termination_log.write_text(sentence)
+        """Leave the reason of the end where Kubernetes finds it; on a full disk the log alone has it."""
+        try:
+            self.termination_log.write_text(redacted(sentence))
+        except OSError as error:
+            sys.stderr.write(f"{self.termination_log} cannot be written: {error}\n")
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:

@@ -1,12 +1,16 @@
 """Paths in the storage of a job. Pods may mount it in different places, so only relative paths travel between them."""
 
+import errno
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.api import contract, names
 from longshore_runtime.errors import UserError
 from longshore_runtime.settings import Settings
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,44 @@ class JobStorage:
             raise UserError(f"path {relative!r} leaves the storage of the job: use a path inside it")
         return path
 
+    def require_writable(self) -> None:
+        """Make the output directory and write to it, before anything depends on it.
+
+        Raises:
+            UserError: the volume does not let this process write; with what to change.
+        """
+        try:
+            self.output_dir.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.output_dir).close()
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            raise UserError(self._refusal(error)) from error
+
+    def _refusal(self, error: OSError) -> str:
+        """Which directory it is, whose, and what to do: a file cannot be made where the nearest directory refuses."""
+        directory = next(path for path in (self.output_dir, *self.output_dir.parents) if _is_visible(path))
+        shown = "its root" if directory == self.root.resolve() else f"directory {self.relative(directory)!r}"
+        if error.errno == errno.EROFS:
+            return "storage: the volume is read-only: use a claim that can be written (accessModes of the claim)"
+        found = directory.stat()
+        return (
+            f"storage: the volume cannot be written by user {os.getuid()}, group {os.getgid()}, as which the pods run "
+            f"({shown} belongs to {found.st_uid}:{found.st_gid}, mode {found.st_mode & 0o7777:o}): set "
+            f"template.spec.securityContext.fsGroup of coordinator, workers and reward to a group that may write it, "
+            f"or change the owner on the file server"
+        )
+
     def relative(self, path: Path) -> str:
         """The form in which a path travels to other pods."""
         return str(path.resolve().relative_to(self.root.resolve()))
+
+
+def _is_visible(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
 
 
 def job_storage(settings: Settings, configured_output: str) -> JobStorage:

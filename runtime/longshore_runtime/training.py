@@ -4,7 +4,8 @@ restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
 for each step:
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
-    train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs
+    train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
+                        where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
     record              metrics, ledger, status
     checkpoint
@@ -14,17 +15,15 @@ evaluate, checkpoint, export the model
 
 import queue
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import structlog
 
-from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import OnFinish
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
-from longshore.policy.handover import Handover
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
@@ -37,23 +36,24 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
+from longshore_runtime.mismatch_guard import MismatchGuard
+from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.requests import request_seed
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
+from longshore_runtime.round_requests import RequestOf, RoundRequests
 from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.running_step import Evaluating, RunningStep
+from longshore_runtime.step_work import StepWorks, require_equal_gradients
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.recovery import Recovery
-from longshore_runtime.trainer.samples import batch_samples
-from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
-from longshore_runtime.types import Completion, PromptRecord, Request, Sample
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import Completion
 
 log = structlog.get_logger()
 
@@ -77,6 +77,18 @@ class Parts:
     clock: Clock
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """A round that was trained on."""
+
+    step: RunningStep
+    result: RoundResult
+    trained: StepTraining
+    started_s: float
+    rolled_out_s: float
+    trained_s: float
+
+
 class TrainingLoop:
     """One run from the newest checkpoint to the end."""
 
@@ -93,6 +105,9 @@ class TrainingLoop:
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Of responses that ended by themselves, by kind of round."""
+        self._works = StepWorks(options, parts.trainers, self._train_prompts, parts.events, parts.clock)
+        self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
+        self._alarms = Alarms(options.alarm_limits, parts.recorder)
 
     def run(self) -> None:
         """Train to the end; raises Interrupted or TrainerLost, after which a new loop continues from a checkpoint."""
@@ -111,12 +126,9 @@ class TrainingLoop:
         parts, clock = self._parts, self._parts.clock
         begun_s = clock.now_s()
         self._apply_baseline(parts.policy.next_kind(draining=draining))
-        started_s = clock.now_s()
-        self._step = step = self._begin_step()
-        result = self._rollout(step, draining)
-        rolled_out_s = clock.now_s()
-        trained = self._train(step)
-        trained_s = clock.now_s()
+        regrouped_s = clock.now_s()
+        done = self._guard.checked(self._state.step + 1, lambda: self._attempt(draining), self._begin_again)
+        step, result, trained = done.step, done.result, done.trained
         self._publish(trained.policy_version)
         published_s = clock.now_s()
         self._state = self._state.after_step(
@@ -124,19 +136,21 @@ class TrainingLoop:
         )
         self._step = None
         self.num_steps += 1
+        self._lengths[result.end.kind].extend(result.finished_tokens)
         times = StepTimes(
             step_s=published_s - begun_s,
-            regroup_s=started_s - begun_s,
+            regroup_s=regrouped_s - begun_s,
             gen_s=result.rollout_s,
-            reward_s=rolled_out_s - started_s - result.rollout_s,
-            train_s=trained_s - rolled_out_s,
-            publish_s=published_s - trained_s,
+            reward_s=done.rolled_out_s - done.started_s - result.rollout_s,
+            train_s=done.trained_s - done.rolled_out_s,
+            publish_s=published_s - done.trained_s,
         )
         repurposed = None
         if step.repurposing is not None:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
         parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
+        self._alarms.step(self._state.step, result, trained)
         every = self._options.evaluation.every_steps
         if every and self._state.step % every == 0 and self._state.step < self._options.algorithm.steps:
             self._evaluate()
@@ -163,6 +177,8 @@ class TrainingLoop:
             self._lengths[RoundKind(kind)].load_state(exported)
         self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
+        if "alarms" in state:  # Older versions had none.
+            self._alarms.load(state["alarms"])
         self._publish(self._state.policy_version)
 
     def checkpoint(self) -> None:
@@ -188,6 +204,7 @@ class TrainingLoop:
             "run": self._state.export(),
             "recorder": self._parts.recorder.export(),
             "rewards": self._parts.rewards.export_state(),
+            "alarms": self._alarms.export(),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }
         checkpoint = self._parts.checkpoints.publish(
@@ -204,19 +221,42 @@ class TrainingLoop:
         if checkpoint is not None:
             self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
 
+    def _attempt(self, draining: bool) -> _Attempt:
+        """Sample and train; raises LogProbMismatch where engines and trainers disagree, by which nothing is trained."""
+        clock = self._parts.clock
+        started_s = clock.now_s()
+        self._step = step = self._begin_step()
+        result = self._rollout(step, draining)
+        rolled_out_s = clock.now_s()
+        trained = self._train(step)
+        return _Attempt(step, result, trained, started_s, rolled_out_s, clock.now_s())
+
+    def _begin_again(self) -> None:
+        """A round was refused: engines get the weights that they should have, and its draws are to be sampled again."""
+        if self._step is not None and self._step.repurposing is not None:
+            self._baseline.answered(self._step.repurposing.answered_epoch)
+        self._step = None
+        self._recovery.guarded(self._parts.trainers.discard)
+        self._publish(self._state.policy_version)
+        self._parts.policy.load_state(self._state.policy)
+
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
-        runner = self._runner(self._parts.policy, self._training_request, step, self._state.kept)
+        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept)
         if step.repurposing is not None:
             step.repurposing.begin(runner)
         result = runner.run(draining=draining)
-        self._lengths[result.end.kind].extend(result.finished_tokens)
         self._parts.rewards.rest()
         return result
+
+    def _training_requests(self) -> RequestOf:
+        """What the next round asks of the engines; a benchmark gives responses other lengths here."""
+        algorithm = self._options.algorithm
+        return RoundRequests(self._train_prompts, algorithm, f"train/{self._state.step}", algorithm.temperature).of
 
     def _begin_step(self) -> RunningStep:
         options, parts, state = self._options, self._parts, self._state
         number = state.step + 1
-        work = self._step_work(verify=options.verify_every is not None and number % options.verify_every == 0)
+        work = self._works.begin(number, state.policy_version)
         repurposing = None
         if options.repurposing is not None:
             repurposing = Repurposing(
@@ -236,31 +276,6 @@ class TrainingLoop:
             work, repurposing, self._recovery, lambda progress: parts.recorder.round_progress(state, progress)
         )
 
-    def _step_work(self, *, verify: bool) -> StepWork:
-        options, algorithm, version = self._options, self._options.algorithm, self._state.policy_version
-        trainers, clock = self._parts.trainers, self._parts.clock
-
-        def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
-            return batch_samples(groups, self._train_prompts, algorithm, version)
-
-        if options.is_streamed:
-            awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
-            return StreamedUpdate(trainers, samples_of, self._parts.events, clock, awake=awake, verify=verify)
-        budget = max_tokens_per_batch(
-            OBJECTIVES[algorithm.name],
-            is_pipelined=options.is_pipelined,
-            max_tokens_per_dispatch=options.max_tokens_per_dispatch,
-        )
-        return StepUpdates(
-            trainers,
-            Handover(algorithm.groups_per_update, budget),
-            samples_of,
-            self._train_prompts,
-            clock,
-            begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
-            verify=verify,
-        )
-
     def _train(self, step: RunningStep) -> StepTraining:
         self._parts.recorder.activity("Train")
         if step.repurposing is not None:
@@ -274,17 +289,8 @@ class TrainingLoop:
         trained = self._recovery.guarded(work, step.work.again)
         self._recovery.trained(trained)
         assert trained.policy_version == self._state.policy_version + len(trained.updates), "an update was lost"
-        self._require_equal_gradients(trained)
+        require_equal_gradients(trained, self._state.step + 1, self._options.verify_tolerance)
         return trained
-
-    def _require_equal_gradients(self, trained: StepTraining) -> None:
-        difference, tolerance = trained.gradient_difference, self._options.verify_tolerance
-        if difference is not None and difference > tolerance:
-            raise UserError(
-                f"trainer.verifyEvery: in step {self._state.step + 1} the accumulated gradients differ by "
-                f"{difference:.2e} from those of one pass over the whole batch, which is more than verifyTolerance "
-                f"({tolerance:g}); raise it if that is rounding, or report it"
-            )
 
     def _to_training(self) -> None:
         """Engines leave the GPUs that they share with trainers."""
@@ -322,16 +328,19 @@ class TrainingLoop:
         started_s = self._parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        result = self._runner(policy, self._evaluation_request, Evaluating(self._recovery)).run(draining=False)
+        records = dict(enumerate(prompts))
+        requests = RoundRequests(records, self._options.algorithm, "held-out", evaluation.temperature)
+        result = self._runner(policy, requests.of, Evaluating(self._recovery)).run(draining=False)
         self._parts.rewards.rest()
         score = HeldOutScore.of(result.groups, prompts)
         self._state = self._state.after_evaluation(score)
         self._parts.recorder.evaluation(self._state, self._parts.clock.now_s() - started_s)
+        self._alarms.evaluated(self._state)
 
     def _runner(
         self,
         policy: RoundPolicy,
-        request_of: Callable[[ResponseId, Completion | None], Request],
+        request_of: RequestOf,
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
     ) -> RoundRunner:
@@ -347,27 +356,6 @@ class TrainingLoop:
             parts.clock,
             observer,
             kept,
-        )
-
-    def _training_request(self, response: ResponseId, kept: Completion | None) -> Request:
-        record = self._train_prompts[response.draw.index]
-        return self._request(response, record, kept, f"train/{self._state.step}", self._options.algorithm.temperature)
-
-    def _evaluation_request(self, response: ResponseId, kept: Completion | None) -> Request:
-        record = self._parts.prompts.held_out[response.draw.index]
-        return self._request(response, record, kept, "held-out", self._options.evaluation.temperature)
-
-    def _request(
-        self, response: ResponseId, record: PromptRecord, kept: Completion | None, purpose: str, temperature: float
-    ) -> Request:
-        algorithm = self._options.algorithm
-        return Request(
-            request_id=str(response),
-            prompt_tokens=record.prompt_tokens,
-            max_tokens=algorithm.max_response_tokens,
-            temperature=temperature,
-            seed=request_seed(algorithm.seed, purpose, response),
-            partial=kept.runs if kept else (),
         )
 
     def _finish(self) -> None:

@@ -172,12 +172,18 @@ class Sample:
     loss_mask: tuple[bool, ...] | None = None
     """Which response tokens are in the loss; None: all."""
     num_stale_tokens: int = 0
-    """Response tokens that older weights than the round's sampled, in the loss or not."""
+    """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
 
     @property
     def num_loss_tokens(self) -> int:
         """Response tokens that are in the loss."""
         return len(self.response_tokens) if self.loss_mask is None else sum(self.loss_mask)
+
+    @property
+    def num_compared_tokens(self) -> int:
+        """Of these, tokens that the round's own weights sampled."""
+        mask = self.loss_mask or (True,) * len(self.response_tokens)
+        return sum(mask[self.num_stale_tokens :])
 
 
 @dataclass(frozen=True)
@@ -195,10 +201,17 @@ class GradientSums:
     entropy: float = 0.0
     clipped: float = 0.0
     """Number of tokens whose ratio, or that of their response, was clipped or truncated."""
+    num_compared_tokens: int = 0
+    """Loss-mask tokens that the round's own weights sampled: engine and trainer may be compared at them."""
     mismatch: float = 0.0
-    """Sum of |train - rollout| log-probability."""
+    """Sum of |train - rollout| log-probability over these."""
     mismatch_max: float = 0.0
     """Largest of them (a maximum, not a sum)."""
+
+    @property
+    def mean_mismatch(self) -> float | None:
+        """Mean of |train - rollout| log-probability; None where no token can be compared."""
+        return self.mismatch / self.num_compared_tokens if self.num_compared_tokens else None
 
     def __add__(self, other: "GradientSums") -> "GradientSums":
         """Sums of two disjoint sets of samples."""

@@ -1,16 +1,19 @@
 """What an end-to-end test does with a cluster, through the programs that a user has: kubectl and longshore."""
 
 import json
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -19,6 +22,7 @@ import yaml
 from longshore.api import contract, names
 
 LIMIT_S = 400.0
+RECHECK_S = 2.0
 
 Json = dict[str, Any]
 
@@ -75,15 +79,31 @@ class Job:
 
     def wait(self, what: str, holds: Callable[[Json], bool]) -> Json:
         """Wait until the status is as asked; the job's story is told when it does not come."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline_s:
-            status = self.status()
-            if holds(status):
-                return status
-            if status.get("phase") in ("Succeeded", "Failed"):
-                break
-            time.sleep(0.2)  # Between two looks at the API server, which kubectl cannot watch for any condition.
+        with self._watched() as statuses:
+            for status in statuses:
+                if holds(status):
+                    return status
+                if status.get("phase") in ("Succeeded", "Failed"):
+                    break
         raise AssertionError(f"{what}: not reached\n{self.story()}")
+
+    @contextmanager
+    def _watched(self) -> Iterator[Iterator[Json]]:
+        """Every status of the job from now on, by one kubectl that watches.
+
+        The last status comes again after RECHECK_S of silence, for what a condition sees beside the status.
+        """
+        command = ["kubectl", "get", "rljob", self.name, "-o", "json", "--watch"]
+        environment = {**self.cluster.environment, "KUBECONFIG": str(self.cluster.kubeconfig)}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
+            documents: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+            reader = threading.Thread(target=_read_documents, args=(watching.stdout, documents.put))
+            reader.start()
+            try:
+                yield _statuses(documents)
+            finally:
+                watching.terminate()
+                reader.join()
 
     def wait_finished(self) -> Json:
         """Wait for Succeeded or Failed."""
@@ -100,7 +120,7 @@ class Job:
         deadline_s = time.monotonic() + LIMIT_S
         while names := self.cluster.kubectl(*running):
             assert time.monotonic() < deadline_s, f"still running: {names}"
-            time.sleep(0.2)  # As above.
+            time.sleep(0.5)  # kubectl cannot wait for one phase or the other.
 
     def story(self) -> str:
         """Everything that explains a failure."""
@@ -158,6 +178,33 @@ class Job:
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
         assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
         assert list(_processes(f"{self.name}-")) == []
+
+
+def _read_documents(stream: IO[str], put: Callable[[Json | None], None]) -> None:
+    """Hand over each JSON document of a stream, and None at its end; kubectl ends one with a line of a brace."""
+    lines: list[str] = []
+    for line in stream:
+        lines.append(line)
+        if line.rstrip("\n") == "}":
+            put(json.loads("".join(lines)))
+            lines.clear()
+    put(None)
+
+
+def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
+    deadline_s = time.monotonic() + LIMIT_S
+    status: Json | None = None
+    while time.monotonic() < deadline_s:
+        try:
+            document = documents.get(timeout=RECHECK_S)
+        except queue.Empty:
+            if status is not None:
+                yield status
+            continue
+        if document is None:
+            return
+        status = document.get("status", {})
+        yield status
 
 
 def _processes(pod_prefix: str) -> Iterator[psutil.Process]:

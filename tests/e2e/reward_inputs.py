@@ -33,7 +33,7 @@ def mixed_rows(num_rows: int) -> list[Row]:
         lambda number: {
             "domain": "code", "prompt": f"print {number}", "answer": "", "tests": PASSED_BY_AN_EMPTY_PROGRAM
         },
-        lambda number: {"domain": "taste", "prompt": f"verse {number}", "answer": ""},
+        lambda number: {"domain": "taste", "prompt": f"verse {number}", "answer": "a verse"},
     )  # fmt: skip
     return [kinds[number % 3](number) for number in range(num_rows)]
 

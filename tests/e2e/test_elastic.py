@@ -126,25 +126,8 @@ def stopped_operator(cluster: Cluster) -> Iterator[None]:
         cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
 
 
-def test_without_an_operator_the_next_round_uses_every_engine_and_the_job_goes_on(cluster: Cluster) -> None:
-    manifest = elastic_job("orphan", step_s=0.03)
-    manifest["spec"]["algorithm"]["steps"] = 30
-    job = cluster.apply(manifest)
-    number = wait_overlay(job)
-    with stopped_operator(cluster):
-        after = job.wait("two further rounds", lambda s: s["runtime"]["round"]["number"] >= number + 2)
-        assert not after["runtime"].get("trainerPods"), "no overlay outlives its round"
-        busy = {row["step"]: row for row in metrics(job)}
-        assert "repurpose/control_path_s" not in busy.get(number + 1, {})
-    again = wait_overlay(job)
-    assert again > number
-    assert job.wait_finished()["phase"] == "Succeeded", job.story()
-    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
-    job.delete()
-
-
 def awaits_operator(status: Json) -> bool:
-    """A milestone is told, and no assignment has come of it."""
+    """A milestone is reported, and no assignment has come of it."""
     this_round = status.get("runtime", {}).get("round") or {}
     overlay = status["assignment"].get("overlay") or {}
     return bool(this_round.get("load")) and overlay.get("round", 0) < this_round["number"]
@@ -182,14 +165,20 @@ def worker_of(status: Json, role: Role) -> str:
 
 
 def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_draw(cluster: Cluster) -> None:
-    """Worker pods at every stage, and the coordinator before it has acknowledged; falling asleep takes a while."""
+    """The operator, worker pods at every stage, and the coordinator before it has acknowledged.
+
+    Without an operator rounds go on with every engine. Falling asleep takes a while, so that there are stages to hit.
+    """
     manifest = elastic_job("mortal", step_s=0.03)
     manifest["spec"]["rollout"]["engine"]["extraArgs"]["sleep_s"] = 1.0
     manifest["spec"]["algorithm"]["steps"] = 30
     job = cluster.apply(manifest)
-    job.wait_step(1)
+    number = wait_overlay(job)
     with stopped_operator(cluster):
-        job.wait("a milestone is told in vain", awaits_operator)
+        after = job.wait("two further rounds", lambda s: s["runtime"]["round"]["number"] >= number + 2)
+        assert not after["runtime"].get("trainerPods"), "no overlay outlives its round"
+        assert "repurpose/control_path_s" not in {row["step"]: row for row in metrics(job)}.get(number + 1, {})
+        job.wait("a milestone is reported in vain", awaits_operator)
         lost = job.remove("worker-1")
     job.wait_replaced("worker-1", lost)
     for stage, is_there, role in STAGES:
@@ -299,7 +288,7 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     manifest = demonstration(root, "apart", backend="Torch")
     spec = manifest["spec"]
     spec["rollout"] = {"strategy": "GroupPipeline", "engine": {"enforceEager": True}}
-    num_steps = 60  # Far more than the job makes before the test has looked and killed.
+    num_steps = 30  # Far more than the job makes before the test has looked and killed.
     spec["algorithm"] |= {"steps": num_steps, "promptsPerUpdate": 2}
     spec["trainer"]["verifyEvery"] = 10
     spec["placement"] = "Disaggregated"

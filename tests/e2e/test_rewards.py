@@ -163,7 +163,11 @@ def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> dict[str, Job
     ("name", "reason"),
     [
         ("malformed", r"^inputs/malformed.jsonl, line 5, tests\[0\]: a test case has the fields stdin and stdout, or "),
-        ("raising", r"^reward mine: inputs/plain.jsonl, line \d+, response \S+: raised KeyError: 'level'$"),
+        (
+            "raising",
+            r"^reward\.functions\[mine\]\.importPath: it scores none of the 3 rows that were tried: reward mine: "
+            r"inputs/plain.jsonl, line 1, its reference answer as the response: raised KeyError: 'level'$",
+        ),
         ("broken", r"^reward mine: inputs/plain.jsonl, line \d+, .*: the service answered 500 \(3 times\)$"),
         ("babbling", r"^reward mine: .* line \d+, .*: the judge gave no score .* ends with 'It has a certain charm.'$"),
     ],

@@ -27,6 +27,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* Ports on which the API server answers: those of the values, and those that this cluster's has behind its service. */}}
+{{- define "longshore.apiServerPorts" -}}
+{{- $ports := list -}}
+{{- range .Values.jobNetworkPolicies.apiServerPorts -}}
+{{- $ports = append $ports (int .) -}}
+{{- end -}}
+{{- range (lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes").ports -}}
+{{- $ports = append $ports (int .port) -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end -}}
+
 {{/* Rights over jobs and their children; in the watched namespace, or in all. */}}
 {{- define "longshore.operatorRules" -}}
 - apiGroups: [longshore.dev]

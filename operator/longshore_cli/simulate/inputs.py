@@ -95,8 +95,6 @@ def read_job(path: Path) -> RLJob:
     if len(found) != 1:
         raise BadInput(f"{path} holds {fmt.count(len(found), 'RLJob')}; exactly one is simulated.")
     stored = {key: value for key, value in found[0].items() if key != "status"}
-    if len(str(stored["metadata"]["name"])) > names.MAX_JOB_NAME_LENGTH:
-        raise BadInput(f"{path}: metadata.name: at most {names.MAX_JOB_NAME_LENGTH} characters")
     try:
         # As JSON: the API server does not turn texts into numbers either.
         return RLJob.model_validate_json(json.dumps(stored, default=str), strict=True)

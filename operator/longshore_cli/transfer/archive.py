@@ -5,6 +5,7 @@ The first member tells how much comes, the last one the SHA-256 of every file; a
 What arrives is staged beside its destination and renamed into place, so that it is there whole or not at all.
 """
 
+import errno
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ from typing import IO
 INDEX = ".longshore-index.json"
 SUMS = ".longshore-sha256.json"
 CHUNK_BYTES = 1 << 20
+_DAMAGED = "the copy is damaged: copy it again"
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all)."""
@@ -60,18 +62,23 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
 
     Raises:
         ArchiveError: the destination exists and `force` is not set, a member would leave the destination,
-            the stream was cut off, or a checksum differs. Nothing is left behind then.
+            the stream was cut off, a checksum differs or is missing, or there is no room. Nothing is left behind then.
     """
     _refuse_existing(destination, force)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".longshore-", dir=destination.parent))
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".longshore-", dir=destination.parent))
+    except OSError as error:
+        raise ArchiveError(_cannot_write(destination, error)) from error
     try:
         staging.chmod(0o755)
         with tarfile.open(fileobj=source, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:
             is_file, sums = _unpack_members(tar, staging, progress)
-        _publish(next(staging.iterdir()) if is_file else staging, destination)
-    except tarfile.TarError as error:
+        _publish(staging / next(iter(sums)) if is_file else staging, destination)
+    except (tarfile.TarError, EOFError) as error:
         raise ArchiveError("the copy was cut off before its end") from error
+    except OSError as error:
+        raise ArchiveError(_cannot_write(destination, error)) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return len(sums)
@@ -89,6 +96,29 @@ def inside(root: Path, relative: str) -> Path:
     return path
 
 
+def sizes(directory: Path) -> dict[str, int]:
+    """Bytes of everything in a directory, by name; what is being written has a hidden name and is left out."""
+    if not directory.is_dir():
+        return {}
+    shown = (path for path in sorted(directory.iterdir()) if not path.name.startswith("."))
+    return {path.name: sum(file.stat().st_size for file in _inner(path)) for path in shown}
+
+
+def _inner(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+
+
+def _instead(root: Path, path: Path, limit: int = 8) -> str:
+    """What there is where `path` was looked for."""
+    parent = path.parent
+    while not parent.is_dir() and parent != root:
+        parent = parent.parent
+    names = sorted(one.name for one in parent.iterdir() if not one.name.startswith("."))
+    where = parent.relative_to(root.resolve()).as_posix() if parent != root.resolve() else "it"
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"; {where} holds {', '.join(names[:limit])}{more}" if names else ""
+
+
 def _files(root: Path) -> list[tuple[str, Path]]:
     if root.is_file():
         return [(root.name, root)]
@@ -101,7 +131,7 @@ def _files(root: Path) -> list[tuple[str, Path]]:
 
 
 def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> tuple[bool, dict[str, str]]:
-    index: dict[str, int] = {}
+    index: dict[str, object] | None = None
     seen: dict[str, str] = {}
     meter = _Meter(0, progress)
     for member in tar:
@@ -109,11 +139,20 @@ def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> 
         if content is None:
             raise ArchiveError(f"{member.name!r} is no plain file")
         if member.name == INDEX:
-            index = json.load(content)
-            meter = _Meter(index["bytes"], progress)
+            index = _object(content)
+            total_bytes = index.get("bytes")
+            if not isinstance(total_bytes, int):
+                raise ArchiveError(_DAMAGED)
+            _require_room(staging, total_bytes)
+            meter = _Meter(total_bytes, progress)
+        elif index is None:
+            raise ArchiveError(_DAMAGED)
         elif member.name == SUMS:
-            _compare(json.load(content), seen)
-            return bool(index["isFile"]), seen
+            _compare(_object(content), seen)
+            is_file = bool(index.get("isFile"))
+            if is_file and len(seen) != 1:
+                raise ArchiveError(_DAMAGED)
+            return is_file, seen
         else:
             seen[member.name] = _extract(content, _target(staging, member.name), meter)
     raise ArchiveError("the copy was cut off before its end")
@@ -137,7 +176,36 @@ def _target(staging: Path, name: str) -> Path:
     return staging / path
 
 
-def _compare(expected: dict[str, str], seen: dict[str, str]) -> None:
+def _object(content: IO[bytes]) -> dict[str, object]:
+    try:
+        value = json.load(content)
+    except ValueError as error:
+        raise ArchiveError(_DAMAGED) from error
+    if not isinstance(value, dict):
+        raise ArchiveError(_DAMAGED)
+    return value
+
+
+def _require_room(directory: Path, num_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(directory).free
+    if num_bytes > free_bytes:
+        raise ArchiveError(_full(directory.parent, f"{num_bytes:,} bytes are needed and {free_bytes:,} are free"))
+
+
+def _cannot_write(destination: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free_bytes = shutil.disk_usage(destination.parent).free
+        return _full(destination.parent, f"{free_bytes:,} bytes are free")
+    return f"{destination} cannot be written: {error.strerror or error}"
+
+
+def _full(directory: Path, figures: str) -> str:
+    return f"there is no room in {directory}: {figures}; make room, or choose another place"
+
+
+def _compare(expected: dict[str, object], seen: dict[str, str]) -> None:
+    if not seen:
+        raise ArchiveError("the copy holds no file, or not a single checksum")
     for name in sorted(expected.keys() | seen.keys()):
         if expected.get(name) != seen.get(name):
             raise ArchiveError(f"the checksum of {name!r} differs: copy it again")
@@ -193,15 +261,20 @@ class _HashedReader(io.RawIOBase):
 
 
 def main(arguments: list[str]) -> int:
-    """`send ROOT PATH` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the input."""
+    """`send ROOT PATH` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the input.
+
+    `list ROOT PATH` writes what is in a directory, as JSON: the bytes of each entry by its name.
+    """
     action, root, relative, *options = arguments
     try:
         path = inside(Path(root), relative)
         if action == "send":
             if not path.exists():
-                raise ArchiveError(f"there is no {relative!r} in the storage")
+                raise ArchiveError(f"there is no {relative!r} in the storage{_instead(Path(root), path)}")
             pack(path, sys.stdout.buffer)
             sys.stdout.buffer.flush()
+        elif action == "list":
+            sys.stdout.write(json.dumps(sizes(path)))
         else:
             unpack(sys.stdin.buffer, path, force="force" in options)
     except (ArchiveError, OSError) as error:

@@ -16,6 +16,10 @@ SILENCE_S: Final = 120.0
 """A copy in which nothing arrives for so long is given up."""
 
 
+_BROKEN: Final = (WebSocketException, OSError, ValueError, IndexError, TypeError)
+"""What the client raises for a connection that ends, or for frames that are none of Kubernetes."""
+
+
 class Channel:
     """A running program; closed by `finish`, which tells how it ended."""
 
@@ -45,13 +49,13 @@ class Channel:
         """The next bytes of standard output; empty at its end.
 
         Raises:
-            CliError: nothing arrived for SILENCE_S.
+            CliError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
         """
         while True:
-            data = self._socket.read_channel(ws_client.STDOUT_CHANNEL, timeout=0)
-            self._stderr += self._socket.read_channel(ws_client.STDERR_CHANNEL, timeout=0)
+            data = self._read(ws_client.STDOUT_CHANNEL)
+            self._stderr += self._read(ws_client.STDERR_CHANNEL)
             if data or not self._socket.is_open():
-                return bytes(data)
+                return data
             self._wait()
 
     def send(self, data: bytes) -> None:
@@ -77,26 +81,49 @@ class Channel:
         """
         while self._socket.is_open():
             self._wait()
-        verdict = self._socket.read_channel(ws_client.ERROR_CHANNEL)
+        verdict = self._read(ws_client.ERROR_CHANNEL)
         if not verdict:
             raise CliError("The connection to the helper pod was lost.", "Try the copy again.")
-        if json.loads(verdict).get("status") != "Success":
+        if not _is_success(verdict):
             raise CliError(f"The copy failed: {self._message()}")
 
     def close(self) -> None:
         """Let go of the connection, which ends the program if it still runs."""
         self._socket.close()
 
+    def _read(self, channel: int) -> bytes:
+        try:
+            data = self._socket.read_channel(channel, timeout=0)
+        except _BROKEN as error:
+            raise _broke_off(error) from error
+        return data.encode() if isinstance(data, str) else bytes(data)
+
     def _wait(self) -> None:
         asked_s = time.monotonic()
-        self._socket.update(timeout=SILENCE_S)
+        try:
+            self._socket.update(timeout=SILENCE_S)
+        except _BROKEN as error:
+            raise _broke_off(error) from error
         if time.monotonic() - asked_s >= SILENCE_S:
             raise CliError("Nothing arrives from the helper pod any more.", "Try the copy again.")
 
     def _message(self) -> str:
-        self._stderr += self._socket.read_channel(ws_client.STDERR_CHANNEL, timeout=0)
+        self._stderr += self._read(ws_client.STDERR_CHANNEL)
         lines = self._stderr.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no reason given"
+
+
+def _broke_off(error: Exception) -> CliError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return CliError(f"The connection to the helper pod broke off: {reason}.", "Try the copy again.")
+
+
+def _is_success(verdict: bytes) -> bool:
+    try:
+        status = json.loads(verdict)
+    except ValueError:
+        return False
+    return isinstance(status, dict) and status.get("status") == "Success"
 
 
 class Reader(io.RawIOBase):

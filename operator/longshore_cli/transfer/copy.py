@@ -1,5 +1,6 @@
 """Copy between this machine and a claim: make the helper pod, stream, verify, delete the pod."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import IO, Final, cast
 from longshore_cli import stream
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
+from longshore_cli.plain import plain
 from longshore_cli.transfer import archive, pod
 from longshore_cli.transfer.archive import ArchiveError, Progress, quiet
 from longshore_cli.transfer.channel import Channel, Reader, Writer
@@ -45,6 +47,24 @@ def fetch(kube: Kube, claim: Claim, path: str, destination: Path, *, force: bool
         return num_files
 
 
+def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
+    """Bytes of everything in a directory of the claim, by name; empty where there is no such directory.
+
+    Raises:
+        CliError: one sentence on what is in the way.
+    """
+    with _channel(kube, claim, pod.archive_command("list", path), read_only=True) as channel:
+        text = b""
+        while data := channel.receive():
+            text += data
+        channel.finish()
+    try:
+        found = json.loads(text)
+        return {plain(str(name)): int(num_bytes) for name, num_bytes in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CliError("The helper pod answers with what is no list.", "Try it again.") from error
+
+
 def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
     """Copy a file or directory of this machine to `path` in the claim.
 
@@ -57,7 +77,7 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
     with _channel(kube, claim, pod.archive_command("receive", path, *options), read_only=False) as channel:
         try:
             archive.pack(source, cast(IO[bytes], Writer(channel)), progress)
-        except ArchiveError as error:
+        except (ArchiveError, OSError) as error:
             raise CliError(f"The copy failed: {error}") from error
         channel.finish()
 

@@ -82,7 +82,7 @@ def _step_row(history: History, now_s: float) -> RenderableType:
     if left_s is not None and not view.is_finished:
         pace.append(f"{fmt.duration(left_s)} left")
     done = view.runtime.step
-    return _bar_row(f"{done}/{view.steps}", done / max(1, view.steps), " · ".join(pace))
+    return _bar_row(fmt.steps(done, view.steps), min(1.0, done / max(1, view.steps)), " · ".join(pace))
 
 
 def _round_row(view: JobView, for_s: float) -> RenderableType:
@@ -216,7 +216,7 @@ def _step_line(done: StepDone) -> RenderableType:
     lengths = done.response_tokens
     wall_s = done.rollout_s if done.wall_s is None else done.wall_s
     text = Text.assemble(
-        f"step {done.step:>{len(str(done.steps))}}/{done.steps}  ",
+        f"step {fmt.steps(done.step, done.steps):>{2 * len(str(done.steps)) + 1}}  ",
         (f"{done.kind or '':5}", KIND_STYLES[done.kind] if done.kind else ""),
         f"  reward {fmt.reward(done.reward)}",
         (f"  tokens {lengths.mean:.0f}/{lengths.max}".ljust(16), "dim"),

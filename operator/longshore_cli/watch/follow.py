@@ -11,7 +11,7 @@ from rich.console import Console
 from longshore_cli import stream
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import EXPECTED, CliError
-from longshore_cli.watch import history
+from longshore_cli.watch import claims, history
 from longshore_cli.watch.history import History
 from longshore_cli.watch.model import JobView, event_view, job_view
 from longshore_cli.watch.screen import screen_for
@@ -26,13 +26,14 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     Raises:
         CliError: there is no such job, or it was deleted meanwhile.
     """
-    view = job_view(kube.job(name))
+    job = kube.job(name)
+    view = job_view(job)
     seen = history.begin(view, clock())
     with screen_for(console, seen, clock) as screen:
         if view.is_finished:
             return seen
-        for source, kind, item in _merged(_watches(kube, view)):
-            if source == "event":
+        for source, kind, item in _merged(_watches(kube, view, claims.claim_name(job))):
+            if source in ("event", "claim"):
                 if kind != "DELETED":
                     screen.event(event_view(item))
                 continue
@@ -45,16 +46,17 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     return seen
 
 
-def _watches(kube: Kube, view: JobView) -> Mapping[str, Iterator[stream.Change]]:
+def _watches(kube: Kube, view: JobView, claim: str) -> Mapping[str, Iterator[stream.Change]]:
     events_path = f"/api/v1/namespaces/{kube.namespace}/events"
     return {
         "job": stream.watch(kube, kube.job_path(), f"metadata.name={view.name}"),
         "event": _if_allowed(stream.watch(kube, events_path, f"involvedObject.uid={view.uid}")),
+        "claim": _if_allowed(("ADDED", trouble.as_event()) for trouble in claims.troubles(kube, claim)),
     }
 
 
 def _if_allowed(changes: Iterator[stream.Change]) -> Iterator[stream.Change]:
-    """Events are worth seeing, but whoever may not read them may still watch the job."""
+    """Events and claims are worth seeing, but a user who may not read them may still watch the job."""
     try:
         yield from changes
     except ApiException as error:

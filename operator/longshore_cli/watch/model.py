@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
+from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_cli.client import Json
+from longshore_cli.errors import CliError
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class JobView:
     uid: str
     strategy: str
     steps: int
+    """Asked for. Deferred draws may be trained in one step more."""
     status: RLJobStatus
 
     @property
@@ -49,34 +54,51 @@ class EventView:
 def job_view(job: Json) -> JobView:
     """Read an RLJob as the API server gives it; fields that this version does not know are passed over."""
     spec = job.get("spec") or {}
-    status = RLJobStatus.model_validate(job.get("status") or {}, extra="ignore")
+    status = _status(job.get("status") or {})
     runtime = status.runtime or RuntimeStatus()
     return JobView(
         namespace=job["metadata"].get("namespace", "default"),
         name=job["metadata"]["name"],
         uid=job["metadata"].get("uid", ""),
         strategy=(spec.get("rollout") or {}).get("strategy", ""),
-        # Deferred draws may be trained in one step more than was asked for.
-        steps=max(runtime.steps or (spec.get("algorithm") or {}).get("steps", 0), runtime.step),
+        steps=runtime.steps or (spec.get("algorithm") or {}).get("steps", 0),
         status=status,
     )
 
 
+def _status(stored: Json) -> RLJobStatus:
+    """Pods write `runtime`: one that cannot be read hides nothing else."""
+    try:
+        return RLJobStatus.model_validate(stored, extra="ignore")
+    except ValidationError as error:
+        if "runtime" in stored:
+            return _status({name: value for name, value in stored.items() if name != "runtime"})
+        raise CliError(f"The status of the RLJob cannot be read: {sentence(error, 'status')}.") from error
+
+
 def event_view(event: Json) -> EventView:
     """Read a core/v1 event."""
-    time = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
     return EventView(
         uid=event["metadata"].get("uid", ""),
-        time=str(time or ""),
+        time=_event_time(event),
         type=event.get("type") or "Normal",
         reason=event.get("reason") or "",
         message=" ".join((event.get("message") or "").split()),
     )
 
 
+def _event_time(event: Json) -> str:
+    """When an event happened last; of times in the same second the one with microseconds says more."""
+    fine, coarse = event.get("eventTime") or "", event.get("lastTimestamp") or ""
+    second = len("2026-01-01T00:00:00")
+    if fine and fine[:second] >= coarse[:second]:
+        return str(fine)
+    return str(coarse or event["metadata"].get("creationTimestamp") or "")
+
+
 def newest_events(events: Iterable[EventView], limit: int) -> tuple[EventView, ...]:
     """The newest `limit` events, oldest first."""
-    return tuple(sorted(events, key=lambda event: (event.time, event.uid)))[-limit:]
+    return tuple(sorted(events, key=lambda event: (event.time.rstrip("Z"), event.uid)))[-limit:]
 
 
 def problems(view: JobView) -> tuple[Condition, ...]:

@@ -32,7 +32,7 @@ def ending_text(view: JobView) -> str:
 def _step_text(done: StepDone) -> str:
     lengths = done.response_tokens
     parts = [
-        f"step {done.step}/{done.steps}",
+        f"step {fmt.steps(done.step, done.steps)}",
         f"{done.kind}" if done.kind else "",
         f"reward {fmt.reward(done.reward)}",
         f"tokens mean {lengths.mean:.0f} p75 {lengths.p75:.0f} max {lengths.max}",

@@ -8,8 +8,10 @@ from contextvars import ContextVar
 from longshore_devcluster.apiserver.access import rbac as rbac_module
 from longshore_devcluster.apiserver.access.rbac import MASTERS, Rbac
 from longshore_devcluster.apiserver.access.users import User
-from longshore_devcluster.apiserver.errors import ObjectRef, forbidden
+from longshore_devcluster.apiserver.errors import ObjectRef, forbidden, invalid
 from longshore_devcluster.apiserver.objects import Objects
+from longshore_devcluster.apiserver.policies import GROUP as POLICIES
+from longshore_devcluster.apiserver.policies import Policies, policy_errors
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Key
@@ -25,6 +27,7 @@ class Admission:
 
     def __init__(self, objects: Objects, rbac: Rbac) -> None:
         self._objects, self._rbac = objects, rbac
+        self._policies = Policies(objects.store)
         self._user: ContextVar[User] = ContextVar("user", default=_SYSTEM)
         self._rng = random.Random(0)
 
@@ -39,10 +42,14 @@ class Admission:
 
     def admit(self, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
         user = self._user.get()
-        if resource.group == rbac_module.GROUP:
+        if resource.group == POLICIES and resource.kind == "ValidatingAdmissionPolicy":
+            if errors := policy_errors(new):
+                raise invalid(resource.kind_ref(new["metadata"]["name"]), errors)
+        elif resource.group == rbac_module.GROUP:
             self._check_rights(user, resource, new, old)
         elif resource.storage == "pods" and old is None:
             self._admit_pod(new)
+        self._policies.check(user, resource, new, old, subresource)
 
     def _check_rights(self, user: User, resource: Resource, new: Object, old: Object | None) -> None:
         if resource.plural in ("roles", "clusterroles"):

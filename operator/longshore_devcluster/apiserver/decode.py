@@ -17,12 +17,12 @@ from longshore_devcluster.apiserver.errors import (
     invalid,
     unsupported_media,
 )
+from longshore_devcluster.apiserver.quantity import QUANTITY, canonical
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Json, Object, Schema
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 BODY_TYPES = (JSON, YAML, PROTOBUF)
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)")
 _MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
@@ -154,7 +154,7 @@ class _Walk:
         complaint = _type_complaint(value, kind)
         if complaint:
             raise _Mistyped(complaint.format(path=f"{self.root}.{_plain(path)}" if path else self.root))
-        return value
+        return canonical(str(value)) if kind == "quantity" else value
 
     def _object(self, value: Json, schema: Schema, path: str) -> Json:
         if not isinstance(value, dict):
@@ -213,7 +213,7 @@ def _type_complaint(value: Json, kind: str) -> str:
     types, go_type = _EXPECTED[kind]
     if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
         return f"json: cannot unmarshal {_go_kind(value)} into Go struct field {{path}} of type {go_type}"
-    if kind == "quantity" and not _QUANTITY.fullmatch(str(value)):
+    if kind == "quantity" and not QUANTITY.fullmatch(str(value)):
         return "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     if kind == "microtime" and not _MICRO.fullmatch(str(value)):
         return _time_complaint(str(value), "2006-01-02T15:04:05.000000Z07:00", ".000000")

@@ -83,7 +83,9 @@ def compact(value: Json) -> str:
 
 
 def field_invalid(field: str, value: Json, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", field, f"Invalid value: {compact(value)}: {detail}")
+    # Text is quoted as it is; only what is printed as JSON is escaped.
+    shown = orjson.dumps(value).decode() if isinstance(value, str) else compact(value)
+    return FieldError("FieldValueInvalid", field, f"Invalid value: {shown}: {detail}")
 
 
 def field_invalid_text(field: str, shown: str, detail: str, reason: str = "FieldValueInvalid") -> FieldError:

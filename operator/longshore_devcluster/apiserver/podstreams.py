@@ -1,4 +1,4 @@
-"""Logs and exec of pods: passed on to the kubelet."""
+"""Logs, exec and port-forward of pods: passed on to the kubelet."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -13,6 +13,8 @@ from longshore_devcluster.apiserver.rest import STREAMING
 from longshore_devcluster.apiserver.schema.node import Object
 
 _EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_FORWARD_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
+"""SPDY in the messages of a websocket: what kubectl asks for since 1.31; older ones upgrade to SPDY itself."""
 
 
 class PodStreams(Protocol):
@@ -45,6 +47,9 @@ class PodStreams(Protocol):
         tty: bool,
     ) -> None:
         """Runs a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
+
+    async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
+        """Carries connections to ports of a pod; ``ws`` speaks SPDY in its messages."""
 
 
 def _container(pod: Object, asked: str) -> str:
@@ -127,4 +132,22 @@ async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> w
     command = call.http.query.getall("command", [])
     stdin, tty = is_true(call.query.get("stdin", "")), is_true(call.query.get("tty", ""))
     await streams.exec(call.info.namespace, call.info.name, container, command, socket, stdin=stdin, tty=tty)
+    return socket
+
+
+async def forward_ports(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
+    """``kubectl port-forward`` over a websocket; SPDY without one is not spoken."""
+    pod = objects.read(call.resource, call.info.namespace, call.info.name)
+    if not pod["spec"].get("nodeName"):
+        raise bad_request(f"pod {call.info.name} does not have a host assigned")
+    if streams is None:
+        raise internal("no preferred addresses found; known addresses: []")
+    asked = [one.strip() for one in call.http.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    if call.http.headers.get("Upgrade", "").lower() != "websocket" or _FORWARD_PROTOCOL not in asked:
+        why = f"unable to upgrade: port-forward is served over websockets with the protocol {_FORWARD_PROTOCOL} only"
+        raise ApiError(400, "BadRequest", why)
+    socket = web.WebSocketResponse(protocols=(_FORWARD_PROTOCOL,))
+    await socket.prepare(call.http)
+    call.http[STREAMING] = True
+    await streams.forward_ports(call.info.namespace, call.info.name, socket)
     return socket

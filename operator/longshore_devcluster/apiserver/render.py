@@ -64,7 +64,8 @@ def shown_list(
             "kind": "PartialObjectMetadataList",
             "apiVersion": f"meta.k8s.io/{wanted.transform_version}",
             "metadata": page.metadata,
-            "items": [partial(item, wanted.transform_version) for item in page.items],
+            # Null for an empty list, as a real server writes it.
+            "items": [partial(item, wanted.transform_version) for item in page.items] or None,
         }
     items = page.items
     if not resource.custom:

@@ -15,7 +15,7 @@ from longshore_devcluster.apiserver.errors import ApiError, PlainNotFound, no_su
 from longshore_devcluster.apiserver.housekeeping.keeper import Housekeeper
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.openapi.documents import OpenApi
-from longshore_devcluster.apiserver.podstreams import PodStreams, execute, logs
+from longshore_devcluster.apiserver.podstreams import PodStreams, execute, forward_ports, logs
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import RequestInfo, parse_request
 from longshore_devcluster.apiserver.resources import Registry, Resource
@@ -119,6 +119,8 @@ class Router:
                 return await logs(self._objects, self._streams(), call)
             if info.subresource == "exec":
                 return await execute(self._objects, self._streams(), call)
+            if info.subresource == "portforward":
+                return await forward_ports(self._objects, self._streams(), call)
             if self._subresources.handles(info.subresource):
                 return await self._subresources.handle(call)
             return await self._rest.handle(call)

@@ -144,7 +144,10 @@ class Subresources:
         record = self._objects.store.get(Key("pods", call.info.namespace, ref.get("name", "")))
         if record is None:
             raise not_found(ObjectRef("", "pods", ref.get("name", "")))
-        uid = record.obj["metadata"]["uid"]
+        account, uid = call.info.name, record.obj["metadata"]["uid"]
+        if record.obj["spec"].get("serviceAccountName") != account:
+            why = f'cannot bind token for serviceaccount "{account}" to pod running with different serviceaccount name.'
+            raise bad_request(why)
         if ref.get("uid") and ref["uid"] != uid:
             why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record ({uid})"
             raise conflict(ObjectRef("", "pods", ref["name"]), why)

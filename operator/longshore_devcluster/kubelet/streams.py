@@ -1,4 +1,4 @@
-"""`kubectl logs`, `exec` and `cp`: what the API server passes on to the kubelet."""
+"""`kubectl logs`, `exec`, `cp` and `port-forward`: what the API server passes on to the kubelet."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from longshore_devcluster.kubelet.environment import ConfigError
 from longshore_devcluster.kubelet.exec_channels import refuse_exec, serve_exec
 from longshore_devcluster.kubelet.kubelet import Kubelet
 from longshore_devcluster.kubelet.logs import LogOptions, read_log
+from longshore_devcluster.kubelet.port_forward import forward
 from longshore_devcluster.kubelet.runner import ContainerRunner
 from longshore_devcluster.kubelet.status import Waiting
 from longshore_devcluster.kubelet.terminal import open_pipes, open_terminal
@@ -81,6 +82,14 @@ class PodStreams:
             return
         ends.close_child()
         await serve_exec(ws, process, ends)
+
+    async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
+        """Carry a client's connections to ports of a pod, over a websocket that has been accepted."""
+        worker = self._kubelet.worker(namespace, pod)
+        if worker is None:
+            await ws.close(code=1011, message=f'pod "{pod}" does not run on any node of this cluster'.encode())
+            return
+        await forward(ws, pod, worker.context.record.pod_ip)
 
     def _find(self, namespace: str, pod: str, container: str) -> tuple[PodWorker, ContainerRunner]:
         worker = self._kubelet.worker(namespace, pod)

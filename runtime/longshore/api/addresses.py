@@ -1,7 +1,7 @@
 """Addresses of services that a job asks."""
 
 import re
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
@@ -11,6 +11,21 @@ _PATTERN: Final = r"^https?://([^\s/?#@]*@)?([0-9A-Za-z_.-]+|\[[0-9A-Fa-f:.]+\])
 _PARTS: Final = re.compile(_PATTERN)
 _NAME: Final = re.compile(r"([0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?\.)+")
 _MAX_PORT: Final = 65_535
+_HEXADECIMAL: Final = re.compile(r"0[xX][0-9A-Fa-f]*")
+"""A last label by which resolvers read a whole host as a number."""
+
+METADATA_NETWORKS_V4: Final = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32")
+METADATA_NETWORKS_V6: Final = ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128")
+"""Where clouds tell machines their credentials: link-local addresses (AWS, Google, Azure, Oracle and others), Alibaba,
+Azure's WireServer, Oracle's older one; then AWS, Google and Scaleway over IPv6."""
+METADATA_HOSTS: Final = frozenset(
+    {
+        "metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com",
+        "instance-data", "instance-data.ec2.internal", "metadata.platformequinix.com",
+    }
+)  # fmt: skip
+"""Names of the same."""
+_METADATA: Final = tuple(map(ip_network, (*METADATA_NETWORKS_V4, *METADATA_NETWORKS_V6)))
 
 
 def _address(value: Any) -> Any:
@@ -25,14 +40,45 @@ def _address(value: Any) -> Any:
         raise PydanticCustomError(
             "address", f"must be http:// or https://, a host, and if a port then one from 1 to {_MAX_PORT}"
         )
+    if is_metadata(parts[2]):
+        raise PydanticCustomError("address", "must not be the metadata service of a cloud, which gives out credentials")
     return value
+
+
+def is_metadata(host: str) -> bool:
+    """Whether a host of a URL is one from which machines of a cloud get their credentials."""
+    name = host.rstrip(".").lower()
+    try:
+        address = ip_address(name.strip("[]"))
+    except ValueError:
+        return name in METADATA_HOSTS
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return any((mapped or address) in network for network in _METADATA)
+
+
+def without_credentials(url: str) -> str:
+    """A URL as it may be shown: user and password, query and fragment may be secrets."""
+    parts = _PARTS.fullmatch(url)
+    if parts is None:
+        return "(an address that cannot be read)"
+    scheme, _, _ = url.partition("://")
+    path = re.split(r"[?#]", parts[4] or "", maxsplit=1)[0]
+    return f"{scheme}://{parts[2]}{parts[3] or ''}{path}"
+
+
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/?#@'\"<>]+@")
+
+
+def redacted(text: str) -> str:
+    """A text of any kind without the credentials of the URLs in it."""
+    return _CREDENTIALS.sub("", text) if "://" in text else text
 
 
 def _is_host(host: str) -> bool:
     try:
         if host.startswith("["):
             IPv6Address(host[1:-1])
-        elif host.rstrip(".").rpartition(".")[2].isdigit():
+        elif (last := host.rstrip(".").rpartition(".")[2]).isdigit() or _HEXADECIMAL.fullmatch(last):
             IPv4Address(host)
     except AddressValueError:
         return False

@@ -26,6 +26,8 @@ ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
 """File for the one sentence that says why a pod ended."""
 ENV_REWARD_TOKENS: Final = "LONGSHORE_REWARD_TOKENS"
 """Directory with one file per reward function that has a `tokenSecret` or a judge pool (pods that score only)."""
+ENV_REWARD_TOKEN: Final = "LONGSHORE_REWARD_TOKEN"
+"""File with the bearer token that the job's reward pods ask for (coordinator and reward pods)."""
 ENV_JUDGE_TOKEN: Final = "LONGSHORE_JUDGE_TOKEN"
 """File with the bearer token that the job's judges ask for (judge pods only)."""
 ENV_RAY_AUTH_MODE: Final = "RAY_AUTH_MODE"
@@ -35,20 +37,24 @@ CONTAINER: Final = "longshore"
 CONFIG_KEY: Final = "spec.json"
 RAY_TOKEN_KEY: Final = "token"
 JUDGE_TOKEN_KEY: Final = "judge-token"
+REWARD_TOKEN_KEY: Final = "token"
 
 STORAGE_MOUNT: Final = "/mnt/longshore/storage"
 CONFIG_MOUNT: Final = "/etc/longshore"
 RAY_TOKEN_MOUNT: Final = "/var/run/longshore/ray"
 JUDGE_TOKEN_MOUNT: Final = "/var/run/longshore/judge"
+REWARD_TOKEN_MOUNT: Final = "/var/run/longshore/reward"
 REWARD_TOKENS_MOUNT: Final = "/var/run/longshore/rewards"
 TERMINATION_LOG: Final = "/dev/termination-log"
 
 RAY_PORT: Final = 6379
 """The Ray head listens here, on the coordinator pod's address."""
 HEALTH_PORT: Final = 8080
-"""`/readyz` and `/metrics` of the coordinator; `/readyz` of workers and reward pods."""
+"""`/readyz` and `/metrics` of the coordinator; `/readyz` of workers."""
 JUDGE_PORT: Final = 8000
 """`/health` and the OpenAI-compatible interface of judge pods."""
+REWARD_PORT: Final = 8001
+"""`/health` of reward pods, and what the coordinator asks them (`longshore_runtime.rewards.protocol`)."""
 
 
 class ExitCode(IntEnum):

@@ -116,14 +116,23 @@ def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _default_objects(schema: dict[str, Any], absent: Collection[str]) -> None:
-    """An optional object whose fields all have defaults gets `{}`, so that the API server fills it in.
+    """An optional object whose fields all have defaults gets one of its own, so that the API server fills it in.
 
+    The default is written out in full: an API server validates each default as it is written, with the rules of its
+    schema, and a rule about a field that only a nested default would fill in fails with "no such key".
     `absent`: fields that mean something else when they are not there.
     """
     for name, field in schema["properties"].items():
+        if "properties" not in field:
+            continue
         is_optional = name not in schema.get("required", []) and name not in absent
-        if is_optional and "properties" in field and not field.get("required"):
-            field.setdefault("default", {})
+        if "default" in field or (is_optional and not field.get("required")):
+            field["default"] = _nested_defaults(field) | field.get("default", {})
+
+
+def _nested_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of an object's fields; schemas are built inside out, so those of nested objects are complete."""
+    return {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
 
 
 def _root_schema() -> dict[str, Any]:
@@ -139,9 +148,12 @@ def _root_schema() -> dict[str, Any]:
     root[CEL_RULES] = [
         {
             "rule": f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
-            "message": f"metadata.name must have at most {names.MAX_JOB_NAME_LENGTH} characters: "
-            "pod names are made from it",
-        }
+            "message": f"metadata.{names.JOB_NAME_LENGTH_RULE}",
+        },
+        {
+            "rule": f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
+            "message": f"metadata.{names.JOB_NAME_FORM_RULE}",
+        },
     ]
     return root
 

@@ -5,6 +5,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from longshore.api.addresses import redacted
+from longshore.api.limits import TOO_LARGE
+
 _NO_SUCH_FIELD: Final = "extra_forbidden"
 _NO_JSON: Final = "json_invalid"
 _MAX_SHOWN_CHARACTERS: Final = 200
@@ -28,11 +31,14 @@ def sentence(error: ValidationError, root: str = "") -> str:
         told = f"{at}the field is required"
     else:
         told = f"{at}{message[0].lower()}{message[1:]}"
-        if first["type"] != _NO_JSON:
+        if first["type"] not in (_NO_JSON, TOO_LARGE):
             told += f", not {_shown(first['input'])}"
     return told + (f" (and {len(others)} more)" if others else "")
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
+    try:
+        text = redacted(json.dumps(value, default=str))
+    except RecursionError:
+        return "a value that is nested too deeply to be shown"
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."

@@ -1,10 +1,16 @@
 """Which model is trained and on which prompts."""
 
 from enum import StrEnum
+from typing import Final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longshore.api.base import ApiModel, RelativePath, cel
+
+BUILTIN_CONTEXT_TOKENS: Final = 2048
+"""What the built-in model was made for."""
+_PLACE: Final = "{prompt}"
+_NO_PLACE: Final = "must contain {prompt}: without it, all prompts are the same"
 
 
 class BuiltinModel(StrEnum):
@@ -32,6 +38,11 @@ class Model(ApiModel):
     model_config = {
         "json_schema_extra": cel(
             ("has(self.path) != has(self.builtin)", "set exactly one of path and builtin"),
+            (
+                f"!has(self.builtin) || self.maxContextTokens <= {BUILTIN_CONTEXT_TOKENS}",
+                f"the built-in model holds at most {BUILTIN_CONTEXT_TOKENS} tokens: lower maxContextTokens",
+                ".maxContextTokens",
+            ),
         )
     }
 
@@ -44,6 +55,13 @@ class Model(ApiModel):
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Prompt and response together must fit into this many tokens."""
 
+    @model_validator(mode="after")
+    def _builtin_holds_the_context(self) -> "Model":
+        """The CEL rule again, for those who build a spec in Python."""
+        if self.builtin is not None and self.max_context_tokens > BUILTIN_CONTEXT_TOKENS:
+            raise ValueError(f"maxContextTokens: the built-in model holds at most {BUILTIN_CONTEXT_TOKENS}")
+        return self
+
 
 class Data(ApiModel):
     """Prompts to train on: a file in the storage of the job, or a built-in task."""
@@ -51,6 +69,7 @@ class Data(ApiModel):
     model_config = {
         "json_schema_extra": cel(
             ("has(self.path) != has(self.builtin)", "set exactly one of path and builtin"),
+            (f"self.promptTemplate.contains('{_PLACE}')", f"promptTemplate {_NO_PLACE}", ".promptTemplate"),
         )
     }
 
@@ -68,12 +87,19 @@ class Data(ApiModel):
     """Field with the reference answer."""
     domain_field: str | None = Field(default=None, min_length=1, max_length=256)
     """Field with the domain of a row, a text: reward functions are chosen by it and metrics told apart."""
-    prompt_template: str = Field(default="{prompt}", max_length=65_536)
+    prompt_template: str = Field(default="{prompt}", max_length=16_384)
     """Text around a prompt; `{prompt}` stands for it."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
     """Longer prompts are left out, and counted."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
     """Prompts kept out of training and scored by `evaluation`."""
+
+    @model_validator(mode="after")
+    def _template_has_a_place(self) -> "Data":
+        """The CEL rule again, for those who build a spec in Python."""
+        if _PLACE not in self.prompt_template:
+            raise ValueError(f"promptTemplate: {_NO_PLACE}")
+        return self
 
 
 class Evaluation(ApiModel):

@@ -1,5 +1,6 @@
 """Names and labels of everything that belongs to a job: deterministic, so that any component can find it."""
 
+import re
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -13,6 +14,13 @@ SHORT_NAME: Final = "rlj"
 
 MAX_JOB_NAME_LENGTH: Final = 45
 """Pod names add at most 17 characters and should stay valid host names (63)."""
+JOB_NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""A Service is named after the job: an RFC 1035 label, the only form before Kubernetes 1.34."""
+JOB_NAME_LENGTH_RULE: Final = f"name must have at most {MAX_JOB_NAME_LENGTH} characters: pod names are made from it"
+JOB_NAME_FORM_RULE: Final = (
+    "name must begin with a letter, end with a letter or digit, and hold only lower-case letters, digits and '-': "
+    "a Service is named after it"
+)
 
 LABEL_JOB: Final = "longshore.dev/job"
 LABEL_COMPONENT: Final = "longshore.dev/component"
@@ -26,6 +34,13 @@ MANAGED_BY: Final = "longshore"
 
 OPERATOR_FIELD_MANAGER: Final = "longshore-operator"
 COORDINATOR_FIELD_MANAGER: Final = "longshore-coordinator"
+
+
+def job_name_mistake(name: str) -> str | None:
+    """What is wrong with the name of a job, for which its children could not be made; None if it can be used."""
+    if len(name) > MAX_JOB_NAME_LENGTH:
+        return JOB_NAME_LENGTH_RULE
+    return None if re.fullmatch(JOB_NAME_PATTERN, name) else JOB_NAME_FORM_RULE
 
 
 class Component(StrEnum):
@@ -83,6 +98,11 @@ def config_map(job: str) -> str:
 def ray_token_secret(job: str) -> str:
     """Name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
     return f"{job}-ray-token"
+
+
+def reward_token_secret(job: str) -> str:
+    """Name of the Secret with the token of the job's reward pods, which know no other."""
+    return f"{job}-reward-token"
 
 
 def service_account(job: str) -> str:

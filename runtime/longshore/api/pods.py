@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api import names
-from longshore.api.base import ApiModel, Freeform, Quantity, cel
+from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, cel
 
-LabelMap = Annotated[dict[str, str], Field(max_length=64)]
+LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
 
 class TolerationOperator(StrEnum):
@@ -41,7 +41,8 @@ class PodOptions(ApiModel):
     """What a user may set for the pods of one component."""
 
     resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
-    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`)."""
+    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). CPU and memory that are not
+    named: 500m and 2Gi of the coordinator, 1 and 4Gi of a GPU pod, 250m for every worker and 1Gi of a reward pod."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Node labels that the pods need."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)
@@ -95,6 +96,6 @@ class Storage(ApiModel):
     """Existing PersistentVolumeClaim in the namespace of the job."""
     create: ClaimTemplate | None = None
     """Create a claim for this job."""
-    output: str = Field(default="", max_length=1024, pattern=r"^([^/].*)?$")
+    output: OutputPath = ""
     """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME-UID`. A job
     whose directory holds checkpoints continues from the newest."""

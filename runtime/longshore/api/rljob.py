@@ -1,11 +1,11 @@
 """The RLJob resource."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from longshore.api.base import ApiModel, Freeform
-from longshore.api.names import API_VERSION, KIND
+from longshore.api.base import ApiModel
+from longshore.api.names import API_VERSION, KIND, job_name_mistake
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RLJobStatus
 
@@ -17,9 +17,18 @@ class RLJob(ApiModel):
     """longshore.dev/v1alpha1"""
     kind: Literal["RLJob"] = KIND
     """RLJob"""
-    metadata: Freeform = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
     """Name, namespace, labels and so on."""
     spec: RLJobSpec
     """What a user asks for."""
     status: RLJobStatus = Field(default_factory=RLJobStatus)
     """What is."""
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_name(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Refuse names that the job's children cannot have."""
+        mistake = job_name_mistake(str(metadata["name"])) if "name" in metadata else None
+        if mistake is not None:
+            raise ValueError(mistake)
+        return metadata

@@ -202,6 +202,11 @@ class Rollout(ApiModel):
     """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
     """Pipelined: whole groups are given to the trainer up to so many tokens at a time; a larger group goes alone."""
+    max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
+    """Largest mean of |log-probability of trainer - engine| per token that a step may have. With onPolicy Strict, a
+    step past it is not trained on: the engines get the weights again and sample the round again, and the job fails if
+    it is still past it. With Relaxed an alarm is raised. Unset: 0.001 where engines and trainers compute in float32,
+    0.1 where one of them does not, no limit for engines of backend Fake."""
     on_finish: OnFinish = OnFinish.DRAIN
     """Drain: deferred draws are trained in one more, smaller long round; Leave: their number is reported."""
     engine: Engine = Field(default_factory=Engine)

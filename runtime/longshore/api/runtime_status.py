@@ -1,11 +1,15 @@
 """RLJob.status.runtime: what the coordinator reports. Nobody else writes it, and it writes nothing else."""
 
 from enum import StrEnum
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel
+from longshore.api.limits import MAX_COUNT
 from longshore.api.reward import SandboxLayer
+
+_Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
 
 class RoundKind(StrEnum):
@@ -19,20 +23,20 @@ class RoundKind(StrEnum):
 class PodLoad(ApiModel):
     """What the engines of one worker pod bear."""
 
-    pod: int = Field(ge=0)
+    pod: int = Field(ge=0, le=MAX_COUNT)
     """Index of the pod."""
-    gpus: int = Field(ge=0)
+    gpus: int = Field(ge=0, le=MAX_COUNT)
     """GPUs of its engines (1 for a pod without GPUs)."""
-    kv_capacity_tokens: int = Field(ge=0)
+    kv_capacity_tokens: int = Field(ge=0, le=MAX_COUNT)
     """Tokens that their KV caches hold."""
-    running_tokens: int = Field(ge=0)
+    running_tokens: int = Field(ge=0, le=MAX_COUNT)
     """Tokens of the requests that they run, prompts included."""
 
 
 class RolloutLoad(ApiModel):
     """How full the engines are and will be: what decides whether pods are repurposed (RollPacker, section 4.4)."""
 
-    projected_kv_peak_tokens: int = Field(ge=0)
+    projected_kv_peak_tokens: int = Field(ge=0, le=MAX_COUNT)
     """Most tokens that the requests which run now will hold at once, by the lengths of earlier rounds."""
     pods: list[PodLoad] = Field(max_length=4_096)
     """Worker pods whose engines sample."""
@@ -41,29 +45,29 @@ class RolloutLoad(ApiModel):
 class RoundSummary(ApiModel):
     """A round that is over."""
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, le=MAX_COUNT)
     """The round of step k has number k."""
     kind: RoundKind
     """Short, Long or Full."""
-    preemptions: int = Field(ge=0)
+    preemptions: int = Field(ge=0, le=MAX_COUNT)
     """Requests that engines preempted in it."""
 
 
 class RolloutTimes(ApiModel):
     """What the job's own profile says about tensor-parallel sizes (`spec.profiling`)."""
 
-    switch_s: float = Field(ge=0, alias="switchSeconds")
+    switch_s: float = Field(ge=0, le=MAX_COUNT, alias="switchSeconds")
     """What a regroup takes."""
-    preemption_s: float = Field(ge=0, alias="preemptionSeconds")
+    preemption_s: float = Field(ge=0, le=MAX_COUNT, alias="preemptionSeconds")
     """What a preemption adds to a round."""
-    round_s: dict[RoundKind, dict[int, float]] = Field(alias="roundSeconds")
+    round_s: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(alias="roundSeconds")
     """Rollout of a round without preemptions, by kind and size."""
 
 
 class RoundStatus(ApiModel):
     """The round that runs now."""
 
-    number: int = Field(ge=0)
+    number: int = Field(ge=0, le=MAX_COUNT)
     """Rounds so far; the round of step k has number k."""
     kind: RoundKind
     """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
@@ -135,13 +139,13 @@ class WarmStart(ApiModel):
 class RewardLoad(ApiModel):
     """How the workers of the reward pods keep up with the rollout."""
 
-    queue_length: int = Field(default=0, ge=0)
+    queue_length: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Responses that wait for a worker."""
-    oldest_wait_s: float = Field(default=0.0, ge=0, alias="oldestWaitSeconds")
+    oldest_wait_s: float = Field(default=0.0, ge=0, le=MAX_COUNT, alias="oldestWaitSeconds")
     """Longest wait of a response that its group waits for."""
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Workers that are there."""
-    busy: int = Field(default=0, ge=0)
+    busy: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Workers that score a response."""
 
 
@@ -150,29 +154,45 @@ class RewardSurroundings(ApiModel):
 
     sandbox: list[SandboxLayer] | None = Field(default=None, max_length=16)
     """Layers that hold around model-written code in every worker that has been there; unset: none runs such code."""
-    gpu_sharing: list[str] = Field(default_factory=list, max_length=16)
+    gpu_sharing: list[Annotated[str, Field(max_length=1024)]] = Field(default_factory=list, max_length=16)
     """How judges beside engines share GPUs, each way once: MPS, or TimeSlicing and why."""
+
+
+ACTIVITY_DONE: Final = "Done"
+"""The coordinator has written everything, and is about to end."""
 
 
 class Notice(ApiModel):
     """Something that went wrong and did not end the attempt; the operator makes it an event."""
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, le=MAX_COUNT)
     """Notices of an attempt are counted."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, ProfileMismatch."""
+    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, or that of an alarm."""
     message: str = Field(max_length=1024)
     """One sentence."""
+
+
+class Alarm(ApiModel):
+    """A sign that the job does not learn although everything runs, for as long as it lasts."""
+
+    reason: str = Field(min_length=1, max_length=128)
+    """LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero, ResponsesAllCut,
+    HeldOutRewardFell."""
+    message: str = Field(max_length=1024)
+    """What is seen, the likely cause, and what to do."""
+    step: int = Field(ge=0)
+    """Step at which it was raised."""
 
 
 class RuntimeStatus(ApiModel):
     """What the coordinator reports, at milestones only."""
 
-    attempt: int = Field(default=0, ge=0)
+    attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Attempt that reports."""
-    step: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Optimizer steps done."""
-    steps: int = Field(default=0, ge=0)
+    steps: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Optimizer steps asked for."""
     round: RoundStatus | None = None
     """The current round."""
@@ -180,19 +200,21 @@ class RuntimeStatus(ApiModel):
     """The newest finished rounds, oldest first: an operator that was away catches up."""
     notices: list[Notice] = Field(default_factory=list, max_length=16)
     """The newest notices of this attempt, oldest first: an operator that was away catches up."""
-    applied_epoch: int = Field(default=0, ge=0)
+    alarms: list[Alarm] = Field(default_factory=list, max_length=16)
+    """Signs that the job does not learn, oldest first."""
+    applied_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that was carried out."""
-    rejected_epoch: int = Field(default=0, ge=0)
+    rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=1024)
     """Why."""
-    refused_tp_size: int = Field(default=0, ge=0)
+    refused_tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Tensor-parallel size that the engines did not take, where that is why; 0: something else is."""
-    trainer_pods: list[int] = Field(default_factory=list, max_length=4_096)
+    trainer_pods: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=4_096)
     """Worker pods that train while the others sample."""
-    tp_size: int = Field(default=0, ge=0)
+    tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Tensor-parallel size of the engines; 0: there are none yet."""
-    tp_sizes: list[int] = Field(default_factory=list, max_length=16)
+    tp_sizes: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=16)
     """Sizes that suit the model and the pods."""
     rollout_times: RolloutTimes | None = None
     """For the parallelism planner, where the job has a profile."""
@@ -220,9 +242,9 @@ class RuntimeStatus(ApiModel):
     """How rewards keep up, where `reward.maxPods` lets the operator add pods: told every 2 s at most, when it moves."""
     reward_workers: RewardSurroundings | None = None
     """What protects and what slows scoring, as reward workers find it when they start."""
-    checkpoint_step: int = Field(default=0, ge=0)
+    checkpoint_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Step of the newest checkpoint."""
-    final_model: str | None = None
+    final_model: str | None = Field(default=None, max_length=4096)
     """Where the final model lies in the storage."""
     activity: str = Field(default="", max_length=256)
     """What the coordinator does now: StartingEngines, WarmStart, Evaluate, Rollout, Train, Publish, Done."""

@@ -1,11 +1,13 @@
 """RLJob.spec: the whole of what a user asks for."""
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import IMMUTABLE, ApiModel, cel
+from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
@@ -73,7 +75,18 @@ def _fits(pods: str, unless: str) -> tuple[tuple[str, str, str], ...]:
     )
 
 
+_NUM_PODS = (
+    "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
+    "(has(self.reward.maxPods) ? self.reward.maxPods : self.reward.pods) + self.reward.functions.map(one, "
+    "has(one.judge) && has(one.judge.pool) ? one.judge.pool.replicas : 0).sum()"
+)
+_TOO_MANY_PODS = (
+    f"workers, trainerWorkers, reward pods and the judges' pools have more than {MAX_PODS:,} pods together, which is "
+    "the limit of a job: ask for fewer"
+)
+
 _SPEC_RULES = cel(
+    (f"{_NUM_PODS} <= {MAX_PODS}", _TOO_MANY_PODS, ".workers.replicas"),
     (
         "self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
         "tensorParallelSize must divide workers.gpusPerPod: an engine lies inside one pod",
@@ -221,9 +234,17 @@ class RLJobSpec(ApiModel):
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
     """Running: finished pods stay for their logs; All: every pod is deleted."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        """Looked at first, so that nothing else meets what is too large."""
+        return check_spec(value)
+
     @model_validator(mode="after")
     def _cross_field_rules(self) -> "RLJobSpec":
         """The CEL rules again, for those who build a spec in Python."""
+        if self.num_pods > MAX_PODS:
+            raise ValueError(f"workers.replicas: {_TOO_MANY_PODS}")
         gpus, tp_size = self.workers.gpus_per_pod, self.rollout.engine.tensor_parallel_size
         if gpus and gpus % tp_size:
             raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide workers.gpusPerPod ({gpus})")
@@ -254,6 +275,12 @@ class RLJobSpec(ApiModel):
         """Whether new weights go straight from trainers to engines."""
         transfer = self.rollout.engine.weight_transfer
         return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and self.workers.has_accelerator)
+
+    @property
+    def num_pods(self) -> int:
+        """Most pods that the job has at once besides the coordinator."""
+        trainers = self.trainer_workers.replicas if self.trainer_workers is not None else 0
+        return self.workers.replicas + trainers + self.reward.most_pods + self.reward.num_judge_pods
 
     @property
     def training_pods(self) -> Workers:

@@ -1,10 +1,12 @@
 """RLJob.status: `runtime` is the coordinator's (`runtime_status`), everything else the operator's."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
+from longshore.api.limits import MAX_COUNT
 from longshore.api.runtime_status import RoundKind, RuntimeStatus
 
 
@@ -32,8 +34,10 @@ class ConditionType(StrEnum):
     REPURPOSED = "Repurposed"
     REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
     REGROUP_UNAVAILABLE = "RegroupUnavailable"
+    TRAINING_ALARM = "TrainingAlarm"
     COMPLETE = "Complete"
     FAILED = "Failed"
+    STATUS_UNREADABLE = "StatusUnreadable"
 
 
 class ConditionStatus(StrEnum):
@@ -55,16 +59,16 @@ class Condition(ApiModel):
     """One sentence."""
     last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
     """When the status last changed."""
-    observed_generation: int = Field(default=0, ge=0)
+    observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generation of the spec that it speaks of."""
 
 
 class Baseline(ApiModel):
     """What GPU pods do unless an overlay says otherwise: all of them sample."""
 
-    tp_size: int = Field(default=1, ge=1)
+    tp_size: int = Field(default=1, ge=1, le=MAX_COUNT)
     """Tensor-parallel size of the engines."""
-    tp_sizes: dict[RoundKind, int] = Field(default_factory=dict)
+    tp_sizes: dict[RoundKind, Annotated[int, Field(ge=1, le=MAX_COUNT)]] = Field(default_factory=dict)
     """Sizes of kinds of round that have their own."""
 
     def tp_size_of(self, kind: RoundKind) -> int:
@@ -75,9 +79,9 @@ class Baseline(ApiModel):
 class Overlay(ApiModel):
     """What differs for the rest of one round; it dies with the round."""
 
-    round: int = Field(ge=1)
+    round: int = Field(ge=1, le=MAX_COUNT)
     """Number of the round."""
-    attempt: int = Field(ge=1)
+    attempt: int = Field(ge=1, le=MAX_COUNT)
     """Attempt that runs the round."""
     trainer_pods: list[int] = Field(min_length=1, max_length=4_096)
     """Worker pods that train instead of sampling."""
@@ -86,7 +90,7 @@ class Overlay(ApiModel):
 class Assignment(ApiModel):
     """What the operator asks of the GPU pods, written in one piece."""
 
-    epoch: int = Field(default=0, ge=0)
+    epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Grows with every assignment."""
     baseline: Baseline = Field(default_factory=Baseline)
     """Valid until the next epoch."""
@@ -99,7 +103,7 @@ class Assignment(ApiModel):
 class PlannerStatus(ApiModel):
     """What the operator remembers to choose tensor-parallel sizes, where `engine.parallelism` is Adaptive."""
 
-    round: int = Field(default=0, ge=0)
+    round: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest round that it has considered."""
     state: Freeform = Field(default_factory=dict)
     """History of the planner."""
@@ -121,6 +125,8 @@ class RewardPodCounts(PodCounts):
     """When `desired` changed last."""
     calm_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """Since when fewer pods would do."""
+    addresses: list[str] = Field(default_factory=list)
+    """IP addresses of the attempt's reward pods, by index; empty where there is none. The coordinator uses them."""
 
 
 class GpuCounts(ApiModel):
@@ -139,11 +145,11 @@ class RLJobStatus(ApiModel):
 
     phase: Phase | None = None
     """Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
-    observed_generation: int = Field(default=0, ge=0)
+    observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generation of the spec that this status speaks of."""
-    attempt: int = Field(default=0, ge=0)
+    attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Coordinator starts so far; everything runs for the current attempt."""
-    failures: int = Field(default=0, ge=0)
+    failures: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Attempts that count towards backoffLimit."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """When the job became active, for the first time or after a suspension."""
@@ -153,9 +159,11 @@ class RLJobStatus(ApiModel):
     """When the job ended."""
     conditions: list[Condition] = Field(
         default_factory=list,
+        max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed."""
+    """Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed,
+    StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)

@@ -14,7 +14,9 @@ from typing import Any, Final
 MIN_CPU_S: Final = 0.05
 """Runs with less CPU time tell nothing about contention: start-up and waiting outweigh the work."""
 NUM_RATIOS: Final = 65
-"""Newest runs that contention is judged by: enough that programs which sleep, and so look delayed, are outvoted."""
+"""Newest responses that contention is judged by: enough that programs which sleep, and look delayed, are outvoted."""
+MIN_RATIOS: Final = 5
+"""With fewer, limits are not stretched: the first that sleeps would decide alone."""
 MAX_CONTENTION: Final = 4.0
 """Limits are stretched no further; beyond it the reward pods are too few, and longer limits would only add load."""
 
@@ -77,7 +79,11 @@ class AdaptiveTimeout:
     def response_tested(self, prompt: int, runs: Sequence[CaseRun], *, passed_all: bool) -> None:
         """The runs of one response; only one that passed all tests moves anchors."""
         assert not (passed_all and any(run.timed_out for run in runs)), "a run that was cut off did not pass"
-        self._ratios.extend(run.wall_s / run.cpu_s for run in runs if run.cpu_s >= MIN_CPU_S)
+        ratios = [run.wall_s / run.cpu_s for run in runs if run.cpu_s >= MIN_CPU_S]
+        if ratios:
+            # One vote per response, or a program that sleeps through a hundred test cases would have a hundred. A busy
+            # machine delays every run, so the least delayed tells most.
+            self._ratios.append(min(ratios))
         if not passed_all:
             return
         anchors = self._anchors.setdefault(prompt, {})
@@ -93,8 +99,8 @@ class AdaptiveTimeout:
 
     @property
     def contention(self) -> float:
-        """Median wall time per CPU time of the newest runs, at least 1 and at most MAX_CONTENTION."""
-        return min(max(1.0, median(self._ratios)), MAX_CONTENTION) if self._ratios else 1.0
+        """Median wall time per CPU time of the newest responses, at least 1 and at most MAX_CONTENTION."""
+        return min(max(1.0, median(self._ratios)), MAX_CONTENTION) if len(self._ratios) >= MIN_RATIOS else 1.0
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values, the prompt to be forgotten first at the front."""

@@ -7,12 +7,13 @@ Each reward function has a budget, so that a slow one never holds up the others.
 A worker is given calls: one response each, or several where a call costs about as much for several as for one.
 """
 
+import heapq
 import itertools
 import math
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -62,8 +63,38 @@ class _Call:
     """Tasks that are not answered yet."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a task waits."""
+
+    number: int
+    """Grows with every task that enters."""
+    since_s: float
+    is_needed: bool
+    is_faulted: bool
+
+
+@dataclass
+class _Line:
+    """Tasks of one function that wait, in order, with their numbers. Heads of an OrderedDict cost nothing to find."""
+
+    sound: "OrderedDict[ScoreTask, int]" = field(default_factory=OrderedDict)
+    faulted: "OrderedDict[ScoreTask, int]" = field(default_factory=OrderedDict)
+    """Those that met a fault before."""
+
+    def first(self) -> tuple[int, ScoreTask] | None:
+        """The first of all with its number."""
+        heads = [
+            (number, task) for part in (self.sound, self.faulted) for task, number in itertools.islice(part.items(), 1)
+        ]
+        return min(heads, key=lambda head: head[0], default=None)
+
+
 class RewardQueue:
-    """Tasks in, calls out, as workers are free. Pure: time is an argument."""
+    """Tasks in, calls out, as workers are free. Pure: time is an argument.
+
+    An event costs no more than the logarithm of the number of tasks that wait.
+    """
 
     def __init__(
         self,
@@ -78,10 +109,17 @@ class RewardQueue:
         self._max_retries = max_retries
         self._max_per_call = max_per_call
         self._max_early_per_worker = max([MAX_EARLY_PER_WORKER, *max_per_call.values()])
-        self._needed: dict[ScoreTask, float] = {}
-        """Tasks that wait and that a group waits for, in order, with the times since when."""
-        self._early: dict[ScoreTask, float] = {}
+        self._waiting: dict[ScoreTask, _Place] = {}
+        self._by_draw: defaultdict[Draw, dict[ScoreTask, None]] = defaultdict(dict)
+        """The same, by draw."""
+        self._needed: defaultdict[str, _Line] = defaultdict(_Line)
+        """Tasks that wait and that a group waits for, by function."""
+        self._early: defaultdict[str, _Line] = defaultdict(_Line)
         """Tasks that wait and that nobody waits for."""
+        self._num_early = 0
+        self._since: list[tuple[float, int, ScoreTask]] = []
+        """A heap of needed tasks by the time since when they wait; those that have left are passed over."""
+        self._numbers = itertools.count()
         self._running: dict[ScoreTask, _Call] = {}
         self._num_running: Counter[str] = Counter()
         self._num_calls = 0
@@ -95,32 +133,37 @@ class RewardQueue:
     def submit(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
         """Responses finished. Those that nobody waits for yet are dropped when too many wait already."""
         for task in tasks:
-            if task in self._needed or task in self._early or task in self._running:
+            if task in self._waiting or task in self._running:
                 continue
             if task.response.draw in self._needed_draws:
-                self._needed[task] = now_s
-            elif len(self._early) < self._max_early_per_worker * max(1, self._num_workers):
-                self._early[task] = now_s
+                self._enter(task, now_s, is_needed=True)
+            elif self._num_early < self._max_early_per_worker * max(1, self._num_workers):
+                self._enter(task, now_s, is_needed=False)
 
     def need(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
         """A group is served: its scores are waited for, unless they are there or on their way."""
         for task in tasks:
             self._needed_draws.add(task.response.draw)
-            if task not in self._needed and task not in self._running:
-                self._needed[task] = self._early.pop(task, now_s)
+            place = self._waiting.get(task)
+            if task in self._running or (place is not None and place.is_needed):
+                continue
+            since_s = now_s if place is None else place.since_s
+            if place is not None:
+                self._leave(task)
+            self._enter(task, since_s, is_needed=True)
 
     def drop(self, draws: Iterable[Draw]) -> None:
         """Nobody wants the scores of these draws any longer; what runs ends by itself."""
-        gone = set(draws)
-        self._needed_draws -= gone
-        for waiting in (self._needed, self._early):
-            for task in [task for task in waiting if task.response.draw in gone]:
-                del waiting[task]
+        for draw in draws:
+            self._needed_draws.discard(draw)
+            for task in list(self._by_draw.get(draw, ())):
+                self._leave(task)
 
     def clear(self) -> None:
         """A round is over: nobody wants what still waits; what runs ends by itself."""
-        self._early.clear()
-        self._needed.clear()
+        for waiting in (self._waiting, self._by_draw, self._needed, self._early, self._since):
+            waiting.clear()
+        self._num_early = 0
         self._num_faults.clear()
         self._needed_draws.clear()
 
@@ -132,8 +175,7 @@ class RewardQueue:
             call = _Call(len(tasks))
             self._num_calls += 1
             for task in tasks:
-                self._needed.pop(task, None)
-                self._early.pop(task, None)
+                self._leave(task)
                 self._running[task] = call
                 self._num_running[task.function] += 1
         return tuple(calls)
@@ -152,7 +194,7 @@ class RewardQueue:
     @property
     def depth(self) -> int:
         """Tasks that wait."""
-        return len(self._needed) + len(self._early)
+        return len(self._waiting)
 
     @property
     def num_calls(self) -> int:
@@ -161,7 +203,13 @@ class RewardQueue:
 
     def oldest_wait_s(self, now_s: float) -> float:
         """Longest time that a needed task has waited for a worker."""
-        return max((now_s - queued_s for queued_s in self._needed.values()), default=0.0)
+        while self._since:
+            since_s, number, task = self._since[0]
+            place = self._waiting.get(task)
+            if place is not None and place.number == number:
+                return now_s - since_s
+            heapq.heappop(self._since)
+        return 0.0
 
     def _next_call(self) -> tuple[ScoreTask, ...]:
         """What waits first and may be scored, with its share of what waits for the same function.
@@ -169,18 +217,43 @@ class RewardQueue:
         Workers that are free share what waits. A task that met a fault goes alone: should it be its own doing, no
         other suffers from it again.
         """
-        first = next((task for task in self._waiting() if self._room(task.function) > 0), None)
+        first = self._first(self._needed) or self._first(self._early)
         if first is None:
             return ()
         most = min(self._max_per_call.get(first.function, 1), self._room(first.function))
-        if most == 1 or self._num_faults[first]:
+        if most == 1 or self._waiting[first].is_faulted:
             return (first,)
-        alike = [task for task in self._waiting() if task.function == first.function and not self._num_faults[task]]
-        share = math.ceil(len(alike) / (self._num_workers - self._num_calls))
-        return tuple(alike[: min(share, most)])
+        alike = [lines[first.function].sound for lines in (self._needed, self._early)]
+        share = math.ceil(sum(map(len, alike)) / (self._num_workers - self._num_calls))
+        return tuple(itertools.islice(itertools.chain(*alike), min(share, most)))
 
-    def _waiting(self) -> Iterator[ScoreTask]:
-        return itertools.chain(self._needed, self._early)
+    def _first(self, lines: Mapping[str, _Line]) -> ScoreTask | None:
+        """What waits first among the functions that may score more."""
+        heads = [head for function, line in lines.items() if self._room(function) > 0 and (head := line.first())]
+        return min(heads, key=lambda head: head[0])[1] if heads else None
+
+    def _enter(self, task: ScoreTask, since_s: float, *, is_needed: bool) -> None:
+        place = _Place(next(self._numbers), since_s, is_needed, is_faulted=self._num_faults[task] > 0)
+        self._waiting[task] = place
+        self._by_draw[task.response.draw][task] = None
+        self._part(task, place)[task] = place.number
+        if is_needed:
+            heapq.heappush(self._since, (since_s, place.number, task))
+        else:
+            self._num_early += 1
+
+    def _leave(self, task: ScoreTask) -> None:
+        place = self._waiting.pop(task)
+        del self._part(task, place)[task]
+        self._num_early -= not place.is_needed
+        of_draw = self._by_draw[task.response.draw]
+        del of_draw[task]
+        if not of_draw:
+            del self._by_draw[task.response.draw]
+
+    def _part(self, task: ScoreTask, place: _Place) -> "OrderedDict[ScoreTask, int]":
+        line = (self._needed if place.is_needed else self._early)[task.function]
+        return line.faulted if place.is_faulted else line.sound
 
     def _room(self, function: str) -> int:
         """Responses that the function may score beside those that it scores."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from longshore_runtime.backends.losses import token_log_probs
+from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.types import Sample
 
 
@@ -28,9 +28,13 @@ class CausalLM(torch.nn.Module):
     """Whether a weight that is used twice in a pass is cast to bf16 once."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
-        """Load a checkpoint; raises ValueError when the model's logits are more than a head over hidden states."""
+        """Load a checkpoint; raises OSError or ValueError for an unusable one.
+
+        Such as a model whose logits are more than a head over hidden states.
+        """
         super().__init__()
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+        model = load_pretrained(directory, torch.float32)
+        require_clear_head(model)
         self.module: Any = model.to(device)
         self.device = device
         _turn_dropout_off(self.module)

@@ -21,6 +21,12 @@ class EngineSpec:
     accelerator: bool = False
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
 
+    def without_compiler(self) -> "EngineSpec":
+        """The spec where there is no C++ compiler: on the CPU vLLM compiles models with one, on GPUs with triton."""
+        if self.accelerator or self.options.enforce_eager:
+            return self
+        return replace(self, options=self.options.model_copy(update={"enforce_eager": True}))
+
     def regrouped(self, tp_size: int) -> "EngineSpec":
         """The spec of engines of another tensor-parallel size; every GPU holds as much KV cache as before."""
         options: dict[str, object] = {"tensor_parallel_size": tp_size}

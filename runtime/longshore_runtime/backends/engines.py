@@ -1,13 +1,18 @@
 """Builds the engine that a job asks for."""
 
 import os
+import shutil
 from pathlib import Path
+
+import structlog
 
 from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.types import Engine
+
+log = structlog.get_logger()
 
 
 def create_engine(spec: EngineSpec, model: Path) -> Engine:
@@ -16,6 +21,9 @@ def create_engine(spec: EngineSpec, model: Path) -> Engine:
         return FakeEngine(_fake_options(spec, model))
     if not (model / "config.json").exists():
         raise EngineStartError(f"model: {model.name!r} is no Hugging Face checkpoint: it has no config.json")
+    if shutil.which(os.environ.get("CXX", "g++")) is None and (eager := spec.without_compiler()) is not spec:
+        log.info("the engine runs without compilation: the image has no C++ compiler")
+        spec = eager
     environment = vllm_environment(accelerator=spec.accelerator, enforce_eager=spec.options.enforce_eager)
     os.environ.update(environment)
     from longshore_runtime.backends.vllm_engine import VllmEngine

@@ -60,6 +60,7 @@ class FakeTrainer:
         return GradientSums(
             num_tokens=sum(len(sample.response_tokens) for sample in samples),
             num_loss_tokens=sum(sample.num_loss_tokens for sample in samples),
+            num_compared_tokens=sum(sample.num_compared_tokens for sample in samples),
             loss=loss,
             policy_loss=loss,
         )

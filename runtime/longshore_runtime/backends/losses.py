@@ -61,6 +61,7 @@ def sample_losses(
     losses = token_losses(trained, rollout, advantages, reference, lengths, options)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
+    distances = difference[_sampled_by_round(samples, log_probs.device)[kept]].abs()
     return loss, GradientSums(
         num_tokens=len(log_probs),
         num_loss_tokens=len(trained),
@@ -70,8 +71,9 @@ def sample_losses(
         ppo_kl=-difference.sum().item(),
         entropy=entropies[kept].sum().item(),
         clipped=losses.clipped.sum().item(),
-        mismatch=difference.abs().sum().item(),
-        mismatch_max=difference.abs().max().item() if len(trained) else 0.0,
+        num_compared_tokens=len(distances),
+        mismatch=distances.sum().item(),
+        mismatch_max=distances.max().item() if len(distances) else 0.0,
     )
 
 
@@ -153,6 +155,12 @@ def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> T
 def _loss_mask(samples: Sequence[Sample], device: torch.device) -> Tensor:
     masks = (sample.loss_mask or (True,) * len(sample.response_tokens) for sample in samples)
     return torch.tensor(list(chain.from_iterable(masks)), dtype=torch.bool, device=device)
+
+
+def _sampled_by_round(samples: Sequence[Sample], device: torch.device) -> Tensor:
+    """Tokens that follow those of older weights."""
+    places = (place >= sample.num_stale_tokens for sample in samples for place in range(len(sample.response_tokens)))
+    return torch.tensor(list(places), dtype=torch.bool, device=device)
 
 
 def _chunk_log_probs(

@@ -7,7 +7,9 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-MAX_CONTEXT_TOKENS = 2048
+from longshore.api.model import BUILTIN_CONTEXT_TOKENS
+
+MAX_CONTEXT_TOKENS = BUILTIN_CONTEXT_TOKENS
 PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = range(4)
 
 _SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -16,8 +18,11 @@ _CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def tiny_config() -> Qwen3Config:
-    """Shape of the model; two layers suffice to count and compare, and keep an engine step short."""
+def tiny_config(*, tied: bool = False) -> Qwen3Config:
+    """Shape of the model; two layers suffice to count and compare, and keep an engine step short.
+
+    `tied`: the output layer is the embedding, as in most small models that people train.
+    """
     return Qwen3Config(
         vocab_size=128,
         hidden_size=128,
@@ -27,7 +32,7 @@ def tiny_config() -> Qwen3Config:
         head_dim=32,
         intermediate_size=256,
         max_position_embeddings=MAX_CONTEXT_TOKENS,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         initializer_range=0.02,
         pad_token_id=PAD_ID,
         bos_token_id=BOS_ID,
@@ -53,11 +58,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_tiny_model(directory: Path, seed: int) -> None:
+def build_tiny_model(directory: Path, seed: int, *, tied: bool = False) -> None:
     """Write the model with random weights and its tokenizer as a Hugging Face checkpoint; equal seeds, equal files."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(tiny_config())
+        model = Qwen3ForCausalLM(tiny_config(tied=tied))
     model.generation_config = GenerationConfig(pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID)
     model.save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)

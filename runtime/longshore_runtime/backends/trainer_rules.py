@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from longshore_runtime.backends.devices import HOST
+from longshore_runtime.errors import UserError
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions
 
 
@@ -49,9 +50,12 @@ def clipping(options: TrainerOptions, norm: float) -> float:
 
 
 def require_finite(norm: float, step: int) -> None:
-    """Raise FloatingPointError for gradients that no step can be made with."""
+    """Raise UserError for gradients that no step can be made with; the weights are still those of the step before."""
     if not math.isfinite(norm):
-        raise FloatingPointError(f"the gradient norm of step {step} is {norm}: lower algorithm.learningRate")
+        raise UserError(
+            f"algorithm.learningRate: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
+            "it; lower the learning rate and go on from the newest checkpoint in a new job"
+        )
 
 
 class ReferencePlace:

@@ -9,9 +9,10 @@ Import this module only after the variables of `vllm_environment` are set; `engi
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from safetensors import safe_open
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.outputs import RequestOutput
@@ -43,6 +44,11 @@ _OWN_ARGUMENTS = frozenset(
         "gpu_memory_utilization",
     }
 )  # fmt: skip
+_OTHER_WEIGHTS = frozenset({"quantization", "quantization_config", "cpu_offload_gb"})
+"""Arguments with which layers hold something else than the published weights, and cannot be replaced by them."""
+
+
+_MAX_REASON_CHARACTERS: Final = 500
 
 
 class VllmEngine:
@@ -124,7 +130,11 @@ class VllmEngine:
         try:
             loaded = self._receipt.complete()
         finally:
-            self._finish_update()
+            old_layers = self._finish_update()
+        if old_layers:
+            raise ValueError(
+                f"{len(old_layers)} layers of vLLM kept old weights, among them {', '.join(old_layers[:3])}"
+            )
         self._drop_prefixes()
         self._is_loaded = True
         return loaded
@@ -199,10 +209,12 @@ class VllmEngine:
     def _end(self, request_id: str, reason: FinishReason) -> Completion:
         return self._responses.pop(request_id).completion(reason, self._num_steps)
 
-    def _finish_update(self) -> None:
-        if self._receipt is not None:
-            self._receipt = None
-            self._engine.collective_rpc(finish_update)
+    def _finish_update(self) -> list[str]:
+        """End the update under way; the names of layers that kept old weights."""
+        if self._receipt is None:
+            return []
+        self._receipt = None
+        return sorted({name for names in self._engine.collective_rpc(finish_update) for name in names})
 
     def _drop_prefixes(self) -> None:
         if not self._engine.reset_prefix_cache():
@@ -259,9 +271,20 @@ def _start(model: Path, spec: EngineSpec, counters: _Counters) -> LLMEngine:
         raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
     try:
         config = EngineArgs(**arguments).create_engine_config()
-        return LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[counters])
+        engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[counters])
+        _sample_a_token(engine)
+        return engine
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
         raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {_line(error)}") from error
+
+
+def _sample_a_token(engine: LLMEngine) -> None:
+    """Kernels that do not take the shapes of a model say so when they compute: now, and not in the first round."""
+    sampling = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
+    engine.add_request("trial", {"prompt_token_ids": [0]}, sampling)
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.reset_prefix_cache()
 
 
 def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
@@ -271,6 +294,10 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
     for name in options.extra_args:
         if name in _OWN_ARGUMENTS:
             raise EngineStartError(f"rollout.engine.extraArgs: {name} follows from other fields; remove it")
+        if name in _OTHER_WEIGHTS:
+            raise EngineStartError(
+                f"rollout.engine.extraArgs: with {name} engines could not take the trainer's weights; remove it"
+            )
         if name not in known:
             raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
     arguments: dict[str, Any] = {
@@ -321,11 +348,19 @@ def _parameter_names(model: Path) -> set[str]:
         raise EngineStartError(f"model: {model.name!r} has no safetensors files; save the checkpoint in that format")
     names: set[str] = set()
     for file in files:
-        with safe_open(file, framework="np") as opened:
-            names.update(opened.keys())
+        try:
+            with safe_open(file, framework="np") as opened:
+                names.update(opened.keys())
+        except (SafetensorError, OSError) as error:
+            raise EngineStartError(f"model: {model.name}/{file.name} cannot be read: {_line(error)}") from error
     return names
 
 
 def _line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".")
+    """The reason in one line; those of pydantic begin with the number of errors and the name of a class."""
+    if isinstance(error, ValidationError):
+        reasons = [str(one["msg"]).removeprefix("Value error, ") for one in error.errors(include_url=False)]
+        text = "; ".join(reasons)
+    else:
+        text = str(error).strip()
+    return (text.splitlines() or [type(error).__name__])[0][:_MAX_REASON_CHARACTERS].rstrip(". ")

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from vllm.config import set_current_vllm_config
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import free_gpu_memory, open_buffer
+from longshore_runtime.backends.vllm_renewal import Renewal
 from longshore_runtime.backends.weight_sender import Assembly, read, receive
 from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Slice
@@ -25,7 +25,7 @@ def begin_update(worker: Any, channel: Channel | None = None) -> None:
         sources.join(channel, worker.rank)
     worker.longshore_sources = sources
     with set_current_vllm_config(worker.vllm_config):
-        initialize_layerwise_reload(worker.model_runner.get_model())
+        worker.longshore_renewal = Renewal(worker.model_runner.get_model())
 
 
 def load_arrays(worker: Any, bucket: Bucket) -> None:
@@ -45,15 +45,16 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
     _load(worker, _shared(worker.longshore_sources, bucket.part(worker.rank), worker.rank))
 
 
-def finish_update(worker: Any) -> None:
-    """Put the layers to work, and let go of the trainer's memory.
+def finish_update(worker: Any) -> list[str]:
+    """Put the layers to work, and let go of the trainer's memory; the names of layers that kept old weights.
 
     A layer that lacked parameters holds values of no meaning until the next update.
     """
     with set_current_vllm_config(worker.vllm_config):
-        finalize_layerwise_reload(worker.model_runner.get_model(), worker.model_config)
-    del worker.longshore_sources
+        old = worker.longshore_renewal.finish(worker.model_config)
+    del worker.longshore_sources, worker.longshore_renewal
     free_gpu_memory()
+    return list(old)
 
 
 def _arrays(assembly: Assembly, bucket: Bucket) -> Iterator[tuple[str, torch.Tensor]]:

@@ -48,9 +48,11 @@ def fingerprint(num_steps: int, seed: int) -> str:
     return hashlib.sha256(json.dumps(determinants, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def warm_start(directory: Path, num_steps: int, seed: int, progress: Progress | None = None) -> None:
+def warm_start(
+    directory: Path, num_steps: int, seed: int, progress: Progress | None = None, *, tied: bool = False
+) -> None:
     """Write a tiny model after `num_steps` supervised steps on Counting as a Hugging Face checkpoint."""
-    build_tiny_model(directory, seed)
+    build_tiny_model(directory, seed, tied=tied)
     if num_steps > 0:
         with _one_thread():
             _imitate(directory, num_steps, seed, progress)

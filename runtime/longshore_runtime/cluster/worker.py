@@ -1,4 +1,4 @@
-"""Main program of worker and reward pods: a Ray node on which the coordinator starts its actors."""
+"""Main program of worker and trainer pods: a Ray node on which the coordinator starts its actors."""
 
 import signal
 from types import FrameType

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import orjson
 from jinja2 import TemplateError
 
 from longshore.api.model import Data, DataFormat
+from longshore.checks.jsonl import RowError, jsonl_rows
+from longshore.checks.rows import row_mistake
 from longshore_runtime.errors import UserError
 from longshore_runtime.types import PromptRecord
 
@@ -77,18 +78,11 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
 def _jsonl(path: Path, data: Data) -> Iterator[Row]:
     if not path.is_file():
         raise UserError(f"data.path: {data.path!r} is not a file; set data.format to HuggingFace for a directory")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            source = f"{data.path}, line {number}"
-            try:
-                fields = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise UserError(f"{source}: not valid JSON ({error})") from error
-            if not isinstance(fields, dict):
-                raise UserError(f"{source}: a row must be a JSON object, not {type(fields).__name__}")
-            yield Row(source, fields)
+    try:
+        for number, fields in jsonl_rows(path, str(data.path)):
+            yield Row(f"{data.path}, line {number}", fields)
+    except RowError as error:
+        raise UserError(str(error)) from error
 
 
 def _hugging_face(path: Path, data: Data) -> Iterator[Row]:
@@ -111,21 +105,17 @@ def _saved_to_disk(path: Path) -> bool:
 
 
 def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
-    value = _field(row, data.prompt_field, "data.promptField")
-    if isinstance(value, list):
-        text = _chat(row, value, tokenizer)
-    elif isinstance(value, str):
-        text = data.prompt_template.replace("{prompt}", value)
-    else:
-        raise UserError(
-            f"{row.source}: {data.prompt_field!r} must be a text or a list of messages, not {type(value).__name__}"
-        )
+    if (mistake := row_mistake(row.fields, data)) is not None:
+        raise UserError(f"{row.source}: {mistake}")
+    value = row.fields[data.prompt_field]
+    is_chat = isinstance(value, list)
+    text = _chat(row, value, tokenizer) if is_chat else data.prompt_template.replace("{prompt}", value)
     # A chat template writes the special tokens itself.
-    tokens = tuple(tokenizer.encode(text, add_special_tokens=isinstance(value, str)))
+    tokens = tuple(tokenizer.encode(text, add_special_tokens=not is_chat))
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
-    answer = _field(row, data.answer_field, "data.answerField")
-    return PromptRecord(index, text, tokens, str(answer), row.fields, row.source)
+    answer = row.fields[data.answer_field]
+    return PromptRecord(index, text, tokens, "" if answer is None else str(answer), row.fields, row.source)
 
 
 def _chat(row: Row, messages: Any, tokenizer: Tokenizer) -> str:
@@ -134,9 +124,3 @@ def _chat(row: Row, messages: Any, tokenizer: Tokenizer) -> str:
     except (ValueError, TypeError, TemplateError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{row.source}: the model's chat template does not take its messages ({reason})") from error
-
-
-def _field(row: Row, name: str, option: str) -> Any:
-    if name not in row.fields:
-        raise UserError(f"{row.source}: no field {name!r} (it has {', '.join(map(repr, row.fields))}); set {option}")
-    return row.fields[name]

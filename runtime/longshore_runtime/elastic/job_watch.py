@@ -1,17 +1,19 @@
-"""The coordinator watches its own RLJob for assignments."""
+"""The coordinator watches its own RLJob: for assignments, and for the addresses of its reward pods."""
 
 import queue
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import structlog
-from kubernetes import client, config, watch
+from kubernetes import client, watch
 from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
-from longshore.api.status import Assignment
+from longshore.api.status import Assignment, RewardPodCounts
+from longshore_runtime.kube_access import load_credentials
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 log = structlog.get_logger()
@@ -24,10 +26,13 @@ _MAX_RETRY_S: Final = 30.0
 
 
 class Assignments(Protocol):
-    """What the operator asks of the GPU pods."""
+    """What the operator asks of the GPU pods, and where it has put reward pods."""
 
     def newest(self) -> Assignment:
         """As far as it is known; epoch 0 while nothing is."""
+
+    def reward_address(self, index: int) -> str | None:
+        """IP address of a reward pod of this attempt, as far as it is known."""
 
     def close(self) -> None:
         """Look no longer."""
@@ -39,6 +44,9 @@ class NoOperator:
     def newest(self) -> Assignment:
         return Assignment()
 
+    def reward_address(self, index: int) -> str | None:
+        return None
+
     def close(self) -> None:
         """There is nothing to close."""
 
@@ -47,12 +55,13 @@ class JobWatch:
     """Puts every epoch into the driver's events once. Without the API server rounds go on with what was known last."""
 
     def __init__(self, namespace: str, job: str, events: "queue.SimpleQueue[Event]") -> None:
-        config.load_config()
+        load_credentials()
         self._api = client.CustomObjectsApi()
         self._namespace, self._job = namespace, job
         self._events = events
         self._lock = threading.Lock()
         self._newest = Assignment()
+        self._rewards: Sequence[str] = ()
         self._closed = threading.Event()
         self._watch = watch.Watch()
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
@@ -60,6 +69,10 @@ class JobWatch:
     def newest(self) -> Assignment:
         with self._lock:
             return self._newest
+
+    def reward_address(self, index: int) -> str | None:
+        with self._lock:
+            return self._rewards[index] or None if index < len(self._rewards) else None
 
     def close(self) -> None:
         self._closed.set()
@@ -93,7 +106,18 @@ class JobWatch:
         )
         for event in events:
             if event["type"] in ("ADDED", "MODIFIED"):
-                self._take(event["object"].get("status", {}).get("assignment", {}))
+                status = event["object"].get("status", {})
+                self._take_addresses(status.get("rewards", {}))
+                self._take(status.get("assignment", {}))
+
+    def _take_addresses(self, written: dict[str, Any]) -> None:
+        try:
+            addresses = RewardPodCounts.model_validate(written).addresses
+        except ValidationError as error:
+            log.warning("addresses of another version of the operator", error=sentence(error))
+            return
+        with self._lock:
+            self._rewards = tuple(addresses)
 
     def _take(self, written: dict[str, Any]) -> None:
         try:

@@ -134,13 +134,11 @@ class Repurposing:
     def happened(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
         match event:
-            case LoadMeasured(round=self._number, load=load) if load is not None and self._overlay is None:
-                self._told_s = self._clock.now_s()
-                assert self._milestone is not None
-                self._report.milestone(self._milestone, load)
+            case LoadMeasured(sender=sender, load=load) if sender is self:
+                self._measured(load)
             case AssignmentChanged(assignment=assignment):
                 self._assigned(assignment)
-            case PodsHandedOver(round=self._number):
+            case PodsHandedOver(sender=sender) if sender is self:
                 self._handed_over(event)
 
     def finish(self) -> None:
@@ -193,7 +191,7 @@ class Repurposing:
             self._trainers.wake(replicas, timeout_s=_WAKE_LIMIT_S)
         except TrainerLost as loss:
             error = str(loss)
-        event = PodsHandedOver(self._number, pods, replicas, error)
+        event = PodsHandedOver(self, pods, replicas, error)
         self._events.put(event)
         return event
 
@@ -209,10 +207,17 @@ class Repurposing:
         if not self._running.has_ended:
             self._replicas_awake(event.replicas)
 
+    def _measured(self, load: RolloutLoad | None) -> None:
+        if load is None or self._overlay is not None:
+            return
+        self._told_s = self._clock.now_s()
+        assert self._milestone is not None
+        self._report.milestone(self._milestone, load)
+
     def _measure(self, lengths: LengthDistribution) -> None:
         """In a thread of its own: engines answer between two steps."""
         load = self._load(lengths)
-        self._events.put(LoadMeasured(self._number, load))
+        self._events.put(LoadMeasured(self, load))
 
     def _load(self, lengths: LengthDistribution) -> RolloutLoad | None:
         engines, stats = self._engines, self._engines.stats()

@@ -8,6 +8,7 @@ import aiohttp
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from longshore.api.addresses import redacted, without_credentials
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet, NotThere
 from longshore_runtime.judge.options import RemoteJudgeOptions
 
@@ -24,6 +25,7 @@ class RemoteJudge:
         """Connects to nothing yet."""
         base = options.url.rstrip("/")
         self._url = base if base.endswith(_PLAIN_PATH) else base + _CHAT_PATH
+        self._shown_url = without_credentials(self._url)
         self._options = options
 
     def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
@@ -69,19 +71,19 @@ class RemoteJudge:
             async with session.post(self._url, json=request, allow_redirects=False) as response:
                 status, body = response.status, await response.read()
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise NotThere(f"{self._url} cannot be reached ({error})") from error
+            raise NotThere(f"{self._shown_url} cannot be reached ({redacted(str(error))})") from error
         except TimeoutError as error:
-            raise NoReplyYet(f"{self._url} did not answer within {self._options.timeout_s:g} s") from error
+            raise NoReplyYet(f"{self._shown_url} did not answer within {self._options.timeout_s:g} s") from error
         except aiohttp.InvalidURL as error:
-            raise JudgeSetupError(f"judge.url: {self._url!r} is no address") from error
+            raise JudgeSetupError(f"judge.url: {self._shown_url!r} is no address") from error
         except aiohttp.ClientError as error:
-            raise NoReplyYet(f"{self._url} cannot be reached ({error})") from error
+            raise NoReplyYet(f"{self._shown_url} cannot be reached ({redacted(str(error))})") from error
         if status == 429 or status >= 500:
-            raise NoReplyYet(f"{self._url} answered {status} ({_start_of(body)})")
+            raise NoReplyYet(f"{self._shown_url} answered {status} ({_start_of(body)})")
         if status in (401, 403):
             raise JudgeSetupError(self._refused(status))
         if status != 200:
-            raise NoReply(f"{self._url} answered {status} ({_start_of(body)})")
+            raise NoReply(f"{self._shown_url} answered {status} ({_start_of(body)})")
         return self._reply(body)
 
     def _request(self, prompt: str, max_tokens: int) -> dict[str, Any]:
@@ -95,9 +97,9 @@ class RemoteJudge:
             choice = orjson.loads(body)["choices"][0]
             reply = choice["message"]["content"] if self._is_chat else choice["text"]
         except (orjson.JSONDecodeError, LookupError, TypeError) as error:
-            raise NoReply(f"{self._url} answered no completion ({_start_of(body)})") from error
+            raise NoReply(f"{self._shown_url} answered no completion ({_start_of(body)})") from error
         if not isinstance(reply, str):
-            raise NoReply(f"{self._url} answered a completion without text ({_start_of(body)})")
+            raise NoReply(f"{self._shown_url} answered a completion without text ({_start_of(body)})")
         return reply
 
     def _headers(self) -> dict[str, str]:
@@ -114,8 +116,8 @@ class RemoteJudge:
 
     def _refused(self, status: int) -> str:
         if self._options.token_file is None:
-            return f"tokenSecret: {self._url} answered {status}: it asks for a token, set this field"
-        return f"tokenSecret: {self._url} answered {status}: it refuses this token"
+            return f"tokenSecret: {self._shown_url} answered {status}: it asks for a token, set this field"
+        return f"tokenSecret: {self._shown_url} answered {status}: it refuses this token"
 
     @property
     def _is_chat(self) -> bool:

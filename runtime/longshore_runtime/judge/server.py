@@ -63,7 +63,7 @@ def run_judge(settings: Settings) -> int:
 def _serve(settings: Settings, stop: "_StopSignal") -> Never:
     """Raises what ended it."""
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
-    function, replica = spec.reward.judge_pods[settings.index]
+    function, replica = spec.reward.judge_pod(settings.index)
     storage = job_storage(settings, spec.storage.output)
     model = _checkpoint(function, storage.resolve)
     directory = addresses.directory(storage.output_dir, function.name)

@@ -32,14 +32,22 @@ def main() -> None:
     kind = RewardKind(options["kind"])
     try:
         function = reward_function(kind, options["import_path"])
-    except (ImportError, AttributeError) as error:
-        say({"error": f"importPath: {options['import_path']!r} cannot be imported ({error})"})
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
+        say({"error": f"importPath: {options['import_path']!r} cannot be imported ({_one_line(error)})"})
+        return
+    if not callable(function):
+        say({"error": f"importPath: {options['import_path']!r} is no function"})
         return
     if kind is not RewardKind.PYTHON:
         _limit_memory()
     say({"ready": True})
     for line in sys.stdin.buffer:
         say(_score(function, orjson.loads(line)))
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
 
 
 def _take_stdout() -> BinaryIO:

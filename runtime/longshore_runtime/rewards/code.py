@@ -1,6 +1,7 @@
 """Programs against the test cases of their row (RollPacker, section 4.3), in a sandbox, each with its own limit."""
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,8 +11,9 @@ from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
 from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
-from longshore_runtime.sandbox.sandbox import LayersMissing, Sandbox, SandboxError
+from longshore_runtime.sandbox.sandbox import LayersMissing, ProgramBreaksSandbox, Sandbox, SandboxError
 
+_NOT_PASSED: Final = frozenset(Outcome) - {Outcome.PASSED}
 _FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
@@ -56,15 +58,18 @@ class CodeScorer:
     def score(self, item: ScoreItem) -> ScoreResult:
         """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
 
-        Raises WorkerBroken where the sandbox fails.
+        A program on which the sandbox breaks again and again, while it runs another, scores 0 and is told as broken.
+        Raises WorkerBroken where the sandbox fails on every program.
         """
         code = self._function.code
         cases = cases_of(item.row, code.tests_field, item.sample)
         limits_s = item.limits_s or [code.max_timeout_s] * len(cases)
+        stop_at = {Outcome.TIMED_OUT} if code.partial_credit else _NOT_PASSED
+        started_s = time.monotonic()
         try:
-            results = self._sandbox.run(
-                program_of(item.response), cases, timeouts_s=limits_s, stop_on_first_failure=not code.partial_credit
-            )
+            results = self._sandbox.run(program_of(item.response), cases, timeouts_s=limits_s, stop_at=stop_at)
+        except ProgramBreaksSandbox as error:
+            return ScoreResult(0.0, time.monotonic() - started_s, broken=f"{item.sample} broke the sandbox: {error}")
         except SandboxError as error:
             # Failing is quick: a worker that stayed would soon be idle, and be given what others could score.
             raise WorkerBroken(f"reward {self._function.name}: {item.sample}: {error}") from error

@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 import orjson
 
+from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
@@ -24,6 +25,7 @@ class HttpScorer:
         """`token`: file with a bearer token; read anew for every call, so that it may rotate."""
         assert function.http is not None, "validation asks for it"
         self._name, self._url, self._timeout_s = function.name, function.http.url, function.limit_s
+        self._shown_url = without_credentials(self._url)
         self._token = token
         self._runner = asyncio.Runner()
         self._client = httpx.AsyncClient(timeout=None)  # One limit for all of a call, in `_post`.
@@ -39,7 +41,7 @@ class HttpScorer:
         except TimeoutError as error:
             raise RewardFault(f"{who} did not answer within {self._timeout_s:g} s") from error
         except httpx.TransportError as error:
-            raise RewardFault(f"{who} cannot be reached ({error})") from error
+            raise RewardFault(f"{who} cannot be reached ({redacted(str(error))})") from error
         seconds = time.monotonic() - started_s
         if answer.status_code in _NO_ACCESS:
             wants = "refuses this token" if self._token else "asks for a token, set this field"
@@ -63,7 +65,7 @@ class HttpScorer:
             return await self._client.post(self._url, content=body, headers=headers)
 
     def _setup_error(self, field: str, answer: str) -> RewardSetupError:
-        return RewardSetupError(f"reward.functions[{self._name}].{field}: {self._url} answered {answer}")
+        return RewardSetupError(f"reward.functions[{self._name}].{field}: {self._shown_url} answered {answer}")
 
 
 def _reward(answer: httpx.Response, who: str) -> float:

@@ -1,13 +1,21 @@
 """Which reward functions score which rows. Every mistake is told with its row."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from longshore.api.reward import RewardFunction, RewardKind
+from longshore.checks.rows import domain_mistake
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.code import cases_of
+from longshore_runtime.rewards.references import unreadable_reference
+from longshore_runtime.rewards.scoring import ScoreItem
 from longshore_runtime.types import PromptRecord
+
+_NUM_REHEARSED: Final = 3
+"""One row may be odd; several are not."""
 
 
 def routed(prompts: PromptSets, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptSets:
@@ -19,25 +27,37 @@ def routed(prompts: PromptSets, functions: Sequence[RewardFunction], domain_fiel
     )
 
 
+def rehearsals(records: Sequence[PromptRecord], functions: Sequence[RewardFunction]) -> dict[str, Sequence[ScoreItem]]:
+    """A few rows for each function, with their reference answers as responses: what it must be able to score."""
+    return {function.name: _rehearsal(records, function.name) for function in functions}
+
+
+def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[ScoreItem]:
+    chosen = itertools.islice((record for record in records if function in record.rewards), _NUM_REHEARSED)
+    return [
+        ScoreItem(
+            sample=f"{record.source or f'row {record.index}'}, its reference answer as the response",
+            prompt=record.prompt,
+            response=record.answer,
+            answer=record.answer,
+            row=record.fields,
+        )
+        for record in chosen
+    ]
+
+
 def _routed(record: PromptRecord, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptRecord:
     source = record.source or f"row {record.index}"
-    domain = _domain(record, domain_field, source)
+    if (mistake := domain_mistake(record.fields, domain_field, functions)) is not None:
+        raise UserError(f"{source}: {mistake}")
+    domain = "" if domain_field is None else str(record.fields[domain_field])
     chosen = [function for function in functions if not function.domains or domain in function.domains]
-    if not chosen:
-        raise UserError(f"{source}: no reward function scores domain {domain!r}; add it to reward.functions[].domains")
     for function in chosen:
         if function.kind is RewardKind.CODE:
             try:
                 cases_of(record.fields, function.code.tests_field, source)
             except ValueError as error:
                 raise UserError(str(error)) from error
+        if function.kind is RewardKind.MATHS and (reason := unreadable_reference(record.answer)):
+            raise UserError(f"{source}: {reason}; correct the row, or set data.answerField to where the answers are")
     return replace(record, domain=domain, rewards=tuple(function.name for function in chosen))
-
-
-def _domain(record: PromptRecord, field: str | None, source: str) -> str:
-    if field is None:
-        return ""
-    value = record.fields.get(field)
-    if not isinstance(value, str):
-        raise UserError(f"{source}: {field!r} must be a text with the domain of the row; set data.domainField")
-    return value

@@ -11,31 +11,42 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
 
-from longshore.api.reward import RewardFunction
+from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
 
 _START_TIMEOUT_S: Final = 120.0
+_WARM_UP_TIMEOUT_S: Final = 30.0
+"""The first call of a function may load what it needs, and takes longer than the others."""
 
 
 class ChildScorer:
-    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, started anew after every cut-off."""
+    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, started anew after every cut-off.
 
-    def __init__(self, function: RewardFunction) -> None:
-        """Start the process; raises RewardSetupError for a function that cannot be imported."""
+    A function of the user that hangs, or is slow at its first call, would score 0 for ever. So the process of kind
+    Python scores a row before it is used, and again whenever it was started anew.
+    """
+
+    def __init__(self, function: RewardFunction, rehearsal: Sequence[ScoreItem] = ()) -> None:
+        """Start the process and score the `rehearsal`; raises RewardSetupError for a function that cannot score it."""
         self._function = function
-        self._child: _Child | None = _Child(function)
+        self._rehearsal = rehearsal if function.kind is RewardKind.PYTHON else ()
+        try:
+            self._child: _Child | None = self._started()
+        except RewardFault as fault:
+            raise self._setup_error("importPath", str(fault)) from fault
+        self._rehearse()
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Reward of a response."""
-        request = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
-        child = self._child = self._child or _Child(self._function)
+        child = self._child = self._child or self._started()
         started_s = time.monotonic()
         try:
-            reply = child.ask(request, self._function.limit_s)
+            reply = child.ask(_request(item), self._function.limit_s)
         except TimeoutError:
             self.close()
             return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
@@ -52,6 +63,53 @@ class ChildScorer:
             self._child.kill()
             self._child = None
 
+    def _started(self) -> "_Child":
+        """A process that has answered once, if there is something to ask; what it answers does not matter."""
+        child = _Child(self._function)
+        if not self._rehearsal:
+            return child
+        item, limit_s = self._rehearsal[0], max(_WARM_UP_TIMEOUT_S, self._function.limit_s)
+        who = f"reward {self._function.name}: {item.sample}: {self._function.import_path}"
+        try:
+            child.ask(_request(item), limit_s)
+        except TimeoutError as error:
+            child.kill()
+            raise RewardFault(f"{who} does not return within {limit_s:g} s") from error
+        except EOFError as error:
+            child.kill()
+            raise RewardFault(f"{who} ends its process") from error
+        return child
+
+    def _rehearse(self) -> None:
+        """Find out what fails for every row, also with the right answer. Raises RewardSetupError."""
+        errors = []
+        num_late = 0
+        for item in self._rehearsal:
+            try:
+                num_late += self.score(item).timed_out
+            except (RewardError, RewardFault) as error:
+                errors.append(str(error))
+        num_rows = len(self._rehearsal)
+        if num_rows and num_late == num_rows:
+            self._refuse(
+                "timeoutSeconds",
+                f"all {num_rows} rows that were tried took longer than {self._function.limit_s:g} s, and would score "
+                "0; raise it, or make the function faster",
+            )
+        if num_rows and len(errors) == num_rows and self._function.on_error is OnRewardError.FAIL:
+            self._refuse("importPath", f"it scores none of the {num_rows} rows that were tried: {errors[0]}")
+
+    def _refuse(self, field: str, why: str) -> None:
+        self.close()
+        raise self._setup_error(field, why)
+
+    def _setup_error(self, field: str, why: str) -> RewardSetupError:
+        return RewardSetupError(f"reward.functions[{self._function.name}].{field}: {why}")
+
+
+def _request(item: ScoreItem) -> dict[str, Any]:
+    return {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+
 
 class _Child:
     def __init__(self, function: RewardFunction) -> None:
@@ -66,7 +124,15 @@ class _Child:
         options = {"kind": function.kind.value, "import_path": function.import_path}
         try:
             hello = self.ask(options, _START_TIMEOUT_S)
-        except (TimeoutError, EOFError) as error:
+        except TimeoutError as error:
+            self.kill()
+            what = (
+                f"importPath: {function.import_path!r} is not imported"
+                if function.import_path
+                else "it has not started"
+            )
+            raise RewardSetupError(f"reward.functions[{function.name}].{what} within {_START_TIMEOUT_S:g} s") from error
+        except EOFError as error:
             self.kill()
             raise RewardSetupError(f"reward {function.name}: the scoring process does not start") from error
         if "error" in hello:

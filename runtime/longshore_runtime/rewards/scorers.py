@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from longshore.api import contract
@@ -24,15 +24,17 @@ from longshore_runtime.sandbox.layers import LayerReport
 class LazyScorer:
     """Implements `ResponseScorer`: makes a scorer when it is first needed, since most start processes."""
 
-    def __init__(self, function: RewardFunction, output: str) -> None:
+    def __init__(self, function: RewardFunction, output: str, rehearsal: Sequence[ScoreItem] = ()) -> None:
+        """`rehearsal`: what a function of the user has to be able to score."""
         self._function = function
         self._output = output
+        self._rehearsal = rehearsal
         self._scorer: ResponseScorer | None = None
 
     def prepare(self) -> None:
         """Make it; raises RewardSetupError."""
         if self._scorer is None:
-            self._scorer = _create(self._function, _token(self._function), self._output)
+            self._scorer = _create(self._function, _token(self._function), self._output, self._rehearsal)
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Score one response."""
@@ -72,10 +74,15 @@ class ScorerFactory:
     functions: Sequence[RewardFunction]
     output: str
     """Output directory of the job, from which its storage follows."""
+    rehearsals: Mapping[str, Sequence[ScoreItem]] = field(default_factory=dict)
+    """By function: rows with their reference answers as responses, which it must be able to score."""
 
     def create(self) -> Mapping[str, LazyScorer]:
         """Every function by name."""
-        return {function.name: LazyScorer(function, self.output) for function in self.functions}
+        return {
+            function.name: LazyScorer(function, self.output, self.rehearsals.get(function.name, ()))
+            for function in self.functions
+        }
 
 
 def _token(function: RewardFunction) -> Path | None:
@@ -93,12 +100,14 @@ def _token(function: RewardFunction) -> Path | None:
     return path
 
 
-def _create(function: RewardFunction, token: Path | None, output: str) -> ResponseScorer:
+def _create(
+    function: RewardFunction, token: Path | None, output: str, rehearsal: Sequence[ScoreItem]
+) -> ResponseScorer:
     match function.kind:
         case RewardKind.TASK | RewardKind.MATHS | RewardKind.PYTHON:
             from longshore_runtime.rewards.scorer import ChildScorer
 
-            return ChildScorer(function)
+            return ChildScorer(function, rehearsal)
         case RewardKind.CODE:
             from longshore_runtime.rewards.code import CodeScorer
 

@@ -46,6 +46,8 @@ class ScoreResult:
     seconds: float
     timed_out: bool = False
     """Scoring was cut off: the reward is 0 for that, and counted apart."""
+    broken: str | None = None
+    """The program broke what should have judged it, as this sentence says: the reward is 0, and counted apart."""
     runs: tuple[CaseRun, ...] = ()
     """Test cases that were run."""
     passed_all: bool = False

@@ -41,6 +41,8 @@ class RewardStats:
     max_wait_s: float = 0.0
     """Longest wait of a response that its group waited for."""
     num_faults: int = 0
+    num_broken: int = 0
+    """Programs that broke their sandbox."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time that workers spent, by function."""
     num_scored: dict[str, int] = field(default_factory=dict)

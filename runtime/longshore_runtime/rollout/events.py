@@ -142,7 +142,8 @@ class AssignmentChanged:
 class LoadMeasured:
     """How full the engines are and will be, at a milestone of a round; None: they did not answer in time."""
 
-    round: int
+    sender: object
+    """The repurposing that asked: a round that is sampled again has another one, and the same number."""
     load: RolloutLoad | None
 
 
@@ -150,7 +151,8 @@ class LoadMeasured:
 class PodsHandedOver:
     """Engines of these pods sleep and their trainer replicas are awake, or why they are not."""
 
-    round: int
+    sender: object
+    """The repurposing that handed them over."""
     pods: tuple[int, ...]
     replicas: tuple[int, ...]
     error: str | None = None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
 from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutKnobs
 from longshore.policy.draws import Draw
@@ -39,6 +41,10 @@ from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_workers import Lane, RewardWorkers
 from longshore_runtime.types import Completion, PromptRecord
 
+log = structlog.get_logger()
+
+_BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
+"""Kinds that need nothing of the user."""
 PULSE_S: Final = 2.0
 """How often it is looked at how rewards keep up."""
 
@@ -75,6 +81,7 @@ class RewardPool:
         assert len(self._sized) == (on_pressure is not None), "somebody is told about the one lane that is sized"
         self._lanes = [RewardWorkers(number, lane, factory, events) for number, lane in enumerate(lanes)]
         self._timeouts = {name: AdaptiveTimeout(_knobs(f)) for name, f in self._functions.items() if _is_adaptive(f)}
+        self._uncertain = [number for number, lane in enumerate(lanes) if _is_uncertain(lane)]
         self._prompts: Sequence[PromptRecord] = ()
         self._round = 0
         self._completions: dict[ResponseId, Completion] = {}
@@ -82,6 +89,28 @@ class RewardPool:
         self._groups: dict[Draw, _Group] = {}
         self._stopped = False
         self.stats = RewardStats()
+
+    def wait_ready(self, limit_s: float) -> None:
+        """Wait for a worker of every lane that may prove unable to score; raises UserError when one does.
+
+        What else happens meanwhile stays in the event queue.
+        """
+        waiting = set(self._uncertain)
+        deadline_s = self._clock.now_s() + limit_s
+        others: list[Event] = []
+        try:
+            while waiting:
+                event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
+                if isinstance(event, WorkerReady | WorkerLost):
+                    self.handle(event)
+                    waiting = {lane for lane in waiting if not self._lanes[lane].has_workers}
+                else:
+                    others.append(event)
+        except queue.Empty as error:
+            raise UserError(f"reward.pods: no reward worker has started within {limit_s:g} s") from error
+        finally:
+            for other in others:
+                self._events.put(other)
 
     def use(self, prompts: Sequence[PromptRecord]) -> None:
         """A round begins whose draws refer to these prompts."""
@@ -236,12 +265,20 @@ class RewardPool:
             if fault.retries:
                 self._retry_later(task, fault.wait_s)
                 return None
-            return self._failed(task, f"{event.error} ({fault.num_faults} times)", is_fatal=True)
+            why = f"{event.error} ({fault.num_faults} times)"
+            if event.kind is ErrorKind.LOST and self._functions[task.function].kind is RewardKind.CODE:
+                # A program that ends every worker which runs it must not end the job.
+                return self._known(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))
+            return self._failed(task, why, is_fatal=True)
         lane.queue.finished(task)
         if event.result is None:
             return self._failed(task, str(event.error), is_fatal=event.kind is ErrorKind.SETUP)
-        self._learn(task, event.result)
-        self._results[task] = event.result
+        return self._known(task, event.result)
+
+    def _known(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
+        """What a response is worth; returns its group if that completes it."""
+        self._learn(task, result)
+        self._results[task] = result
         group = self._groups.get(task.response.draw)
         if group is None:
             return None
@@ -275,6 +312,9 @@ class RewardPool:
     def _learn(self, task: ScoreTask, result: ScoreResult) -> None:
         self.stats.seconds[task.function] = self.stats.seconds.get(task.function, 0.0) + result.seconds
         self.stats.num_scored[task.function] = self.stats.num_scored.get(task.function, 0) + 1
+        if result.broken is not None:
+            self.stats.num_broken += 1
+            log.warning("program broke the sandbox", reward=task.function, reason=result.broken)
         timeout = self._timeouts.get(task.function)
         if timeout is not None:
             prompt = self._prompts[task.response.draw.index].index
@@ -291,6 +331,11 @@ class RewardPool:
         timer = threading.Timer(wait_s, tell)
         timer.daemon = True
         timer.start()
+
+
+def _is_uncertain(lane: Lane) -> bool:
+    """Whether a function of the lane may turn out not to work. A judge beside the engines starts with them."""
+    return any(one.kind not in _BUILT_IN and not one.is_colocated for one in lane.functions)
 
 
 def _is_adaptive(function: RewardFunction) -> bool:

@@ -1,29 +1,24 @@
-"""The workers of a lane: actors that come and go with their pods, and tell the driver's event queue of it.
+"""The workers of a lane: they come and go with their pods, and tell the driver's event queue of it.
 
-All that there may ever be are asked for at the start. Ray keeps an actor pending, at no cost, until a node has the
-labels that it asks for; so the workers of a reward pod are there as soon as the pod has joined. One that is lost is
-replaced by another for the same place, which waits for that pod, or for its successor.
+All that there may ever be are asked for at the start (`worker_hosts`). One that is lost is replaced by another for the
+same place, which waits for that pod, or for its successor.
 """
 
 import bisect
 import itertools
-import os
 import queue
-import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-import ray
 import structlog
 
 from longshore.api.reward import RewardFunction
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import MAX_RESPONSES_PER_CALL, RewardQueue, ScoreTask
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.scorers import LazyScorer, ScorerFactory
+from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -33,10 +28,11 @@ from longshore_runtime.rewards.scoring import (
     ScoreResult,
     WorkerBroken,
 )
-from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE, Surroundings
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
 from longshore_runtime.rollout.failed_starts import FailedStarts
+from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone, WorkerHost
 
 log = structlog.get_logger()
 
@@ -51,8 +47,8 @@ class Lane:
     """Workers of one kind: those of the reward pods, or those that hold a judge next to an engine."""
 
     functions: tuple[RewardFunction, ...]
-    placements: Sequence[dict[str, Any]]
-    """Ray actor options, one per worker; the first ones are used first."""
+    host: WorkerHost
+    """Where its workers are; the first places are used first."""
     is_sized: bool = False
     """The operator adds and removes pods for it."""
     start_limit_s: float = 1_800.0
@@ -61,52 +57,16 @@ class Lane:
     """Before another worker takes the place of one that did not start; twice as long before the next."""
 
 
-class _RewardActor:
-    """One worker: every reward function, ready to score; one call of `score` at a time."""
-
-    def __init__(self, factory: ScorerFactory) -> None:
-        self._factory = factory
-        self._scorers: dict[str, LazyScorer] = {}
-
-    def node(self) -> str:
-        """The node that it is on; answers as soon as there is a process."""
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
-
-    def ready(self, wait_s: float) -> Surroundings:
-        """Waits, then answers once every function can score; raises RewardSetupError or RewardFault."""
-        time.sleep(wait_s)
-        self._scorers = dict(self._factory.create())
-        for scorer in self._scorers.values():
-            scorer.prepare()
-        reports = [scorer.report for scorer in self._scorers.values()]
-        sandbox = next((report for report in reports if report is not None), None)
-        return Surroundings(sandbox, os.environ.get(GPU_SHARING_VARIABLE) or None)
-
-    def attend(self) -> None:
-        """Never answers: the call fails when the worker is lost, also while it has nothing to do."""
-        threading.Event().wait()
-
-    def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        return self._scorers[function].score_many(items)
-
-
-_CALLS_AT_ONCE: Final = 3
-"""`node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting."""
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
-
-
 @dataclass(frozen=True)
-class _Worker:
+class _Placed:
     place: int
-    actor: Any
-    told_node: "Future[str]"
+    worker: Worker
 
     @property
     def node(self) -> str | None:
         """Where it is, or was, if it could say so."""
-        is_known = self.told_node.done() and self.told_node.exception() is None
-        return self.told_node.result() if is_known else None
+        told = self.worker.node
+        return told.result() if told.done() and told.exception() is None else None
 
 
 @dataclass(frozen=True)
@@ -122,13 +82,13 @@ class RewardWorkers:
 
     def __init__(self, number: int, lane: Lane, factory: ScorerFactory, events: "queue.SimpleQueue[Event]") -> None:
         """Ask for all workers; `number` names the lane in their events."""
-        assert lane.placements, "somebody has to score"
+        assert lane.host.num_places, "somebody has to score"
         self._number = number
         self._lane = lane
         self._factory = replace(factory, functions=lane.functions)
         self._events = events
         self._names = itertools.count()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _Placed] = {}
         self._ready: set[int] = set()
         self._idle: list[tuple[int, int]] = []
         """(place, worker), in order."""
@@ -140,16 +100,21 @@ class RewardWorkers:
         budgets = {f.name: f.max_concurrency for f in lane.functions if f.max_concurrency is not None}
         per_call = {f.name: MAX_RESPONSES_PER_CALL for f in lane.functions if f.is_colocated}
         self.queue = RewardQueue(0, budgets, {f.name: f.retries for f in lane.functions}, per_call)
-        for place in range(len(lane.placements)):
+        for place in range(lane.host.num_places):
             self._ask_for(place)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any can take work."""
+        return bool(self._ready)
 
     def joined(self, worker: int, found: Surroundings) -> None:
         """A worker can take work; what it found is logged, unless the worker before it in its pod found the same."""
         if worker in self._workers:
-            pod = self._lane.placements[self._workers[worker].place].get("label_selector")
-            if self._found.get(str(pod)) != found and found.facts():
+            pod = self._lane.host.name(self._workers[worker].place)
+            if self._found.get(pod) != found and found.facts():
                 log.info("reward worker", lane=self._number, pod=pod, **found.facts())
-            self._found[str(pod)] = found
+            self._found[pod] = found
             self._ready.add(worker)
             self._failed_starts.succeeded(self._workers[worker].place)
             self.freed(worker)
@@ -191,8 +156,8 @@ class RewardWorkers:
             _, worker = self._idle.pop(0)
             items = list(map(item_of, tasks))
             self._watch.began(_Call(worker), self._limit_s(tasks[0].function, items))
-            reference = self._workers[worker].actor.score.remote(tasks[0].function, items)
-            reference.future().add_done_callback(self._teller(tasks, worker))
+            answer = self._workers[worker].worker.score(tasks[0].function, items)
+            answer.add_done_callback(self._teller(tasks, worker))
 
     def pressure(self, now_s: float) -> RewardPressure:
         """How the workers keep up."""
@@ -205,25 +170,23 @@ class RewardWorkers:
         """End the workers; no event tells of it."""
         self._is_stopped = True
         self._watch.stop()
-        for worker in self._workers.values():
-            ray.kill(worker.actor)
+        for placed in self._workers.values():
+            placed.worker.kill()
+        self._lane.host.close()
 
     def _replace(self, worker: int) -> None:
         gone = self._workers.pop(worker)
         self._ready.discard(worker)
         self._idle = [entry for entry in self._idle if entry[1] != worker]
-        ray.kill(gone.actor)
+        gone.worker.kill()
         self._ask_for(gone.place)
 
     def _ask_for(self, place: int) -> None:
         name, wait_s = next(self._names), self._failed_starts.wait_s(place)
-        actor = _Actor.options(**self._lane.placements[place]).remote(self._factory)
-        told_node: Future[str] = actor.node.remote().future()
-        ready: Future[Surroundings] = actor.ready.remote(wait_s).future()
-        attends: Future[None] = actor.attend.remote().future()
-        self._workers[name] = _Worker(place, actor, told_node)
-        told_node.add_done_callback(lambda _: self._watch_start(name, wait_s, ready))
-        attends.add_done_callback(lambda future: self._tell(WorkerLost(self._number, name, _death(future))))
+        worker = self._lane.host.ask_for(place, self._factory, wait_s)
+        self._workers[name] = _Placed(place, worker)
+        worker.node.add_done_callback(lambda _: self._watch_start(name, wait_s, worker.ready))
+        worker.gone.add_done_callback(lambda reason: self._tell(WorkerLost(self._number, name, reason.result())))
 
     def _watch_start(self, worker: int, wait_s: float, ready: "Future[Surroundings]") -> None:
         """The worker has a place, or died before it could say so: from now on its start takes time."""
@@ -247,10 +210,9 @@ class RewardWorkers:
         worker, error = call.worker, future.exception()
         if error is None:
             self._tell(WorkerReady(self._number, worker, found=future.result()))
-        elif not isinstance(error, ray.exceptions.RayActorError):  # WorkerLost tells of those.
-            cause = _cause(error)
-            kind = ErrorKind.SETUP if isinstance(cause, RewardSetupError) else ErrorKind.FAULT
-            self._tell(WorkerReady(self._number, worker, _first_line(cause), kind))
+        elif not isinstance(error, WorkerGone):  # WorkerLost tells of those.
+            kind = ErrorKind.SETUP if isinstance(error, RewardSetupError) else ErrorKind.FAULT
+            self._tell(WorkerReady(self._number, worker, _first_line(error), kind))
 
     def _teller(self, tasks: Sequence[ScoreTask], worker: int) -> "Callable[[Future[list[ScoreOutcome]]], None]":
         """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
@@ -275,31 +237,22 @@ class RewardWorkers:
             self._events.put(event)
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What was raised in the worker, or what became of it."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, BaseException) else error
-
-
-def _death(future: "Future[None]") -> str:
-    """What Ray knows of the end of a worker: the beginning of the last line of many."""
-    last_line = str(future.exception()).strip().rpartition("\n")[2]
-    return last_line.partition(". ")[0].removeprefix("The actor is dead because ")
-
-
 def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
-    cause = _cause(error)
-    match cause:
+    match error:
         case RewardSetupError():
-            return ErrorKind.SETUP, str(cause)
+            return ErrorKind.SETUP, str(error)
         case RewardError():
-            return ErrorKind.ERROR, str(cause)
+            return ErrorKind.ERROR, str(error)
         case WorkerBroken():
-            return ErrorKind.LOST, str(cause)
+            return ErrorKind.LOST, str(error)
         case RewardFault():
-            return ErrorKind.FAULT, str(cause)
-    kind = ErrorKind.LOST if isinstance(error, ray.exceptions.RayActorError) else ErrorKind.FAULT
-    return kind, f"reward {task.function}: the reward worker failed ({type(cause).__name__}: {_first_line(cause)})"
+            return ErrorKind.FAULT, str(error)
+        case WorkerGone():
+            return ErrorKind.LOST, f"reward {task.function}: the reward worker is lost ({error})"
+    return (
+        ErrorKind.FAULT,
+        f"reward {task.function}: the reward worker failed ({type(error).__name__}: {_first_line(error)})",
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from longshore_runtime.sandbox import literals
+from longshore_runtime.sandbox.assertions import AssertionProgram, read_test_program
+
 _MAX_DETAIL: Final = 300
 _RELATIVE_TOLERANCE: Final = 1e-6
-_ABSOLUTE_TOLERANCE: Final = 1e-9
+_TOLERANCE_AT_ZERO: Final = 1e-9
+"""Where a float of 0 is expected: what is left when rounded numbers cancel out."""
 
 
 class Outcome(StrEnum):
@@ -28,7 +32,7 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
     """Wall or CPU time was used up."""
     LIMIT = "limit"
-    """Memory or output was used up."""
+    """Memory, processes or output was used up."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class StdioCase:
 class FunctionCase:
     """The program defines a function; it is called with JSON arguments, and must return the expected JSON value.
 
-    `true` is not 1, `1` is `1.0`, floats agree within a relative error of 1e-6, a tuple is a list.
+    `true` is not 1. An expected integer is that integer, `1` or `1.0`, and nothing near it. An expected float agrees
+    within a relative error of 1e-6, or, if it is 0, within 1e-9. A tuple is a list.
     """
 
     entry: str
@@ -96,7 +101,32 @@ class FunctionCase:
             return "returned a value nested too deeply"
 
 
-TestCase = StdioCase | FunctionCase
+@dataclass(frozen=True)
+class AssertionCase:
+    """The program defines a function; assertions about its values must hold, as Python compares them."""
+
+    entry: str
+    test: AssertionProgram
+
+    @property
+    def shown(self) -> bytes:
+        """All that the program gets to see: the calls."""
+        return json.dumps({"entry": self.entry, "calls": self.test.shown}).encode()
+
+    def difference(self, stdout: bytes, claim: bytes) -> str | None:
+        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        del stdout
+        try:
+            values = literals.loads(claim)
+        except (ValueError, RecursionError):
+            return f"returned what is no literal: {claim[:_MAX_DETAIL]!r}" if claim else "returned nothing"
+        if not isinstance(values, list) or len(values) != len(self.test.calls):
+            return "returned from some calls only"
+        broken = self.test.broken(values)
+        return None if broken is None else f"does not hold: {broken}"
+
+
+TestCase = StdioCase | FunctionCase | AssertionCase
 
 
 @dataclass(frozen=True)
@@ -113,6 +143,7 @@ class Ran:
     timed_out: bool = False
     cpu_exhausted: bool = False
     memory_exhausted: bool = False
+    processes_exhausted: bool = False
     output_exhausted: bool = False
 
 
@@ -125,23 +156,29 @@ def verdict(case: TestCase, ran: Ran) -> CaseResult:
 def parse_case(raw: object, row: str) -> TestCase:
     """A test case from a data set; `row` names it in messages.
 
-    Either `{"stdin": text, "stdout": text}` or `{"entry": name, "arguments": [...], "expected": value}`.
-    Raises ValueError that names row and field.
+    `{"stdin": text, "stdout": text}`, `{"entry": name, "arguments": [...], "expected": value}`, or
+    `{"entry": name, "test": text}` with assertions in Python. Raises ValueError that names row and field.
     """
     if not isinstance(raw, Mapping):
         raise ValueError(f"{row}: a test case must be an object, not {type(raw).__name__}")
-    for fields in (("stdin", "stdout"), ("entry", "arguments", "expected")):
+    for fields in (("stdin", "stdout"), ("entry", "arguments", "expected"), ("entry", "test")):
         if set(raw) == set(fields):
             break
     else:
         raise ValueError(
-            f"{row}: a test case has the fields stdin and stdout, or entry, arguments and expected, not {sorted(raw)}"
+            f"{row}: a test case has the fields stdin and stdout, or entry, arguments and expected, or entry and test, "
+            f"not {sorted(raw)}"
         )
     if "stdin" in raw:
         return StdioCase(_text(raw, "stdin", row), _text(raw, "stdout", row))
     entry = _text(raw, "entry", row)
     if not 1 <= len(parts := entry.split(".")) <= 2 or not all(part.isidentifier() for part in parts):
         raise ValueError(f"{row}: entry: must be the name of a function, or Class.method, not {entry!r}")
+    if "test" in raw:
+        try:
+            return AssertionCase(entry, read_test_program(_text(raw, "test", row), entry))
+        except ValueError as error:
+            raise ValueError(str(error) if str(error).startswith(row) else f"{row}: test: {error}") from error
     if not isinstance(raw["arguments"], list):
         raise ValueError(f"{row}: arguments: must be a list, not {type(raw['arguments']).__name__}")
     for field in ("arguments", "expected"):
@@ -172,6 +209,8 @@ def _judge(case: TestCase, ran: Ran) -> tuple[Outcome, str]:
         return Outcome.TIMED_OUT, f"used {ran.cpu_s:.3g} s of CPU time"
     if ran.memory_exhausted:
         return Outcome.LIMIT, "used too much memory"
+    if ran.processes_exhausted:
+        return Outcome.LIMIT, "started too many processes or threads"
     if ran.exit_status != 0:
         said = _last_line(ran.stderr)
         # What a program says of itself changes how it failed, never that it did.
@@ -201,8 +240,10 @@ def _lines(text: str) -> list[str]:
 def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, bool) or isinstance(expected, bool) or value is None or expected is None:
         return value is expected
-    if isinstance(value, float) or isinstance(expected, float):
-        return isinstance(value, int | float) and isinstance(expected, int | float) and _close(value, expected)
+    if isinstance(expected, float):
+        return isinstance(value, int | float) and _close(value, expected)
+    if isinstance(expected, int):
+        return isinstance(value, int | float) and value == expected
     if isinstance(value, list):
         return (
             isinstance(expected, list | tuple)
@@ -222,6 +263,8 @@ def _close(value: float, expected: float) -> bool:
     try:
         if math.isnan(value) or math.isnan(expected):
             return math.isnan(value) and math.isnan(expected)
-        return math.isclose(value, expected, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+        if expected == 0.0:
+            return abs(value) <= _TOLERANCE_AT_ZERO
+        return math.isclose(value, expected, rel_tol=_RELATIVE_TOLERANCE)
     except OverflowError:
         return False  # An integer that no float comes near to.

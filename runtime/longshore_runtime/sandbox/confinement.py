@@ -1,6 +1,7 @@
 """What a forked process does to itself, in order, before the first line of a model-written program runs."""
 
 import os
+import re
 import resource
 import signal
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ _NUM_FILES: Final = 64
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _NUM_HELPERS: Final = 4
 """Zygote, keeper, reaper, and one to spare: they count where they share a user namespace with the program."""
+_UNBOUNDED: Final = 1 << 30
+_BUFFER_SIZE: Final = Path("/proc/sys/net/core/wmem_default")
+_MIN_BUFFER_BYTES: Final = 208 << 10
+_COUNTS_BY_NAMESPACE_SINCE: Final = (5, 14)
+"""Linux that counts the processes of a user in each user namespace apart."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,15 @@ class Ground:
     """Address space of a fork before its program has any."""
     resident_bytes: int
     """What of it is in memory."""
+    buffer_bytes: int
+    """What the kernel keeps for a socket or pipe at most, for which nobody's memory counts."""
     ruleset: int | None
     """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
 
 
 def lay_ground(confinement: Confinement) -> Ground:
     """Prepare this process for the forks that `confine` themselves; raises OSError or LayerUnavailable."""
-    layers = confinement.layers
+    layers, buffer_bytes = confinement.layers, _buffer_bytes()
     in_user_namespace = Layer.NAMESPACES in layers and namespaces.enter_shared(
         confinement.import_paths, confinement.owner
     )
@@ -59,7 +67,7 @@ def lay_ground(confinement: Confinement) -> Ground:
         shown = python_paths_but_packages(confinement.import_paths)
         ruleset = landlock.make_ruleset([*shown, *_DEVICES], ["/dev/null"])
     base, resident = (int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()[:2])
-    return Ground(confinement, in_user_namespace, base, resident, ruleset)
+    return Ground(confinement, in_user_namespace, base, resident, buffer_bytes, ruleset)
 
 
 def confine(ground: Ground, ruleset: int | None) -> None:
@@ -73,7 +81,6 @@ def confine(ground: Ground, ruleset: int | None) -> None:
     if alone:
         namespaces.cover_proc()
     os.chdir("/tmp" if alone else "/")
-    other_processes = _other_processes(confinement.owner, alone, ground.in_user_namespace)
     linux.forbid_new_privileges()
     if Layer.LANDLOCK in layers:
         if ruleset is None:
@@ -84,7 +91,7 @@ def confine(ground: Ground, ruleset: int | None) -> None:
     if Layer.USER in layers:
         become(confinement.user)
     if Layer.RLIMITS in layers:
-        _limit(limits, alone, other_processes, ground.base_bytes)
+        _limit(limits, alone, process_limit(ground), ground.base_bytes)
     linux.drop_capabilities()
     linux.die_with_parent(signal.SIGKILL)
     if Layer.SECCOMP in layers:
@@ -101,14 +108,14 @@ def become(user: int) -> None:
         raise LayerUnavailable(f"changing to user {user}: {error.strerror}") from error
 
 
-def _limit(limits: SandboxLimits, alone: bool, other_processes: int, base_bytes: int) -> None:
+def _limit(limits: SandboxLimits, alone: bool, num_processes: int, base_bytes: int) -> None:
     cpu_s = int(-(-limits.cpu_s // 1))
     _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)  # A signal that tells why, and an end for who ignores it.
     for kind, value in (
         (resource.RLIMIT_AS, base_bytes + limits.memory_bytes),
         (resource.RLIMIT_FSIZE, limits.file_bytes if alone else 0),
         (resource.RLIMIT_NOFILE, _NUM_FILES),
-        (resource.RLIMIT_NPROC, limits.num_processes + other_processes),
+        (resource.RLIMIT_NPROC, num_processes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
     ):
@@ -121,17 +128,23 @@ def _lower(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (min([soft, *bounds]), min([hard, *bounds])))
 
 
-def _other_processes(owner: int, alone: bool, in_user_namespace: bool) -> int:
-    """Processes and threads that count against the limit of this user, and are none of the program's."""
-    if in_user_namespace:
-        return _NUM_HELPERS
-    if alone:
-        return 0  # A user of its own: what else could run as it.
-    return sum(_num_threads(process, owner) for process in Path("/proc").iterdir() if process.name.isdigit())
+def process_limit(ground: Ground) -> int:
+    """Processes and threads that the kernel may count for the user of the program.
+
+    It counts those of all pods on the node. So it can bound a program only where nothing else runs as that user; the
+    keeper counts in any case.
+    """
+    limits = ground.confinement.limits
+    if Layer.USER in ground.confinement.layers:
+        return limits.num_processes
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if ground.in_user_namespace and release >= _COUNTS_BY_NAMESPACE_SINCE:
+        return limits.num_processes + _NUM_HELPERS
+    return _UNBOUNDED
 
 
-def _num_threads(process: Path, owner: int) -> int:
+def _buffer_bytes() -> int:
     try:
-        return len(list((process / "task").iterdir())) if process.stat().st_uid == owner else 0
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0  # It has ended meanwhile.
+        return max(_MIN_BUFFER_BYTES, int(_BUFFER_SIZE.read_text()))
+    except OSError:
+        return _MIN_BUFFER_BYTES  # Not shown in every container.

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NoReturn
@@ -25,7 +26,10 @@ _READY: Final = b"ready "
 """Then follows when, by the monotonic clock: the keeper may come to read it late."""
 _SWEEP_TIMEOUT_S: Final = 5.0
 _LOOK_INTERVAL_S: Final = 0.01
-"""From one look at the memory of a program's processes to the next: what they can fill meanwhile may be too much."""
+"""From one look at a program's processes to the next: what they can fill and start meanwhile may be too much."""
+_NUM_SPARE: Final = 2
+_ALL_CHILDREN: Final = 0x4000_0000
+"""__WALL: also those that a program made with a signal of its own for their end."""
 _TELL: Final = program.CLAIM + 1
 
 
@@ -51,6 +55,7 @@ class _End(Enum):
     """Or the host hung up."""
     TIME = auto()
     MEMORY = auto()
+    PROCESSES = auto()
 
 
 def keep(request: RunRequest, ground: Ground) -> NoReturn:
@@ -80,7 +85,8 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
         said = pipe.read()
     is_ready = said.startswith(_READY)
     started_s = float(said.removeprefix(_READY)) if is_ready else time.monotonic()
-    end = _await_end(child, request, ground, tree, started_s) if is_ready else _End.BY_ITSELF
+    apart = set() if reaper is None else {reaper}
+    end = _await_end(child, request, ground, tree, apart, started_s) if is_ready else _End.BY_ITSELF
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     wall_s = time.monotonic() - started_s
@@ -94,6 +100,7 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
         "cpu_s": used.ru_utime + used.ru_stime,
         "timed_out": end is _End.TIME,
         "memory_exhausted": end is _End.MEMORY,
+        "processes_exhausted": end is _End.PROCESSES,
     }
 
 
@@ -147,8 +154,10 @@ def _move_up(descriptor: int, lowest: int) -> int:
     return copy if copy >= lowest else _move_up(copy, lowest)
 
 
-def _await_end(child: int, request: RunRequest, ground: Ground, tree: ProcessTree, started_s: float) -> _End:
-    """Wait until the program ends, the host hangs up, or time or memory is used up."""
+def _await_end(
+    child: int, request: RunRequest, ground: Ground, tree: ProcessTree, apart: Set[int], started_s: float
+) -> _End:
+    """Wait until the program ends, the host hangs up, or time, memory or processes are used up."""
     # In a control group the kernel counts, and misses nothing.
     is_watched = Layer.CGROUP not in ground.confinement.layers
     if is_watched and not tree.shows(child):
@@ -161,18 +170,30 @@ def _await_end(child: int, request: RunRequest, ground: Ground, tree: ProcessTre
         while (left_s := request.wall_s - (time.monotonic() - started_s)) > 0:
             if poll.poll(1e3 * (min(left_s, _LOOK_INTERVAL_S) if is_watched else left_s)):
                 return _End.BY_ITSELF
-            if is_watched and tree.bytes_beyond(ground.resident_bytes) > ground.confinement.limits.memory_bytes:
-                return _End.MEMORY
+            if is_watched and (end := _excess(tree, ground, apart)) is not None:
+                return end
         return _End.BY_ITSELF if poll.poll(0) else _End.TIME
     finally:
         os.close(ended)
+
+
+def _excess(tree: ProcessTree, ground: Ground, apart: Set[int]) -> _End | None:
+    limits = ground.confinement.limits
+    usage = tree.usage(ground.resident_bytes, ground.buffer_bytes, apart)
+    if usage.num_bytes > limits.memory_bytes:
+        return _End.MEMORY
+    # The limit of the kernel, where there is one, lets a few more through: see `confinement`.
+    is_counted = Layer.RLIMITS in ground.confinement.layers
+    return _End.PROCESSES if is_counted and usage.num_threads > limits.num_processes + _NUM_SPARE else None
 
 
 def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:
     """Kill whatever the program left running, and wait until it is gone."""
     if reaper is not None:
         os.kill(reaper, signal.SIGKILL)
-        os.waitpid(reaper, 0)
+        # It ends once all others of its namespace are reaped; some may be children of this process.
+        while os.waitpid(-1, _ALL_CHILDREN)[0] != reaper:
+            continue
         return
     deadline_s = time.monotonic() + _SWEEP_TIMEOUT_S
     while _has_children():
@@ -184,7 +205,7 @@ def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:
 def _has_children() -> bool:
     """Reap what has ended; whether anything is left."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while os.waitpid(-1, os.WNOHANG | _ALL_CHILDREN)[0]:
             continue
     except ChildProcessError:
         return False

@@ -9,6 +9,8 @@ import traceback
 import types
 from typing import Any, Final, NoReturn
 
+from longshore_runtime.sandbox import literals
+
 CLAIM: Final = 3
 """Descriptor on which a called function's value goes out, as JSON."""
 _NAME: Final = "program.py"
@@ -26,8 +28,7 @@ def run(source: bytes, is_function: bool) -> NoReturn:
         sys.modules[module.__name__] = module
         exec(compile(source, _NAME, "exec"), module.__dict__)
         if call is not None:
-            claim = json.dumps(_entry(module, call["entry"])(*call["arguments"]))
-            _write_all(CLAIM, claim.encode())
+            _write_all(CLAIM, _returned(_entry(module, call["entry"]), call).encode())
         _wind_up()
         status = 0
     except SystemExit as exit_:
@@ -42,6 +43,13 @@ def run(source: bytes, is_function: bool) -> NoReturn:
 def _entry(module: types.ModuleType, name: str) -> Any:
     owner, _, method = name.rpartition(".")
     return getattr(getattr(module, owner)(), method) if owner else getattr(module, method)
+
+
+def _returned(function: Any, call: dict[str, Any]) -> str:
+    """The value of one call as JSON, or of several as literals."""
+    if "calls" not in call:
+        return json.dumps(function(*call["arguments"]))
+    return literals.dumps([function(*literals.loads(given), **literals.loads(named)) for given, named in call["calls"]])
 
 
 def _open_streams() -> None:

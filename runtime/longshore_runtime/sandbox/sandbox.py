@@ -1,12 +1,13 @@
 """Runs model-written Python programs against test cases."""
 
 import os
+import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from longshore_runtime.sandbox.cases import CaseResult, FunctionCase, Outcome, Ran, StdioCase, TestCase, verdict
+from longshore_runtime.sandbox.cases import CaseResult, Outcome, Ran, StdioCase, TestCase, verdict
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
@@ -19,6 +20,10 @@ _FEW_USERS: Final = range(20_000, 60_000)
 
 class SandboxError(Exception):
     """A program could not be judged: one sentence. Never a reason for a reward of zero."""
+
+
+class ProgramBreaksSandbox(SandboxError):
+    """The sandbox breaks on this program, and on no other: one sentence."""
 
 
 class LayersMissing(SandboxError):
@@ -85,18 +90,18 @@ class Sandbox:
         cases: Sequence[TestCase],
         *,
         timeouts_s: Sequence[float] | None = None,
-        stop_on_first_failure: bool = False,
+        stop_at: Collection[Outcome] = (),
     ) -> list[CaseResult]:
         """Run the program once per case, each time in a fresh fork; results in the order of the cases.
 
-        `timeouts_s`: wall time of each case, at most `limits.wall_s`; None: that. With `stop_on_first_failure`, the
-        result that is not `passed` is the last. Raises SandboxError if a case cannot be judged.
+        `timeouts_s`: wall time of each case, at most `limits.wall_s`; None: that. A result in `stop_at` is the last.
+        Raises ProgramBreaksSandbox, or SandboxError if a case cannot be judged for another reason.
         """
         limit_s = self._confinement.limits.wall_s
         results: list[CaseResult] = []
         for case, timeout_s in zip(cases, [limit_s] * len(cases) if timeouts_s is None else timeouts_s, strict=True):
             results.append(self._run_case(program, case, min(timeout_s, limit_s)))
-            if stop_on_first_failure and results[-1].outcome is not Outcome.PASSED:
+            if results[-1].outcome in stop_at:
                 break
         return results
 
@@ -116,14 +121,25 @@ class Sandbox:
     def _run_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
         for _ in range(_MAX_TRIES):
             try:
-                self._worker = self._worker or Worker(self._confinement, self._python)
-                return self._worker.run(source, case.shown, isinstance(case, FunctionCase), wall_s)
+                return self._try_source(source, case, wall_s)
             except ZygoteDied:
                 self.close()
-            except LayerUnavailable as error:
-                self.close()
-                raise LayersMissing(f"the sandbox cannot be made: {error}") from error
-        raise SandboxError(f"the sandbox died {_MAX_TRIES} times on one program")
+        broken = f"the sandbox died {_MAX_TRIES} times on one program"
+        try:
+            self._try_source(b"pass", StdioCase("", ""), self._confinement.limits.wall_s)
+        except ZygoteDied as error:
+            self.close()
+            raise SandboxError(f"{broken}, and on one that does nothing") from error
+        raise ProgramBreaksSandbox(f"{broken}, and on no other")
+
+    def _try_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
+        """Raises ZygoteDied or LayersMissing."""
+        try:
+            self._worker = self._worker or Worker(self._confinement, self._python)
+            return self._worker.run(source, case.shown, not isinstance(case, StdioCase), wall_s)
+        except LayerUnavailable as error:
+            self.close()
+            raise LayersMissing(f"the sandbox cannot be made: {error}") from error
 
 
 def _import_path(path: str) -> str:
@@ -138,4 +154,4 @@ def _own_user() -> int:
     covered = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     highest = max((int(first) + int(count) - 1 for first, _, count in covered), default=0)
     users = _USERS if highest >= _USERS[-1] else _FEW_USERS
-    return users[os.getpid() % len(users)]
+    return secrets.choice(users)  # Pods on one node have the same process numbers, and often the same users.

@@ -26,6 +26,8 @@ _KILL: Final = 0x8000_0000
 _ERRNO: Final = 0x0005_0000
 _DENY: Final = _ERRNO | errno.EPERM
 _ABSENT: Final = _ERRNO | errno.ENOSYS
+_IGNORE: Final = _ERRNO
+"""The call does nothing and succeeds: for what programs ask for as a hint, or among themselves."""
 
 _NUMBER_AT: Final = 0
 _ARCH_AT: Final = 4
@@ -34,6 +36,8 @@ _X32_BIT: Final = 0x4000_0000
 _SECCOMP_SET_MODE_FILTER: Final = 1
 
 _NAMESPACE_FLAGS: Final = 0x7E02_0080
+_CLONE_PARENT: Final = 0x8000
+"""A child of its keeper, which would wait for it for ever."""
 _CLONE_THREAD: Final = 0x1_0000
 _FORKS: Final = ("fork", "vfork")
 _FILES_NOT_OPEN: Final = (
@@ -41,14 +45,21 @@ _FILES_NOT_OPEN: Final = (
     "unlink", "unlinkat", "rename", "renameat", "renameat2", "symlink", "symlinkat", "link", "linkat",
 )  # fmt: skip
 """They change files that are not open for writing; of the first seven Landlock knows `truncate`, since Linux 6.2."""
+_PATHS_NOT_OPEN: Final = ("access", "faccessat", "faccessat2", "statfs", "chdir")
+"""They tell of paths that Landlock does not let a program open, and nothing in Python needs them."""
+_O_PATH: Final = 0x20_0000
 _AF_UNIX: Final = 1
 _SOCK_STREAM: Final = 1
 _SOCK_TYPE_MASK: Final = 0xF
 _SOL_SOCKET: Final = 1
-_BUFFERS_AND_TIME_LIMITS: Final = (7, 8, 20, 21, 66, 67)  # SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO and SO_SNDTIMEO, old, new.
+_BUFFER_SIZES: Final = (7, 8)  # SO_SNDBUF, SO_RCVBUF: memory of the kernel that counts for nobody.
+_TIME_LIMITS: Final = (20, 21, 66, 67)  # SO_RCVTIMEO and SO_SNDTIMEO, old and new.
 _TERMINAL_AND_DESCRIPTOR_QUERIES: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C_542A)
 _NAMES_OF_THREADS_AND_MEMORY: Final = (15, 16, 0x5356_4D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
 _SIGNALS_TO_OWNERS: Final = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a kill(2) in disguise.
+_LOCKS: Final = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
+_TOLD_TO_OTHERS: Final = (5, 36, 1024, 1025, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_GETLEASE, F_NOTIFY
+_PIPE_SIZE: Final = 1031  # F_SETPIPE_SZ: as buffers of sockets.
 
 Instruction = tuple[int, int, int, int]
 """(code, instructions to skip if true, if false, operand)."""
@@ -60,6 +71,8 @@ def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
     `alone`: the program has a process namespace, so that its signals reach nobody else's and its children end with it.
     Without one, signals reach its own process only, it gets threads but no children (a child that keeps forking and
     ending is faster than whoever wants to kill it), and it changes no file that is not open for writing.
+
+    Locks on files succeed and do nothing: programs of other samples read the same files, and would learn of them.
     """
     checked = CHECKED[machine]
     program = [
@@ -76,12 +89,16 @@ def build_filter(machine: str, own_pid: int, alone: bool) -> list[Instruction]:
         *_on(checked["ioctl"], _only(1, _TERMINAL_AND_DESCRIPTOR_QUERIES)),
         *_on(checked["prctl"], _only(0, _NAMES_OF_THREADS_AND_MEMORY)),
         *_on(checked["prlimit64"], _only(0, (0, own_pid))),
-        *_on(checked["fcntl"], _all_but(1, _SIGNALS_TO_OWNERS)),
+        *_on(checked["fcntl"], _fcntl()),
+        *_on(checked["flock"], [(_RETURN, 0, 0, _IGNORE)]),
+        *_on(checked["openat"], [(_RETURN, 0, 0, _ALLOW)] if alone else _without_flag(2, _O_PATH)),
         *_on(checked["kill"], [(_RETURN, 0, 0, _ALLOW)] if alone else _only(0, (0, own_pid))),
         *_on(checked["tgkill"], [(_RETURN, 0, 0, _ALLOW)] if alone else _only(0, (own_pid,))),
     ]
+    if "open" in checked:
+        program += _on(checked["open"], [(_RETURN, 0, 0, _ALLOW)] if alone else _without_flag(1, _O_PATH))
     for name, number in ALLOWED[machine].items():
-        if not alone and (name in _FORKS or name in _FILES_NOT_OPEN):
+        if not alone and name in {*_FORKS, *_FILES_NOT_OPEN, *_PATHS_NOT_OPEN}:
             continue
         program += _on(number, [(_RETURN, 0, 0, _ALLOW)])
     return [*program, (_RETURN, 0, 0, _DENY)]
@@ -114,19 +131,26 @@ def _argument(index: int) -> Instruction:
 
 
 def _only(index: int, values: Iterable[int]) -> list[Instruction]:
-    tests = [step for value in values for step in ((_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
-    return [_argument(index), *tests, (_RETURN, 0, 0, _DENY)]
+    return [_argument(index), *_answers(values, _ALLOW), (_RETURN, 0, 0, _DENY)]
 
 
-def _all_but(index: int, values: Iterable[int]) -> list[Instruction]:
-    tests = [step for value in values for step in ((_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _DENY))]
-    return [_argument(index), *tests, (_RETURN, 0, 0, _ALLOW)]
+def _without_flag(index: int, flag: int) -> list[Instruction]:
+    return [_argument(index), (_IF_ANY_BIT, 0, 1, flag), (_RETURN, 0, 0, _DENY), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _answers(values: Iterable[int], answer: int) -> list[Instruction]:
+    return [step for value in values for step in ((_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, answer))]
+
+
+def _fcntl() -> list[Instruction]:
+    refused = _answers((*_SIGNALS_TO_OWNERS, *_TOLD_TO_OTHERS, _PIPE_SIZE), _DENY)
+    return [_argument(1), *refused, *_answers(_LOCKS, _IGNORE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _clone(alone: bool) -> list[Instruction]:
     return [
         _argument(0),
-        (_IF_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_IF_ANY_BIT, 0, 1, _NAMESPACE_FLAGS | _CLONE_PARENT),
         (_RETURN, 0, 0, _DENY),
         (_IF_ANY_BIT, 1, 0, _CLONE_THREAD),
         (_RETURN, 0, 0, _ALLOW if alone else _DENY),
@@ -154,5 +178,7 @@ def _setsockopt() -> list[Instruction]:
         _argument(1),
         (_IF_EQUAL, 1, 0, _SOL_SOCKET),
         (_RETURN, 0, 0, _DENY),
-        *_only(2, _BUFFERS_AND_TIME_LIMITS),
+        _argument(2),
+        *_answers(_BUFFER_SIZES, _IGNORE),
+        *_only(2, _TIME_LIMITS),
     ]

@@ -7,13 +7,26 @@ import contextlib
 import os
 import resource
 import threading
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 _PAGE_BYTES: Final = resource.getpagesize()
 _RESIDENT_AT: Final = 1
 _PARENT_AT: Final = 1
+_THREADS_AT: Final = 17
+_FEW_DESCRIPTORS: Final = 8
 _READ_BYTES: Final = 1 << 12
 _GONE: Final = (FileNotFoundError, ProcessLookupError)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the processes of a program have together."""
+
+    num_bytes: int
+    num_threads: int
+    """Of processes without further ones, the process itself."""
 
 
 class ProcessTree:
@@ -34,16 +47,20 @@ class ProcessTree:
         """Its pages that are in memory, shared ones too; 0 of one that has ended; raises OSError once it is gone."""
         return int(self._read(f"{process}/statm").split()[_RESIDENT_AT]) * _PAGE_BYTES
 
-    def bytes_beyond(self, base_bytes: int) -> int:
-        """What all descendants have together, each without the `base_bytes` that it shares with this process.
+    def usage(self, base_bytes: int, buffer_bytes: int, apart: Collection[int] = ()) -> Usage:
+        """What all descendants but those `apart` have together.
 
-        Other pages that they share count for each of them.
+        Memory is what is resident of each, without the `base_bytes` that it shares with this process, and, for each
+        descriptor beyond the first few, `buffer_bytes`: as much as the kernel may keep for a socket. Other pages that
+        they share count for each of them.
         """
-        total = 0
-        for process in self.descendants():
+        num_bytes = num_threads = 0
+        for process in self.descendants().difference(apart):
             with contextlib.suppress(*_GONE):
-                total += max(0, self.resident_bytes(process) - base_bytes)
-        return total
+                num_threads += self._num_threads(process)
+                num_bytes += max(0, self.resident_bytes(process) - base_bytes)
+                num_bytes += max(0, self._num_descriptors(process) - _FEW_DESCRIPTORS) * buffer_bytes
+        return Usage(num_bytes, num_threads)
 
     def descendants(self) -> set[int]:
         """Quickly; of processes that come and go meanwhile some may lack."""
@@ -67,6 +84,15 @@ class ProcessTree:
         while more := {child for child, parent in parents.items() if parent in found} - found:
             found |= more
         return found - {self._root}
+
+    def _num_threads(self, process: int) -> int:
+        return int(self._read(f"{process}/stat").rpartition(b")")[2].split()[_THREADS_AT])
+
+    def _num_descriptors(self, process: int) -> int:
+        try:
+            return len(self._names(f"{process}/fd"))
+        except PermissionError:
+            return _FEW_DESCRIPTORS  # Of another user, whom this process may not look at.
 
     def _children(self, process: int) -> set[int]:
         found: set[int] = set()

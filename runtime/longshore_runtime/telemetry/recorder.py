@@ -7,6 +7,8 @@ from typing import Any, Final
 import structlog
 
 from longshore.api.runtime_status import (
+    ACTIVITY_DONE,
+    Alarm,
     DrawCounts,
     HeldOutReward,
     KindCount,
@@ -22,6 +24,7 @@ from longshore.api.runtime_status import (
     WarmStart,
 )
 from longshore.policy.reward_pods import RewardPressure, is_news
+from longshore.policy.training_alarms import AlarmState, RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
@@ -49,8 +52,11 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
     """The first report of an attempt: it shows what the newest checkpoint holds, and not a job without a step."""
     if checkpoint is None:
         return first
-    state = RunState.load(checkpoint.state()["run"], {})
-    return first.model_copy(update={**_state_fields(state, state.policy), "checkpoint_step": checkpoint.step})
+    exported = checkpoint.state()
+    state = RunState.load(exported["run"], {})
+    alarms = _alarms(AlarmState.load(exported["alarms"]).raised) if "alarms" in exported else []
+    fields = {**_state_fields(state, state.policy), "alarms": alarms, "checkpoint_step": checkpoint.step}
+    return first.model_copy(update=fields)
 
 
 class Recorder:
@@ -118,6 +124,10 @@ class Recorder:
             number = before[-1].number + 1 if before else 1
             newest = Notice(number=number, reason=reason, message=message[:_MAX_MESSAGE_CHARACTERS])
             self._update(notices=[*before, newest][-_NUM_NOTICES:])
+
+    def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
+        """These alarms last."""
+        self._update(alarms=_alarms(raised))
 
     def round_progress(self, state: RunState, progress: Progress) -> None:
         """Report a round's start, and its progress at milestones only."""
@@ -222,7 +232,7 @@ class Recorder:
     def finished(self, final_model: str) -> None:
         """The run is complete."""
         log.info("finished", model=final_model)
-        self._update(activity="Done", final_model=final_model)
+        self._update(activity=ACTIVITY_DONE, final_model=final_model)
 
     def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
         newest = RoundSummary(number=number, kind=result.end.kind, preemptions=result.num_preemptions)
@@ -234,6 +244,13 @@ class Recorder:
             if updated != self._status:
                 self._status = updated
                 self._sink.report(updated)
+
+
+def _alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:
+    return [
+        Alarm(reason=alarm.reason.value, message=alarm.message[:_MAX_MESSAGE_CHARACTERS], step=alarm.step)
+        for alarm in raised
+    ]
 
 
 def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:

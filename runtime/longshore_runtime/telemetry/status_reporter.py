@@ -4,12 +4,13 @@ import threading
 from typing import Protocol
 
 import structlog
-from kubernetes import client, config
+from kubernetes import client
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 from urllib3.exceptions import HTTPError
 
 from longshore.api import names
 from longshore.api.runtime_status import RuntimeStatus
+from longshore_runtime.kube_access import load_credentials
 
 log = structlog.get_logger()
 
@@ -28,7 +29,7 @@ class StatusReporter:
     """Writes in a thread of its own. A report that cannot be written is logged, and the next one tried."""
 
     def __init__(self, namespace: str, job: str) -> None:
-        config.load_config()
+        load_credentials()
         self._api = client.CustomObjectsApi()
         self._namespace = namespace
         self._job = job

@@ -88,8 +88,8 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "actor/grad_norm": _mean([update.update.grad_norm for update in trained.updates]),
         "actor/lr": trained.updates[-1].update.learning_rate,
         "actor/num_updates": len(trained.updates),
-        "rollout_corr/log_prob_mismatch_mean": sums.mismatch / num_loss_tokens,
-        "rollout_corr/log_prob_mismatch_max": sums.mismatch_max,
+        "rollout_corr/log_prob_mismatch_mean": trained.mean_mismatch or 0.0,
+        "rollout_corr/log_prob_mismatch_max": trained.updates[0].sums.mismatch_max,
         "rollout_corr/off_policy_token_share": off_policy_token_share(samples),
         "selection/length_ratio": result.selection.overall.length_ratio,
         **_selection(result),
@@ -131,6 +131,7 @@ def _rewards(result: RoundResult) -> dict[str, float]:
         "reward/max_queue_depth": stats.max_depth,
         "reward/max_wait_s": stats.max_wait_s,
         "reward/faults": stats.num_faults,
+        "reward/broke_sandbox": stats.num_broken,
     }
 
 

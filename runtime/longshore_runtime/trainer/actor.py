@@ -17,8 +17,9 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.durable import sync_tree
-from longshore_runtime.errors import WeightsGone
+from longshore_runtime.errors import LogProbMismatch, WeightsGone
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
@@ -33,6 +34,8 @@ class _TrainerActor:
         self._spec: TrainerSpec | None = None
         self._rank = 0
         self._trainer: Trainer | None = None
+        self._refusal: LogProbMismatch | None = None
+        """Why an update was refused: nothing is computed until the gradients are discarded."""
         self._sender: Any = None
         self._storage: JobStorage | None = None
 
@@ -55,6 +58,7 @@ class _TrainerActor:
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
         """Sums, and the seconds that they took."""
+        self._require_accepted()
         started_s = time.monotonic()
         return self._running.accumulate(samples), time.monotonic() - started_s
 
@@ -62,8 +66,20 @@ class _TrainerActor:
         """See `Trainer.compare`."""
         return self._running.compare(samples, denominator)
 
-    def update(self, denominator: float) -> tuple[UpdateReport, float]:
-        """The report of an optimizer step, and the seconds that it took."""
+    def update(
+        self, denominator: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
+    ) -> tuple[UpdateReport, float]:
+        """The report of an optimizer step, and the seconds that it took.
+
+        `passes`: what `accumulate` returned for everything that the update consists of, once per replica. Raises
+        LogProbMismatch and UserError, see `require_trainable`; every rank does, and so do later calls until `discard`.
+        """
+        self._require_accepted()
+        try:
+            require_trainable((sums for sums, _ in passes), max_mismatch)
+        except LogProbMismatch as refusal:
+            self._refusal = refusal
+            raise
         started_s = time.monotonic()
         return self._running.update(denominator), time.monotonic() - started_s
 
@@ -131,6 +147,7 @@ class _TrainerActor:
         path = self._path(directory)
         require_own(path, self._backend)
         self._running.load(path)
+        self._refusal = None
 
     @ray.method(concurrency_group="watch")
     def lasts(self) -> None:
@@ -138,6 +155,7 @@ class _TrainerActor:
         threading.Event().wait()
 
     def discard(self) -> None:
+        self._refusal = None
         self._running.discard()
 
     def sleep(self) -> None:
@@ -145,6 +163,10 @@ class _TrainerActor:
 
     def wake(self) -> None:
         self._running.wake()
+
+    def _require_accepted(self) -> None:
+        if self._refusal is not None:
+            raise LogProbMismatch(self._refusal.mean)
 
     def _require(self, policy_version: int) -> None:
         if self._running.policy_version != policy_version:

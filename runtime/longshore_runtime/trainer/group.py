@@ -138,11 +138,20 @@ class TrainerGroup:
         update.passes += passes
         return passes[0][1]
 
-    def end(self, update: PendingUpdate, *, verify: bool = False, batch: Sequence[Sample] | None = None) -> None:
+    def end(
+        self,
+        update: PendingUpdate,
+        *,
+        verify: bool = False,
+        batch: Sequence[Sample] | None = None,
+        max_mismatch: float | None = None,
+    ) -> None:
         """One optimizer step with everything that was added; does not wait. Another may begin behind it.
 
         `batch`: what that has to be (None: whatever was given); `finish` asserts it. `verify`: before the step, the
-        gradients are compared with those of one pass over it.
+        gradients are compared with those of one pass over it. `max_mismatch`: past this mean mismatch of
+        log-probabilities the step is not made, nor is any that follows, and `finish` raises LogProbMismatch; `discard`
+        has to follow.
         """
         if batch is not None:
             update.samples = list(batch)
@@ -154,10 +163,12 @@ class TrainerGroup:
                 actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
                 for rank, actor in enumerate(self._actors)
             ]
-        update.steps = [actor.update.remote(update.denominator) for actor in self._actors]
+        # Ranks get the sums from each other: nobody here waits for them before the update.
+        sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
+        update.steps = [actor.update.remote(update.denominator, max_mismatch, *sums) for actor in self._actors]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
-        """Wait for an update that was ended."""
+        """Wait for an update that was ended; raises LogProbMismatch for one that was refused."""
         assert update.steps, "the update was not ended"
         # In one wait: whatever fails first ends it.
         num_passes, num_steps = len(update.passes), len(update.steps)

@@ -28,13 +28,15 @@ class StreamedUpdate:
         *,
         awake: Iterable[int] = (),
         verify: bool = False,
+        max_mismatch: float | None = None,
     ) -> None:
-        """`awake`: replicas that compute from the beginning."""
+        """`awake`: replicas that compute from the beginning; `max_mismatch`: see `TrainerGroup.end`."""
         self._trainers = trainers
         self._samples_of = samples_of
         self._events = events
         self._clock = clock
         self._verify = verify
+        self._max_mismatch = max_mismatch
         self._awake = set(awake)
         self._ledger = StreamLedger()
         self._samples: dict[ResponseId, Sample] = {}
@@ -71,7 +73,7 @@ class StreamedUpdate:
         self._give(self._ledger.last_parts(range(self._trainers.num_replicas)))
         batch = tuple(self._samples.values())
         self._has_ended = True
-        self._trainers.end(self._update, verify=self._verify, batch=batch)
+        self._trainers.end(self._update, verify=self._verify, batch=batch, max_mismatch=self._max_mismatch)
         result = self._trainers.finish(self._update)
         assert self._first_dispatch_s is not None, "a round has groups"
         replica_of = dict(self._ledger.replica_of)

@@ -49,6 +49,11 @@ class StepTraining:
         return sum((update.sums for update in self.updates), GradientSums())
 
     @property
+    def mean_mismatch(self) -> float | None:
+        """Of the log-probabilities of engines and trainers, in the first update: later ones have other weights."""
+        return self.updates[0].sums.mean_mismatch
+
+    @property
     def compute_s(self) -> float:
         """Time in which the busiest replica worked."""
         return sum(update.compute_s for update in self.updates)
@@ -76,7 +81,10 @@ class StepWork(Protocol):
         """A replica has computed what it was given."""
 
     def finish(self) -> StepTraining:
-        """The round is over and all trainers are awake: do what is left, and wait for all updates."""
+        """The round is over and all trainers are awake: do what is left, and wait for all updates.
+
+        Raises LogProbMismatch where the step is not trained on; then the trainers' gradients are to be discarded.
+        """
 
     def again(self) -> None:
         """The trainers are back as they were before the step: whatever they were given is to be done once more."""
@@ -90,12 +98,15 @@ class StepUpdates:
         trainers: TrainerGroup,
         handover: Handover,
         samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
-        prompts: dict[int, PromptRecord],
+        prompts: Mapping[int, PromptRecord],
         clock: Clock,
         *,
         begins_during_rollout: bool,
         verify: bool = False,
+        max_mismatch: float | None = None,
     ) -> None:
+        """`max_mismatch`: see `TrainerGroup.end`. The first update alone is held to it: only then do the trainers have
+        the weights that sampled the round."""
         self._trainers = trainers
         self._handover = handover
         self._samples_of = samples_of
@@ -103,6 +114,7 @@ class StepUpdates:
         self._clock = clock
         self._begins_during_rollout = begins_during_rollout
         self._verify = verify
+        self._max_mismatch = max_mismatch
         self._started_s = clock.now_s()
         self._first_dispatch_s: float | None = None
         self._groups: dict[Draw, ScoredGroup] = {}
@@ -149,7 +161,8 @@ class StepUpdates:
             self._update = self._update or self._trainers.begin()
             self._trainers.add(self._update, self._samples_of(groups))
             if batch.ends_update:
-                self._trainers.end(self._update, verify=self._verify)
+                limit = None if self._updates else self._max_mismatch
+                self._trainers.end(self._update, verify=self._verify, max_mismatch=limit)
                 self._updates.append(self._update)
                 self._update = None
 

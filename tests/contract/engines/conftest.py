@@ -17,9 +17,9 @@ from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, MAX
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny checkpoint with random weights."""
+    """A tiny checkpoint with random weights; as in most models that people train, its embeddings are tied."""
     directory = tmp_path_factory.mktemp("model")
-    build_tiny_model(directory, seed=0)
+    build_tiny_model(directory, seed=0, tied=True)
     return directory
 
 

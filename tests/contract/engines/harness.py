@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from longshore_runtime.backends.weight_sender import WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Completion, Engine, FinishReason, Request, TokenRun, Weights
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
-from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.shared import Channel, SharedBucket
 
 MAX_NUM_SEQS = 8
 NUM_KV_BLOCKS = 24
@@ -56,6 +58,26 @@ class Harness:
         checksum = self.engine.finish_weights()
         for sender in senders:
             sender.close()
+        self.engine.serve(policy_version)
+        return checksum
+
+    def publish_broadcast(self, policy_version: int, weights: Weights) -> str:
+        """Have a trainer elsewhere send weights to the engine, which has one worker."""
+        named = ((name, torch.tensor(values), None) for name, values in weights.items())
+        sender = WeightSender(named, CPU, 2 * self.bucket_bytes, is_read=False)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            channel = Channel(*probe.getsockname(), size=2, first=1)
+        with ThreadPoolExecutor(1) as trainer:
+            joined = trainer.submit(sender.join, channel)
+            self.engine.begin_weights(channel)
+            joined.result()
+            while (part := sender.fill()) is not None:
+                sent = trainer.submit(sender.broadcast)
+                self.engine.load_bucket(SharedBucket((dataclasses.replace(part, buffer=None),)))
+                sent.result()
+        checksum = self.engine.finish_weights()
+        sender.close()
         self.engine.serve(policy_version)
         return checksum
 

@@ -9,14 +9,31 @@ from transformers import AutoModelForCausalLM
 from longshore_runtime.types import Completion, Weights
 
 
+class Reference:
+    """Plain transformers on a checkpoint, in fp32."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+    @property
+    def weights(self) -> Weights:
+        """As trainers publish them: those that are tied once."""
+        return {name: values.detach().numpy().copy() for name, values in self._model.named_parameters()}
+
+    @torch.no_grad()
+    def log_probs(
+        self, weights: Weights, prompt: Sequence[int], completion: Completion, temperature: float = 1.0
+    ) -> list[float]:
+        """Of the tokens of a response, with these weights in place of those that the model had."""
+        self._model.load_state_dict({name: torch.tensor(values) for name, values in weights.items()}, strict=False)
+        tokens = torch.tensor([[*prompt, *completion.tokens]])
+        log_probs = (self._model(tokens).logits[0, :-1] / temperature).log_softmax(-1)
+        chosen = log_probs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
+        return [float(value) for value in chosen]
+
+
 def reference_log_probs(
     model: Path, weights: Weights, prompt: Sequence[int], completion: Completion, temperature: float
 ) -> list[float]:
     """Log-probabilities of a response according to transformers."""
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    reference.load_state_dict({name: torch.tensor(values) for name, values in weights.items()}, strict=False)
-    tokens = torch.tensor([[*prompt, *completion.tokens]])
-    with torch.no_grad():
-        log_probs = (reference(tokens).logits[0, :-1] / temperature).log_softmax(-1)
-    chosen = log_probs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
-    return [float(value) for value in chosen]
+    return Reference(model).log_probs(weights, prompt, completion, temperature)

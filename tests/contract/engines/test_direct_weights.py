@@ -55,9 +55,9 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """With a tiny model in it, in two pods."""
+    """With a tiny model in it, whose embeddings are tied, in two pods."""
     root = tmp_path_factory.mktemp("storage")
-    build_tiny_model(root / "model", seed=0)
+    build_tiny_model(root / "model", seed=0, tied=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
         with worker_pods(root, count=2):

@@ -152,6 +152,9 @@ def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path)
     harness.publish(1)
     (expected,) = harness.finish([request(temperature=0.0, max_tokens=8)])
     assert before.log_probs != expected.log_probs
+    for named, completion in ((other, before), (weights, expected)):
+        reference = reference_log_probs(model, named, PROMPT, completion, 1.0)
+        np.testing.assert_allclose(completion.log_probs, reference, atol=2e-5)
     for version, bucket_bytes in ((2, BUCKET_BYTES), (4, SMALL_BUCKET_BYTES)):
         harness.publish(version, other)
         engine.begin_weights()
@@ -181,6 +184,7 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
     [
         (EngineOptions(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
         (EngineOptions(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
+        (EngineOptions(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
         (EngineOptions(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
     ],
 )

@@ -187,3 +187,11 @@ def test_a_file_without_a_token_is_told_by_its_field(
 def test_what_is_no_address_is_told_by_its_field(url: str) -> None:
     with pytest.raises(JudgeSetupError, match=r"^judge.url: '.*' is no address$"):
         RemoteJudge(RemoteJudgeOptions(url, "qwen", retry_wait_s=0.0)).complete(["Why?"], 7)
+
+
+@pytest.mark.parametrize("url", ["http://user:s3cret@127.0.0.1:1/v1?key=s3cret", "http://s3cret@127.0.0.1:1/v1"])
+def test_the_password_of_an_address_reaches_no_message(url: str) -> None:
+    judge = RemoteJudge(RemoteJudgeOptions(url, "judge", None, timeout_s=1.0, num_tries=1))
+    with pytest.raises(NoReplyYet) as caught:
+        judge.complete(["a"], 1)
+    assert "s3cret" not in str(caught.value)

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import urllib3
 from kubernetes import config
+from kubernetes.client import ApiClient
 
 Json = Any
 MERGE = "application/merge-patch+json"
@@ -36,6 +37,10 @@ class Api:
 
     def __init__(self, kubeconfig: str, token: str | None = None) -> None:
         client = config.new_client_from_config(kubeconfig)
+        if token is not None:
+            # A client certificate would win over the token.
+            client.configuration.cert_file = client.configuration.key_file = None
+            client = ApiClient(client.configuration)
         self.kubeconfig = kubeconfig
         self.url = client.configuration.host
         self._pool = client.rest_client.pool_manager

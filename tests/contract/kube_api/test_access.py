@@ -2,6 +2,8 @@
 
 import base64
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,10 +41,14 @@ def _grant(api: Api, namespace: str, *rules: dict[str, Any], name: str = "r") ->
 
 def _until_allowed(api: Api, path: str) -> None:
     """Rights take effect at once here, and within a moment on a real cluster."""
-    for _ in range(200):
-        if api.get(path).status == 200:
-            return
-    raise AssertionError(f"still not allowed: {path}")
+    _eventually(lambda: api.get(path).status == 200)
+
+
+def _eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s"
+        time.sleep(0.05)
 
 
 def test_nobody_gets_in_with_a_wrong_token(api: Api, namespace: str) -> None:
@@ -138,6 +144,25 @@ def test_nobody_grants_what_they_do_not_hold(api: Api, bot: Api, namespace: str)
     assert bot.post(f"{RBAC}/namespaces/{namespace}/rolebindings", binding).status == 403
 
 
+@pytest.mark.parametrize("kind", ["Role", "ClusterRole"])
+def test_a_role_that_does_not_exist_is_bound_by_those_who_may_bind_any(
+    api: Api, bot: Api, namespace: str, kind: str
+) -> None:
+    resources = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"]}
+    _grant(api, namespace, {**resources, "verbs": ["create", "list"]})
+    bindings = f"{RBAC}/namespaces/{namespace}/rolebindings"
+    _until_allowed(bot, bindings)
+    binding = {
+        "metadata": {"name": "b"},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "missing"},
+    }
+    refused = bot.post(bindings, binding)
+    assert (refused.status, refused.json["reason"]) == (404, "NotFound")
+    assert refused.json["message"] == 'rolebindings.rbac.authorization.k8s.io "missing" not found'
+    assert api.post(bindings, binding).status == 201
+
+
 def test_a_binding_keeps_its_role(api: Api, bot: Api, namespace: str) -> None:
     _grant(api, namespace, {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]})
     path = f"{RBAC}/namespaces/{namespace}/rolebindings/r"
@@ -157,19 +182,29 @@ def test_a_token_says_whose_it_is(api: Api, bot: Api, namespace: str) -> None:
     assert answer["status"]["authenticated"] and answer["status"]["user"]["username"] == info["username"]
 
 
+def test_a_token_is_bound_to_a_pod_of_its_own_account_only(api: Api, bot: Api, namespace: str) -> None:
+    spec = {"schedulerName": "none", "containers": [{"name": "c", "image": "x"}]}
+    created = api.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "p"}, "spec": spec}).json
+    assert created["spec"]["serviceAccountName"] == "default"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/bot/token"
+    answer = api.post(path, {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}})
+    assert (answer.status, answer.json["message"]) == (
+        400,
+        'cannot bind token for serviceaccount "bot" to pod running with different serviceaccount name.',
+    )
+
+
 def test_a_token_ends_with_its_pod(api: Api, bot: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    spec = {"schedulerName": "none", "containers": [{"name": "c", "image": "x"}]}
+    spec = {"schedulerName": "none", "serviceAccountName": "bot", "containers": [{"name": "c", "image": "x"}]}
     uid = api.post(pods, {"metadata": {"name": "p"}, "spec": spec}).json["metadata"]["uid"]
     token = _token(api, namespace, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": uid})
     review = {"spec": {"token": token}}
     path = "/apis/authentication.k8s.io/v1/tokenreviews"
     assert api.post(path, review).json["status"]["authenticated"]
     api.delete(f"{pods}/p")
-    for _ in range(200):
-        if not api.post(path, review).json["status"].get("authenticated"):
-            return
-    raise AssertionError("the token outlives its pod")
+    # A real server remembers for ten seconds whom it let in.
+    _eventually(lambda: not api.post(path, review).json["status"].get("authenticated"))
 
 
 def test_a_token_for_another_audience_is_not_ours(api: Api, bot: Api, namespace: str) -> None:

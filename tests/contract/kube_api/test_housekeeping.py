@@ -162,3 +162,14 @@ def test_a_lease_is_created_by_its_first_update(api: Api, namespace: str) -> Non
     assert api.put(path, {**created.json, "spec": {"holderIdentity": "b"}}).status == 200
     assert api.put(path, {**created.json, "spec": {"holderIdentity": "c"}}).status == 409
     assert api.put(path, {"metadata": {"name": "l"}, "spec": {"renewTime": "2026-01-01T00:00:05Z"}}).status == 400
+
+
+def test_an_event_with_a_fine_time_says_who_acted_and_how(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/events"
+    about = {"kind": "Pod", "name": "p", "namespace": namespace}
+    event = {"involvedObject": about, "reason": "Started", "type": "Normal", "eventTime": "2026-01-01T00:00:00.000001Z"}
+    refused = api.post(path, {"metadata": {"name": "e"}, **event})
+    missing = {cause["field"] for cause in refused.json["details"]["causes"] if cause["message"] == "Required value"}
+    assert missing == {"reportingComponent", "reportingInstance", "action"}
+    who = {"reportingComponent": "tester", "reportingInstance": "tester-1", "action": "Start"}
+    assert api.post(path, {"metadata": {"name": "e"}, **event, **who}).status == 201

@@ -159,3 +159,28 @@ def test_a_disruption_budget_holds_an_eviction(api: Api, pods: str, namespace: s
 def test_invalid_pods_are_refused(api: Api, pods: str, body: Any, status: int, part: str) -> None:
     answer = api.post(pods, {"metadata": {"name": "u"}, **body})
     assert answer.status == status and part in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("4096Mi", "4Gi"),
+        ("1.5Gi", "1536Mi"),
+        ("1024", "1024"),
+        ("1000M", "1G"),
+        ("0.5Ki", "512"),
+        ("0.1Gi", "107374182400m"),
+        ("12e6", "12e6"),
+        ("1.5e3", "1500"),
+        (2, "2"),
+        (0.5, "500m"),
+        ("0", "0"),
+    ],
+)
+def test_quantities_are_stored_in_their_shortest_form(api: Api, namespace: str, written: Any, stored: str) -> None:
+    limits = {"ephemeral-storage": written}
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    answer = api.post(path, {"metadata": {"name": "p"}, "spec": spec}, dryRun="All")
+    assert answer.status == 201, answer.text
+    assert answer.json["spec"]["containers"][0]["resources"]["limits"] == {"ephemeral-storage": stored}

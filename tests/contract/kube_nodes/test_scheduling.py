@@ -53,6 +53,8 @@ def test_waiting_pod_starts_when_room_comes_free(kubectl: Kubectl, embedded_only
 
 
 def test_pods_of_one_job_spread_by_what_is_free(kubectl: Kubectl, embedded_only: None) -> None:
+    # Pods of the tests before may hold GPUs until they have ended; it is an error if there are none.
+    kubectl.attempt("wait", "pods", "--all", "--all-namespaces", "--for=delete", "--timeout=90s")
     kubectl.apply(gpu_pod(kubectl, "a", 2), gpu_pod(kubectl, "b", 2))
     kubectl("wait", "pod/a", "pod/b", "--for=condition=Ready", "--timeout=60s")
 

@@ -14,6 +14,7 @@ from kubernetes import client
 from longshore_devcluster.cluster import ClusterConfig
 from longshore_devcluster.launcher import cluster_process
 from tests.contract.operator.harness import (
+    ALLOWED_PRIORITY_CLASS,
     CHART,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
@@ -24,6 +25,7 @@ from tests.contract.operator.harness import (
 
 helm = pytest.importorskip("helm_python", reason="the chart is installed with helm-python-sdk")
 
+OPTIONS = ("--all-namespaces", f"--allow-priority-class={ALLOWED_PRIORITY_CLASS}")
 _numbers = itertools.count(1)
 
 
@@ -56,7 +58,7 @@ def operator_kubeconfig(cluster: Cluster, chart: None, tmp_path_factory: pytest.
 @pytest.fixture(scope="module")
 def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """An operator for all namespaces that leads."""
-    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", "--all-namespaces")
+    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", *OPTIONS)
     process.wait_leading()
     yield process
     code = process.stop()

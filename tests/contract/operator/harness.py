@@ -19,10 +19,14 @@ CHART = Path(__file__).parents[3] / "charts" / "longshore"
 RELEASE_NAMESPACE = "longshore-system"
 SERVICE_ACCOUNT = "longshore-operator"
 GPU = "longshore.dev/pretend-gpu"
+LITTLE = {"cpu": "10m", "memory": "16Mi"}
+"""What pods that run `sleep` ask for, so that a node of any size has room."""
 DEADLINE_S = 60.0
 T = TypeVar("T")
-HOLD = "exec sleep 1000"
-"""A command that ends at once when it is told to: `exec` lets the signal reach it."""
+ALLOWED_PRIORITY_CLASS = "allowed-by-the-chart"
+HOLD = "trap 'exit 143' TERM; sleep 1000 & wait"
+"""A command that ends at once when it is told to: the first process of a container ignores signals that it does not
+handle."""
 ALWAYS_READY = {"exec": {"command": ["true"]}}
 
 
@@ -181,11 +185,12 @@ def job_spec(coordinator: str = HOLD, worker: str = HOLD, replicas: int = 2, gpu
         "algorithm": {"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
         "storage": {"create": {"size": "1Gi"}},
         "reward": {"pods": 0},
-        "coordinator": {"template": _shell(coordinator)},
+        "coordinator": {"resources": LITTLE, "template": _shell(coordinator)},
         "workers": {
             "replicas": replicas,
             "gpusPerPod": gpus_per_pod,
             "gpuResourceName": GPU,
+            "resources": LITTLE,
             "template": _shell(worker),
         },
     }

@@ -106,6 +106,20 @@ def test_lost_engines_are_told_by_one_event_each(jobs: Jobs, operator: Operator)
     assert {(event.type, event.count) for event in lost} == {("Warning", 1)}
 
 
+def test_an_alarm_is_one_event_and_a_condition_until_it_is_over(jobs: Jobs, operator: Operator) -> None:
+    jobs.create(**job_spec())
+    jobs.wait_phase("Running")
+    notice = {"number": 1, "reason": "RewardsAllZero", "message": "every reward of the last 3 steps is 0"}
+    alarm = {"reason": "RewardsAllZero", "message": "every reward of the last 3 steps is 0", "step": 3}
+    jobs.report({"attempt": 1, "step": 3, "notices": [notice], "alarms": [alarm]})
+    condition = jobs.wait_condition("TrainingAlarm", "RewardsAllZero")
+    assert (condition["status"], condition["message"]) == ("True", f"since step 3: {alarm['message']}")
+    jobs.report({"attempt": 1, "step": 4, "notices": [notice], "alarms": []})
+    assert jobs.wait_condition("TrainingAlarm", "Cleared")["status"] == "False"
+    (event,) = [event for event in jobs.events() if event.reason == "RewardsAllZero"]
+    assert (event.type, event.count, event.message) == ("Warning", 1, notice["message"])
+
+
 @pytest.mark.parametrize(
     ("spec", "kind", "reason"),
     [

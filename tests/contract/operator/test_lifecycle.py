@@ -6,13 +6,13 @@ import pytest
 from kubernetes import client
 from kubernetes.stream import stream
 
-from tests.contract.operator.harness import HOLD, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import ALLOWED_PRIORITY_CLASS, HOLD, Jobs, Operator, eventually, job_spec
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 
 def test_a_job_runs_and_completes(jobs: Jobs) -> None:
-    wait = 'until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 0.1; done'
+    wait = 'trap "exit 143" TERM; until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 0.1; done'
     jobs.create(
         **job_spec(
             coordinator=f'{wait}; echo "final model: done" > "$LONGSHORE_TERMINATION_LOG"',
@@ -53,7 +53,8 @@ def test_reward_pods_are_made_as_the_job_says_and_limited(jobs: Jobs) -> None:
     jobs.create(**spec | {"reward": {"pods": 1, "template": spec["workers"]["template"]}})
     jobs.wait_phase("Running")
     resources = jobs.pods()["demo-reward-0"].spec.containers[0].resources
-    assert (resources.requests["memory"], resources.limits["memory"]) == ("1Gi", "4096Mi")
+    assert resources.requests == {"cpu": "500m", "memory": "1Gi"}
+    assert resources.limits == {"memory": "4Gi"}
 
 
 def test_programs_of_the_model_are_kept_out_of_the_coordinators_pod(jobs: Jobs) -> None:
@@ -70,7 +71,7 @@ def test_a_users_mistake_fails_the_job_with_its_sentence(jobs: Jobs) -> None:
 
 
 def test_a_crash_is_retried_after_the_back_off(jobs: Jobs) -> None:
-    crash_once = 'if [ "$LONGSHORE_ATTEMPT" = 1 ]; then echo "out of luck" >&2; exit 3; fi; exec sleep 1000'
+    crash_once = f'if [ "$LONGSHORE_ATTEMPT" = 1 ]; then echo "out of luck" >&2; exit 3; fi; {HOLD}'
     jobs.create(**job_spec(coordinator=crash_once))
     ready = jobs.wait_condition("Ready", "CoordinatorFailed")
     assert "demo-coordinator exited with code 3: out of luck" in ready["message"]
@@ -173,7 +174,7 @@ def test_an_escalating_template_is_refused(jobs: Jobs) -> None:
 
 
 def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended(jobs: Jobs) -> None:
-    name = f"class-of-{jobs.namespace}"
+    name = ALLOWED_PRIORITY_CLASS
     spec = job_spec()
     spec["coordinator"]["template"]["spec"]["priorityClassName"] = name
     jobs.create(**spec)

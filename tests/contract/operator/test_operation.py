@@ -1,5 +1,6 @@
 """Running the operator: restarts, leadership, rights, health, and installation by the chart."""
 
+import contextlib
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from tests.contract.operator.harness import (
     eventually,
     job_spec,
 )
+
+SERVICE = "kubernetes"
+"""The service of the API server, in the namespace `default`."""
 
 
 @pytest.fixture
@@ -202,6 +206,27 @@ def allowed(kubeconfig: Path, verb: str, resource: str, namespace: str = "defaul
     return bool(api.create_self_subject_access_review(review).status.allowed)
 
 
+@contextlib.contextmanager
+def own_endpoints(cluster: Cluster) -> Iterator[set[int]]:
+    """Ports behind the service `kubernetes`; a cluster that keeps none there gets one for the time being."""
+    api = client.DiscoveryV1Api(cluster.client)
+    name = f"metadata.name={SERVICE}"
+    if found := api.list_namespaced_endpoint_slice("default", field_selector=name).items:
+        yield {port.port for port in found[0].ports}
+        return
+    body = client.V1EndpointSlice(
+        address_type="IPv4",
+        endpoints=[client.V1Endpoint(addresses=["192.0.2.1"])],
+        metadata=client.V1ObjectMeta(name=SERVICE),
+        ports=[client.DiscoveryV1EndpointPort(name="https", port=16443, protocol="TCP")],
+    )
+    api.create_namespaced_endpoint_slice("default", body)
+    try:
+        yield {16443}
+    finally:
+        api.delete_namespaced_endpoint_slice(SERVICE, "default")
+
+
 class TestChart:
     def test_it_is_sound(self) -> None:
         assert helm.lint(str(CHART))["errors"] == []
@@ -237,6 +262,18 @@ class TestChart:
         ):  # fmt: skip
             assert expected in text
         assert "kind: CustomResourceDefinition" not in text
+
+    def test_coordinators_may_reach_the_api_server_on_the_port_that_it_has_here(self, cluster: Cluster) -> None:
+        with (
+            own_endpoints(cluster) as found,
+            helm.Chart.load(str(CHART)) as chart,
+            helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release,
+        ):
+            rendered = release.render(chart, {"networkPolicy": {"enabled": True}}, name="longshore")
+        text = "\n".join(rendered.values())
+        for port in {443, 6443, *found}:
+            assert text.count(f"--api-server-port={port}\n") == 1
+            assert text.count(f"port: {port}\n") == 1
 
     @pytest.mark.skipif("LONGSHORE_TEST_KUBECONFIG" in __import__("os").environ, reason="needs a pushed image")
     def test_an_installed_operator_runs_jobs(self, jobs: Jobs, cluster: Cluster) -> None:

@@ -1,8 +1,7 @@
 """Which layer stops which attack: prints the tables of docs/explanation/sandbox.md.
 
 `python -m tests.contract.sandbox.matrix` runs every attack under each set of layers; `--write` puts the tables into the
-page. Attacks are bounded by themselves, so that sets which stop nothing harm nobody. What is left running is looked for
-on the whole machine: nobody else may run a sandbox there meanwhile.
+page. Attacks are bounded by themselves, so that sets which stop nothing harm nobody.
 """
 
 import argparse

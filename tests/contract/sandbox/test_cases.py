@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore_runtime.sandbox.cases import FunctionCase, Outcome, Ran, StdioCase, parse_case, verdict
@@ -24,6 +24,7 @@ def _printed(expected: str, stdout: bytes) -> Outcome:
     return verdict(StdioCase("", expected), Ran(0, 0.1, 0.1, stdout=stdout)).outcome
 
 
+@settings(max_examples=40)
 @given(_JSON)
 def test_a_value_equals_itself_and_nothing_that_wraps_it(value: Any) -> None:
     assert _returned(value, json.dumps(value).encode()) is Outcome.PASSED
@@ -35,6 +36,18 @@ def test_a_value_equals_itself_and_nothing_that_wraps_it(value: Any) -> None:
     ("expected", "claim", "right"),
     [
         (1, b"1.0", True),
+        (987654321, b"987654000.0", False),
+        (987654321, b"987654321.0", True),
+        (3, b"3.0000001", False),
+        (2**53 + 1, b"9007199254740992.0", False),
+        ([1, 2], b"[1, 2.0000001]", False),
+        (3.0, b"3", True),
+        (1e-10, b"0.0", False),
+        (1e-10, b"0", False),
+        (0.0, b"1e-17", True),
+        (0.0, b"1e-6", False),
+        (-1e-10, b"1e-10", False),
+        (1e-10, b"1.0000001e-10", True),
         (0.1, b"0.10000000001", True),
         (0.1, b"0.1001", False),
         (True, b"1", False),
@@ -92,7 +105,11 @@ def test_the_program_is_not_shown_what_is_expected(arguments: Any, text: str) ->
     ("raw", "message"),
     [
         (3, "row 7: a test case must be an object, not int"),
-        ({}, "row 7: a test case has the fields stdin and stdout, or entry, arguments and expected, not []"),
+        (
+            {},
+            "row 7: a test case has the fields stdin and stdout, or entry, arguments and expected, or entry and test, "
+            "not []",
+        ),
         ({"stdin": ""}, "row 7: a test case has the fields"),
         ({"stdin": "", "stdout": "", "entry": "f"}, "row 7: a test case has the fields"),
         ({"stdin": 1, "stdout": ""}, "row 7: stdin: must be a string, not int"),

@@ -1,5 +1,6 @@
 """Programs that want out: each is contained, earns nothing, harms no neighbour, and leaves nothing behind."""
 
+import os
 import subprocess
 import sys
 
@@ -37,6 +38,28 @@ def test_what_an_attack_leaves_behind_is_found_whatever_its_program(
             assert [process.pid for process in survivors(timeout_s=0.5)] == [daemon.pid]
         finally:
             daemon.kill()
+
+
+def test_what_another_process_leaves_behind_is_not_taken_for_this_ones(targets: World) -> None:
+    source = "import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-S", "-c", source, MARK]) as daemon:
+        try:
+            child = os.fork()
+            if child == 0:
+                os._exit(len(survivors(timeout_s=0.0)))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            daemon.kill()
+
+
+def test_what_outlives_its_parents_is_found(targets: World) -> None:
+    source = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'input()', sys.argv[1]])"
+    ready, kept = os.pipe()
+    subprocess.run([sys.executable, "-S", "-c", source, MARK], stdin=ready, check=True)
+    os.close(ready)
+    (orphan,) = survivors(timeout_s=0.2)
+    os.close(kept)
+    orphan.wait()
 
 
 @pytest.mark.parametrize("program", EARLY_ENDS)

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
-from longshore_runtime.sandbox.confinement import Confinement
+from longshore_runtime.sandbox.confinement import Confinement, Ground, process_limit
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox
 from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
@@ -58,7 +60,7 @@ def test_a_script_runs_as_main_and_a_module_of_functions_does_not(sandbox: Sandb
 def test_cases_after_a_failure_can_be_left_out(sandbox: Sandbox) -> None:
     cases = [StdioCase("1 2", "3"), StdioCase("1 2", "4"), StdioCase("1 2", "3")]
     assert len(sandbox.run(_ADD, cases)) == 3
-    stopped = sandbox.run(_ADD, cases, stop_on_first_failure=True)
+    stopped = sandbox.run(_ADD, cases, stop_at={Outcome.FAILED})
     assert [result.outcome for result in stopped] == [Outcome.PASSED, Outcome.FAILED]
 
 
@@ -80,12 +82,51 @@ def test_cpu_time_is_told_apart_from_waiting(sandbox: Sandbox) -> None:
 def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]) -> None:
     if Layer.NAMESPACES not in available:
         pytest.skip("this machine lacks Namespaces, and programs have no children")
-    program = "import os, time\nfor _ in range({}): os.fork()\nkept = bytearray(b'x') * (45 << 20)\ntime.sleep(0.3)"
+    program = "import os, time\nfor _ in range({}): os.fork()\nkept = bytearray(b'x') * (45 << 20)\ntime.sleep(1.0)"
     with Sandbox(available, LIMITS) as sandbox:
         few, many = (sandbox.run(program.format(forks), [StdioCase("", "")])[0] for forks in (1, 2))
     assert few.outcome is Outcome.PASSED, few
     assert (many.outcome, many.detail) == (Outcome.LIMIT, "used too much memory"), many
     assert many.wall_s < LIMITS.wall_s
+
+
+def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available: frozenset[Layer]) -> None:
+    program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep(0.3)"
+    with Sandbox(available - {Layer.CGROUP}, dataclasses.replace(LIMITS, memory_bytes=8 << 20)) as sandbox:
+        few, many = (sandbox.run(program.format(pairs), [StdioCase("", "")])[0] for pairs in (4, 28))
+    assert few.outcome is Outcome.PASSED, few
+    assert (many.outcome, many.detail) == (Outcome.LIMIT, "used too much memory"), many
+
+
+def test_threads_are_counted_of_the_program_alone_however_many_its_user_has_elsewhere(
+    available: frozenset[Layer],
+) -> None:
+    program = (
+        "import threading, time\nthreading.stack_size(1 << 16)\n"
+        "for _ in range({}): threading.Thread(target=time.sleep, args=(0.3,)).start()\nprint(True)"
+    )
+    layers = available - {Layer.NAMESPACES, Layer.USER, Layer.CGROUP}
+    threads = [threading.Thread(target=time.sleep, args=(3.0,)) for _ in range(4 * LIMITS.num_processes)]
+    with Sandbox(layers, LIMITS) as sandbox:
+        for thread in threads:
+            thread.start()
+        few, many = (sandbox.run(program.format(number), [StdioCase("", "True")])[0] for number in (6, 24))
+    for thread in threads:
+        thread.join()
+    assert few.outcome is Outcome.PASSED, few
+    assert (many.outcome, many.detail) == (Outcome.LIMIT, "started too many processes or threads"), many
+
+
+def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_runs_as_it() -> None:
+    """The kernel counts all of a user's processes on the node, of which a container sees its own."""
+    for layers, in_user_namespace, is_bounded in (
+        ({Layer.RLIMITS}, False, False),
+        ({Layer.RLIMITS, Layer.NAMESPACES}, False, False),
+        ({Layer.RLIMITS, Layer.USER}, False, True),
+        ({Layer.RLIMITS, Layer.USER, Layer.NAMESPACES}, True, True),
+    ):
+        ground = Ground(Confinement(frozenset(layers), LIMITS, 1000, ()), in_user_namespace, 0, 0, 0, None)
+        assert (process_limit(ground) < 64) is is_bounded, layers
 
 
 def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:

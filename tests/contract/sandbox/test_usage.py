@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,17 @@ def test_what_a_process_has_is_counted_beyond_what_it_shares(family: tuple[int, 
     tree = ProcessTree()
     own_bytes = tree.resident_bytes(os.getpid())
     assert _FILLED_BYTES <= tree.resident_bytes(family[1]) < _FILLED_BYTES + own_bytes
-    assert tree.bytes_beyond(own_bytes) < tree.bytes_beyond(0)
+    assert tree.usage(own_bytes, 0).num_bytes < tree.usage(0, 0).num_bytes
+
+
+def test_threads_and_descriptors_are_counted(family: tuple[int, int]) -> None:
+    tree = ProcessTree()
+    assert tree.usage(0, 0).num_threads >= 2
+    assert tree.usage(0, 0).num_threads == tree.usage(0, 0, {family[0]}).num_threads + 1
+    num_descriptors = len(list(Path(f"/proc/{family[0]}/fd").iterdir()))
+    apart = tree.descendants() - {family[0]}
+    grown = tree.usage(0, 1 << 30, apart).num_bytes - tree.usage(0, 0, apart).num_bytes
+    assert grown >> 30 == max(0, num_descriptors - 8)
 
 
 def test_a_process_that_has_ended_has_nothing() -> None:

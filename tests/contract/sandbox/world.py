@@ -1,6 +1,7 @@
 """What attacks aim at: a host with secrets, a neighbour, and servers that listen."""
 
 import contextlib
+import fcntl
 import os
 import secrets
 import signal
@@ -27,6 +28,8 @@ _NUM_ATTACK_BYTES: Final = 256 << 20
 _END_TIMEOUT_S: Final = 5.0
 MARK: Final = "longshore-attack-that-stays"
 """Argument of processes by which attacks want to outlive their run, whatever their program and environment."""
+_READ_BY_ALL: Final = Path("/etc/ld.so.cache")
+"""A file that every program may read."""
 _CANARY_NAME: Final = "LONGSHORE_CANARY"
 _DECOY: Final = """
 import signal
@@ -60,6 +63,7 @@ class World:
 @contextlib.contextmanager
 def world() -> Iterator[World]:
     """Everything that an attack could reach, for as long as the context."""
+    linux.adopt_orphans()
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_leftovers)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -73,6 +77,9 @@ def world() -> Iterator[World]:
         loose = directory / "loose"
         loose.write_text("of anybody")
         loose.chmod(0o666)
+        locked = stack.enter_context(_READ_BY_ALL.open("rb"))
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        fcntl.lockf(locked, fcntl.LOCK_SH)
         abstract = f"longshore-{secrets.token_hex(8)}"
         os.environ[_CANARY_NAME] = secrets.token_hex(8)
         stack.callback(os.environ.pop, _CANARY_NAME)
@@ -101,6 +108,7 @@ def world() -> Iterator[World]:
                 "OTHER_SAMPLE": str(sample),
                 "SHARED_MEMORY": shared.name,
                 "LOOSE_FILE": str(loose),
+                "LOCKED_FILE": locked.name,
                 "MARK": MARK,
                 "REPOSITORY_FILE": str(Path(__file__).resolve()),
                 "TCP_PORT": tcp.getsockname()[1],
@@ -119,8 +127,12 @@ def zygotes() -> set[psutil.Process]:
 
 
 def survivors(timeout_s: float = _END_TIMEOUT_S) -> list[psutil.Process]:
-    """Processes of sandboxes that do not end, but for the zygotes of this process."""
-    found = [process for process in {*psutil.process_iter()} - zygotes() if _is_of_a_sandbox(process)]
+    """Processes of sandboxes of this process that do not end, but for its zygotes.
+
+    What outlives its parents becomes a child of this process, see `world`: those of other test runs do not count.
+    """
+    own = {*psutil.Process().children(recursive=True)}
+    found = [process for process in own - zygotes() if _is_of_a_sandbox(process)]
     # A keeper still ends when its report is already here.
     return psutil.wait_procs(found, timeout=timeout_s)[1]
 

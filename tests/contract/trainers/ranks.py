@@ -5,9 +5,14 @@ import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Final
+
+import psutil
 
 from longshore_runtime.backends.world import World
+
+MAX_THREADS: Final = 80
+"""gloo leaves threads behind with every world, which go on polling: hundreds of them keep a core busy."""
 
 
 class Ranks:
@@ -43,9 +48,12 @@ class Ranks:
         return [results[rank] for rank in range(len(self._pipes))]
 
     @property
-    def alive(self) -> bool:
-        """Whether all of them run."""
-        return all(process.is_alive() for process in self._processes)
+    def are_fresh(self) -> bool:
+        """Whether all of them run, and hold few threads of former worlds."""
+        return all(
+            process.is_alive() and psutil.Process(process.pid).num_threads() < MAX_THREADS
+            for process in self._processes
+        )
 
     def stop(self) -> None:
         """End them."""
@@ -59,7 +67,9 @@ _KEPT: dict[int, Ranks] = {}
 
 def kept_ranks(size: int) -> Ranks:
     """Processes that serve one test after another."""
-    if size not in _KEPT or not _KEPT[size].alive:
+    if size in _KEPT and not _KEPT[size].are_fresh:
+        _KEPT.pop(size).stop()
+    if size not in _KEPT:
         _KEPT[size] = Ranks(size)
     return _KEPT[size]
 

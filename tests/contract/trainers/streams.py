@@ -50,7 +50,14 @@ class Replicas:
         self.answers.append(Answer(replica))
         return self.answers[-1]
 
-    def end(self, update: PendingUpdate, *, verify: bool = False, batch: Sequence[Sample] = ()) -> None:
+    def end(
+        self,
+        update: PendingUpdate,
+        *,
+        verify: bool = False,
+        batch: Sequence[Sample] = (),
+        max_mismatch: float | None = None,
+    ) -> None:
         assert sorted(map(id, batch)) == sorted(map(id, update.samples)), "the batch is what the replicas were given"
         update.steps = [None]
 

@@ -19,7 +19,7 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import node_labels
-from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.trainer.group import TrainerGroup
@@ -146,6 +146,48 @@ def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
     assert max(ray.get(corrupted.differences, timeout=LIMIT_S)) > 1e-2
     with pytest.raises(AssertionError, match="other tokens than those of the batch"):
         trainers.finish(corrupted)
+    trainers.stop()
+
+
+def test_a_step_with_a_mismatch_changes_no_weights_on_any_replica_and_can_be_trained_afterwards(storage: Path) -> None:
+    """Its updates are queued one behind the other, and both replicas refuse all of them."""
+    trainers = TrainerGroup([Place(0, ())] * 2, TrainerSpec(TrainerBackend.TORCH, OPTIONS), "model", "output")
+    before = published(trainers, 0)
+    mean = trainers.train(BATCHES[0]).sums.mean_mismatch
+    assert mean is not None and 0.1 < mean < 3, "random log-probabilities"
+    trained = published(trainers, 1)
+    assert any(not np.array_equal(before[name], trained[name]) for name in before)
+
+    far = [replace(one, rollout_log_probs=tuple(v - 4 for v in one.rollout_log_probs)) for one in BATCHES[0][:2]]
+    first, second = trainers.begin(), trainers.begin()
+    trainers.give(first, 0, far)
+    trainers.give(first, 1, BATCHES[0][2:])
+    trainers.end(first, max_mismatch=mean / 10)
+    trainers.add(second, BATCHES[1])
+    trainers.end(second)
+    for update in (first, second):
+        with pytest.raises(LogProbMismatch) as refusal:
+            trainers.finish(update)
+        assert refusal.value.mean > mean / 10
+    unchanged = published(trainers, 1)
+    assert all(np.array_equal(unchanged[name], trained[name]) for name in trained), "bit by bit"
+
+    trainers.discard()
+    again = trainers.begin()
+    trainers.add(again, BATCHES[1])
+    trainers.end(again, max_mismatch=10 * mean)
+    assert trainers.finish(again).update.policy_version == 2
+    kind = Kind("torch", storage / "model")
+    alone = kind.start()
+    for batch in BATCHES:
+        step(alone, [batch])
+    assert_same_weights(kind, before, dict(alone.weights()), published(trainers, 2))
+
+    nan = [replace(one, advantage=float("nan")) for one in BATCHES[0]]
+    with pytest.raises(UserError, match=r"^algorithm\.learningRate: the loss is nan"):
+        trainers.train(nan)
+    finite = published(trainers, 2)
+    assert all(np.isfinite(values).all() for values in finite.values())
     trainers.stop()
 
 

@@ -19,6 +19,7 @@ from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
+from tests.properties import examples
 
 TRUNCATED = replace(without_kl(), importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=2.0)
 TOKEN_LEVEL = [name for name in AlgorithmName if name is not AlgorithmName.GSPO]
@@ -162,7 +163,7 @@ def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> b
 
 
 @pytest.mark.parametrize("name", AlgorithmName)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches())
 def test_clipped_losses_and_gradients_are_those_of_the_papers(name: AlgorithmName, batch: Batch) -> None:
     options = options_of(name)
@@ -170,7 +171,7 @@ def test_clipped_losses_and_gradients_are_those_of_the_papers(name: AlgorithmNam
 
 
 @pytest.mark.parametrize("name", TOKEN_LEVEL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches())
 def test_truncated_losses_and_gradients_are_those_of_the_papers(name: AlgorithmName, batch: Batch) -> None:
     options = options_of(name, TRUNCATED)
@@ -210,6 +211,31 @@ def test_a_masked_token_has_no_gradient_and_is_in_no_sum_but_the_count(name: Alg
     assert all(gradient[1:] != 0.0)
     assert (sums.num_tokens, sums.num_loss_tokens, sums.entropy) == (4, 3, 3.0)
     assert sums.mismatch_max == pytest.approx(0.2), "of tokens in the loss: the masked one is 399 apart"
+
+
+def test_engine_and_trainer_are_compared_at_tokens_of_the_rounds_own_weights_alone() -> None:
+    """Tokens of older weights are in the loss, and say nothing about the engine."""
+    options = options_of(AlgorithmName.GRPO)
+    fresh = tuple(replace(sample, loss_mask=None) for sample in TWO.samples)
+    stale = tuple(replace(sample, num_stale_tokens=len(sample.response_tokens) - 1) for sample in fresh)
+    distances = [
+        abs(new - old)
+        for sample, news in zip(stale, TWO.new, strict=True)
+        for new, old in list(zip(news, sample.rollout_log_probs, strict=True))[sample.num_stale_tokens :]
+    ]
+    _, sums = sums_of(replace(TWO, samples=stale), options, flat(TWO.new))
+    assert (sums.num_loss_tokens, sums.num_compared_tokens) == (4, 2)
+    assert sums.mean_mismatch == pytest.approx(sum(distances) / 2)
+    assert sums.mismatch_max == pytest.approx(max(distances))
+    assert sums_of(replace(TWO, samples=fresh), options, flat(TWO.new))[1].num_compared_tokens == 4
+    _, masked = sums_of(TWO, options, flat(TWO.new))
+    assert masked.num_compared_tokens == sum(sample.num_compared_tokens for sample in TWO.samples) == 3
+
+
+def test_without_a_token_to_compare_there_is_no_mismatch() -> None:
+    stale = tuple(replace(sample, num_stale_tokens=len(sample.response_tokens)) for sample in TWO.samples)
+    _, sums = sums_of(replace(TWO, samples=stale), options_of(AlgorithmName.GRPO), flat(TWO.new))
+    assert (sums.mean_mismatch, sums.mismatch_max) == (None, 0.0)
 
 
 @pytest.mark.parametrize("name", AlgorithmName)

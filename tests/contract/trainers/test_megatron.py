@@ -13,6 +13,7 @@ from torch import Tensor
 from longshore.api.algorithm import AlgorithmName
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
+from longshore_runtime.errors import UserError
 from longshore_runtime.types import GradientSums, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks
@@ -111,7 +112,7 @@ def test_a_gradient_that_is_not_finite_is_refused_before_it_does_harm(tied: Path
     trainer = start(tied)
     before = dict(trainer.weights())
     trainer.accumulate([replace(sample, advantage=float("inf")) for sample in BATCHES[0]])
-    with pytest.raises(FloatingPointError, match=r"gradient norm of step 1 is .*lower algorithm\.learningRate"):
+    with pytest.raises(UserError, match=r"^algorithm\.learningRate: the gradient norm of optimizer step 1 is .*lower"):
         trainer.update(100.0)
     after = dict(trainer.weights())
     assert all(np.array_equal(before[name], after[name]) for name in before)

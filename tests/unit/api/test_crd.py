@@ -40,9 +40,23 @@ def test_every_field_of_the_spec_has_a_description() -> None:
     assert [path for path in undocumented if not path.endswith("[]")] == []
 
 
-def test_optional_objects_default_so_that_nested_defaults_apply() -> None:
+def complete(schema: dict[str, Any]) -> dict[str, Any]:
+    """The object that the fields' own defaults make."""
+    return {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
+
+
+def test_optional_objects_default_to_what_their_fields_default_to_at_every_depth() -> None:
+    with_default = [
+        (path, node) for path, node in nodes(SCHEMA["properties"]["spec"]) if "properties" in node and "default" in node
+    ]
+    assert {".rollout", ".rollout.tailBatching", ".reward", ".trainer", ".reward.functions[].code"} <= {
+        path for path, _ in with_default
+    }
+    for path, node in with_default:
+        assert node["default"] == complete(node), path
+
+
+def test_some_objects_mean_something_else_when_they_are_not_there() -> None:
     spec = SCHEMA["properties"]["spec"]
-    assert spec["properties"]["rollout"]["default"] == {}
-    assert spec["properties"]["rollout"]["properties"]["tailBatching"]["default"] == {}
     assert "default" not in spec["properties"]["storage"]["properties"]["create"]
     assert all("default" not in node for _, node in nodes(SCHEMA["properties"]["status"]))

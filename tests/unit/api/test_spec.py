@@ -154,6 +154,8 @@ def from_api_server(changes: Json, old: Json | None = None) -> list[str]:
             disaggregated(gpus=3) | {"trainer.backend": "Megatron", "trainer.tensorParallelSize": 2},
             "trainer.tensorParallelSize",
         ),
+        ({"model.maxContextTokens": 2049}, "maxContextTokens"),
+        ({"data.promptTemplate": "Think step by step: {question}"}, "promptTemplate"),
         ({"model.path": "models/a"}, "model"),
         ({"data.path": "data/a.jsonl"}, "data"),
         ({"storage.claimName": "other"}, "storage"),
@@ -185,6 +187,41 @@ def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url
     assert told.endswith(f", not {json.dumps(url)}")
     if not url.endswith(CLOSER):
         assert [error.split(": ")[0] for error in from_api_server(changes)] == [f"reward.functions[0].{kind}.url"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest", "http://169.254.170.2/", "http://[fd00:ec2::254]/", "http://100.100.100.200/",
+        "http://168.63.129.16/", "http://metadata.google.internal/", "http://METADATA.Google.internal.:80/x",
+        "http://user@metadata/", "http://[::ffff:169.254.169.254]/", "http://[fe80::1]/", "https://metadata.goog",
+    ],
+)  # fmt: skip
+def test_the_metadata_services_of_clouds_are_no_addresses(url: str) -> None:
+    for changes in (service(url), judge("Remote", url=url)):
+        assert "must not be the metadata service of a cloud" in from_python(changes)
+
+
+@pytest.mark.parametrize("url", ["http://0xA9FEA9FE/", "http://2852039166/", "http://169.254.43518/"])
+def test_numbers_that_resolvers_read_as_addresses_are_none(url: str) -> None:
+    assert "must be http:// or https://" in from_python(service(url))
+
+
+@pytest.mark.parametrize("field", ["model.path", "data.path", "storage.output"])
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a/.."])
+def test_a_path_stays_in_the_storage(field: str, path: str) -> None:
+    other = {"model.path": "model.builtin", "data.path": "data.builtin"}.get(field)
+    changes: Json = {field: path} | ({other: None} if other else {}) | reward(kind="Maths")
+    assert "must stay inside the storage of the job: remove the '..'" in from_python(changes)
+    (error,) = from_api_server(changes)
+    assert error.startswith(f"{field}: ")
+    assert "must stay inside the storage" in error
+
+
+@pytest.mark.parametrize("path", ["a..b/c", "..a", "a/...", "models/a/./b", "a//b/"])
+def test_dots_in_names_are_no_way_out(path: str) -> None:
+    changes: Json = {"model.builtin": None, "model.path": path}
+    assert (from_python(changes), from_api_server(changes)) == ("", [])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Copies arrive whole or not at all."""
 
+import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from longshore.api import contract
 from longshore_cli.transfer import archive
 from longshore_cli.transfer.archive import ArchiveError, pack, unpack
 from longshore_cli.transfer.pod import archive_command, helper_pod
+from tests.properties import examples
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_a_single_file_arrives_under_the_name_of_the_destination(model: Path, tm
     assert (tmp_path / "new.json").read_text() == "{}"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.dictionaries(st.from_regex(r"[a-zäß][a-z .]{0,8}[a-z]", fullmatch=True), st.binary(max_size=30_000), min_size=1)
 )
@@ -106,6 +109,67 @@ def archive_with(member: tarfile.TarInfo, data: bytes = b"x") -> io.BytesIO:
         member.size = len(data) if member.isreg() else 0
         tar.addfile(member, io.BytesIO(data))
     return io.BytesIO(out.getvalue())
+
+
+def archive_of(*members: tuple[str, bytes]) -> io.BytesIO:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|") as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return io.BytesIO(out.getvalue())
+
+
+INDEX = (archive.INDEX, b'{"bytes": 1, "isFile": false}')
+HUGE = (archive.INDEX, b'{"bytes": 99999999999999999, "isFile": false}')
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ((INDEX, (archive.SUMS, b"{}")), "holds no file, or not a single checksum"),
+        ((INDEX, ("a", b"x"), (archive.SUMS, b"{}")), "checksum of 'a' differs"),
+        ((INDEX, ("a", b"x"), (archive.SUMS, b"")), "damaged"),
+        ((INDEX, ("a", b"x"), (archive.SUMS, b"[1]")), "damaged"),
+        ((("a", b"x"), INDEX), "damaged"),
+        (((archive.INDEX, b"{}"), ("a", b"x")), "damaged"),
+        (((archive.INDEX, b"null"),), "damaged"),
+        (((archive.INDEX, b'{"bytes": 1, "isFile": true}'), (archive.SUMS, b"{}")), "holds no file"),
+        ((INDEX, ("a", b"x"), ("a", b"x")), "cannot be written"),
+        ((HUGE,), "99,999,999,999,999,999 bytes are needed"),
+    ],
+)
+def test_an_archive_that_proves_nothing_is_refused(
+    tmp_path: Path, members: tuple[tuple[str, bytes], ...], told: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ArchiveError, match=told):
+        unpack(archive_of(*members), tmp_path / "out" / "copy")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@given(st.binary(max_size=3_000), st.integers(0, 3_000))
+def test_no_stream_is_too_ugly_for_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, place: int
+) -> None:
+    root = tmp_path_factory.mktemp("ugly")
+    (root / "file").write_bytes(b"x" * 100)
+    whole = packed(root / "file")
+    with contextlib.suppress(ArchiveError):
+        unpack(io.BytesIO(whole[:place] + noise + whole[place:]), root / "copy")
+
+
+def test_the_program_of_the_pod_lists_and_tells_what_there_is_instead(tmp_path: Path) -> None:
+    for step in ("step-000001", "step-000002", ".unfinished-000003"):
+        (tmp_path / "out" / "checkpoints" / step / "trainer").mkdir(parents=True)
+        (tmp_path / "out" / "checkpoints" / step / "trainer" / "a").write_bytes(b"12345")
+    done = in_pod(tmp_path, *archive_command("list", "out/checkpoints"))
+    assert json.loads(done.stdout) == {"step-000001": 5, "step-000002": 5}
+    assert json.loads(in_pod(tmp_path, *archive_command("list", "out/none")).stdout) == {}
+    missing = in_pod(tmp_path, *archive_command("send", "out/checkpoints/step-000009/trainer"))
+    assert missing.returncode == 1
+    assert missing.stderr.decode().endswith("; out/checkpoints holds step-000001, step-000002\n")
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped"])

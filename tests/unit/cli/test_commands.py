@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import helm_python
 import pytest
@@ -14,6 +15,7 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from longshore.api.names import Component
 from longshore_cli import chart, fetch, jobs, state
+from longshore_cli.client import Kube
 from longshore_cli.cluster import is_available
 from longshore_cli.errors import CliError, explain
 from longshore_cli.main import app
@@ -65,7 +67,7 @@ def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",
-                                     "profile", "quickstart", "version"])  # fmt: skip
+                                     "profile", "quickstart", "check", "version"])  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
@@ -123,10 +125,46 @@ def test_fetch_means_the_final_model_a_checkpoint_or_a_path() -> None:
         fetch.source_path(finished, 7, "x")
 
 
-def test_fetch_of_a_running_job_points_at_its_checkpoint() -> None:
-    with pytest.raises(CliError, match="no final model") as caught:
-        fetch.source_path(rljob({**at_step(5), "checkpointStep": 4}), None, None)
-    assert "--checkpoint 4" in caught.value.fix
+def test_fetch_of_a_job_without_a_final_model_means_its_newest_checkpoint() -> None:
+    running = rljob({**at_step(5), "checkpointStep": 4})
+    assert fetch.source_path(running, None, None) == "rljobs/demo-uid-1/checkpoints/step-000004/trainer"
+    with pytest.raises(CliError, match="neither a final model nor a checkpoint"):
+        fetch.source_path(rljob(at_step(5)), None, None)
+
+
+def test_checkpoints_are_listed_by_step() -> None:
+    sizes = {"step-000010": 2_000, "step-000009": 1_500_000, "step-x": 1, "other": 3}
+    assert fetch.checkpoint_lines(sizes) == ["--checkpoint 9        1.5 MB", "--checkpoint 10       2.0 kB"]
+
+
+class OneJob:
+    """As much of `Kube` as suspending takes."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+
+    def job(self, name: str) -> dict[str, Any]:
+        return self._job
+
+    def patch_job(self, name: str, patch: dict[str, Any]) -> None:
+        raise AssertionError("a finished job is left alone")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "fix"),
+    [
+        ({**at_step(5), "checkpointStep": 4}, "checkpoint, of step 4, correct its manifest, set storage.output to "
+                                              "'rljobs/demo-uid-1', and submit it under another name"),
+        (at_step(5), "`kubectl describe rljob demo` says why"),
+    ],
+)  # fmt: skip
+def test_resume_of_a_failed_job_says_how_to_go_on(runtime: dict[str, Any], fix: str) -> None:
+    kube = cast(Kube, OneJob(rljob(runtime, phase="Failed")))
+    with pytest.raises(CliError, match="'demo' failed already and cannot be resumed") as caught:
+        jobs.set_suspended(kube, "demo", suspended=False)
+    assert fix in caught.value.fix
+    with pytest.raises(CliError, match="'demo' failed already and cannot be suspended"):
+        jobs.set_suspended(kube, "demo", suspended=True)
 
 
 @pytest.mark.parametrize(

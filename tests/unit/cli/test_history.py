@@ -7,6 +7,7 @@ import pytest
 from longshore.api.runtime_status import RoundKind
 from longshore_cli.watch.history import History, Line, Notice, StepDone, advance, begin
 from longshore_cli.watch.model import job_view
+from longshore_cli.watch.text import line_text
 from tests.unit.cli.samples import at_step, rljob
 
 
@@ -59,9 +60,10 @@ def test_preparations_are_no_part_of_the_pace() -> None:
     assert history.step_s == pytest.approx(2.0)
 
 
-def test_a_step_for_deferred_draws_counts_as_one_of_the_steps() -> None:
-    history, _ = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
-    assert (history.view.steps, history.left_s(now_s=1.0)) == (11, 0.0)
+def test_a_step_for_deferred_draws_is_told_apart_from_those_that_were_asked_for() -> None:
+    history, lines = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
+    assert (history.view.steps, history.left_s(now_s=1.0)) == (10, 0.0)
+    assert line_text(lines[-1]).startswith("step 10/10 + 1  ")
 
 
 def test_time_left_is_unknown_before_two_steps_were_seen() -> None:

@@ -45,3 +45,21 @@ def test_events_are_ordered_by_time_whatever_field_holds_it() -> None:
     assert new.message == "x y"
     assert [event.reason for event in newest_events([new, old], 5)] == ["A", "B"]
     assert newest_events([new, old], 1) == (new,)
+
+
+def test_events_of_the_same_second_keep_their_order() -> None:
+    second = "2026-01-01T00:00:02Z"
+    events = [
+        event_view({"metadata": {"uid": uid}, "reason": reason, "lastTimestamp": second, "eventTime": fine})
+        for uid, reason, fine in (
+            ("c", "First", "2026-01-01T00:00:02.000001Z"),
+            ("a", "Second", "2026-01-01T00:00:02.000002Z"),
+            ("b", "Third", "2026-01-01T00:00:02.100000Z"),
+        )
+    ]
+    assert [event.reason for event in newest_events(reversed(events), 5)] == ["First", "Second", "Third"]
+
+
+def test_an_event_that_came_again_counts_by_its_last_time() -> None:
+    event = {"metadata": {}, "eventTime": "2026-01-01T00:00:02.5Z", "lastTimestamp": "2026-01-01T00:05:00Z"}
+    assert event_view(event).time == "2026-01-01T00:05:00Z"

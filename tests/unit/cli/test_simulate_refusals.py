@@ -27,7 +27,7 @@ def test_a_path_says_nothing_of_the_size_of_a_model(tmp_path: Path) -> None:
         ({"algorithm__promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: 3 must divide promptsPerStep"),
         ({"rollout__strategy": "PartialRollout"}, "spec.rollout.strategy: PartialRollout needs rollout.onPolicy"),
         ({"rollout__engine": {"tensorParallelSize": 4}}, "spec.rollout.engine.tensorParallelSize: 4 must divide"),
-        ({"rollout__engine": {"kvCache": "much"}}, "spec.rollout.engine.kvCache: 'much' is no quantity"),
+        ({"rollout__engine": {"kvCache": "much"}}, "spec.rollout.engine.kvCache: a quantity is a number"),
         ({"rollout__engine": {"kvCache": "10Mi"}}, "rollout.engine: a KV cache of"),
         ({"trainer": {"dataParallelSize": 5}}, "spec.trainer.dataParallelSize: exceeds the 4 replicas"),
     ],

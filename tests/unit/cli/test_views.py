@@ -80,6 +80,24 @@ def test_the_dashboard_shows_what_is_not_well_and_what_happened() -> None:
     assert "10:20:30 PodLost: worker 1 was lost" in shown
 
 
+def test_the_watch_shows_an_alarm_in_the_panel_in_a_pipe_and_after_the_end() -> None:
+    sentence = "since step 3: every reward of the last 3 steps is 0, so nothing is learned"
+    alarm = condition("TrainingAlarm", "True", "RewardsAllZero", sentence)
+    event = EventView("1", "2026-01-01T10:20:30Z", "Warning", "RewardsAllZero", "every reward of the last 3 steps is 0")
+    for phase in ("Running", "Succeeded"):
+        history = begin(job_view(rljob(REPORT, phase=phase, conditions=(alarm,))), 0.0)
+        shown = " ".join(drawn(dashboard(history, (event,), now_s=0.0), width=120).replace("│", "").split())
+        assert f"! TrainingAlarm: RewardsAllZero: {sentence}" in shown
+        assert "10:20:30 RewardsAllZero: every reward" in shown
+    assert text.event_text(event) == "event Warning RewardsAllZero: every reward of the last 3 steps is 0"
+
+
+def test_an_alarm_that_is_over_is_no_problem() -> None:
+    over = condition("TrainingAlarm", "False", "Cleared", "nothing speaks against the training any longer")
+    history = begin(job_view(rljob(REPORT, conditions=(over,))), 0.0)
+    assert "TrainingAlarm" not in drawn(dashboard(history, (), now_s=0.0))
+
+
 REPURPOSED = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
 
 

@@ -74,7 +74,7 @@ class Cluster:
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
         remembered: dict[str, Any] = {"told_rejection": self.told_rejection, "told_notice": self.told_notice}
-        remembered |= {"ray_token": "t0ken", "judge_token": "0ther"}
+        remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
     def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:

@@ -42,7 +42,7 @@ def test_a_trainer_pod_is_like_a_worker_with_gpus_of_its_own(running: Cluster) -
     (container,), (like,) = trainer["spec"]["containers"], worker["spec"]["containers"]
     assert container["command"] == ["python", "-m", "longshore_runtime", "trainer"]
     assert container["resources"] == {
-        "requests": {"memory": "64Gi", "amd.com/gpu": "4"},
+        "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "4"},
         "limits": {"amd.com/gpu": "4"},
     }
     labels = trainer["metadata"]["labels"]

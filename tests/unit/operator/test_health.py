@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from longshore_operator.controller import Controller
-from longshore_operator.health import MAX_PENDING_S, MAX_SILENCE_S, obstacle
+from longshore_operator.health import MAX_SILENCE_S, MAX_STALL_S, obstacle
 from longshore_operator.kube import Kube
 from longshore_operator.kubeconfig import Access
 from longshore_operator.metrics import Metrics
@@ -25,12 +25,12 @@ async def test_a_leader_that_hears_of_pods_and_owes_nothing_is_healthy(controlle
     assert obstacle(controller, True, time.monotonic()) is None
 
 
-async def test_a_pass_that_does_not_end_is_unhealthy(controller: Controller) -> None:
-    controller.wake(("team", "demo"))
+async def test_passes_that_do_not_end_are_unhealthy(controller: Controller) -> None:
+    controller.schedule.wake(("team", "demo"))
     assert obstacle(controller, True, time.monotonic()) is None
-    reason = obstacle(controller, True, time.monotonic() + MAX_PENDING_S + 1)
+    reason = obstacle(controller, True, time.monotonic() + MAX_STALL_S + 1)
     assert reason is not None
-    assert "waited" in reason
+    assert "no reconciliation has ended" in reason
 
 
 async def test_silence_about_pods_is_unhealthy(controller: Controller) -> None:
@@ -45,5 +45,5 @@ async def test_a_process_that_stands_by_is_healthy(controller: Controller) -> No
 
 async def test_waiting_jobs_are_counted_once_however_often_they_are_woken(controller: Controller) -> None:
     for name in ("a", "b", "a"):
-        controller.wake(("team", name))
-    assert controller.num_pending() == 2
+        controller.schedule.wake(("team", name))
+    assert controller.schedule.num_pending() == 2

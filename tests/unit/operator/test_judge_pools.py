@@ -67,8 +67,8 @@ def test_the_index_of_a_judge_pod_says_whom_it_serves(running: Cluster) -> None:
         "demo-judge-1": "critic",
         "demo-judge-2": "stylist",
     }
-    served = [(function.name, replica) for function, replica in running.job.spec.reward.judge_pods]
-    assert served == [("critic", 0), ("critic", 1), ("stylist", 0)]
+    served = [running.job.spec.reward.judge_pod(index) for index in range(3)]
+    assert [(function.name, replica) for function, replica in served] == [("critic", 0), ("critic", 1), ("stylist", 0)]
 
 
 def test_a_judge_pod_serves_on_its_gpus_and_takes_no_part_in_ray() -> None:
@@ -76,7 +76,7 @@ def test_a_judge_pod_serves_on_its_gpus_and_takes_no_part_in_ray() -> None:
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["python", "-m", "longshore_runtime", "judge"]
     assert container["resources"] == {
-        "requests": {"memory": "64Gi", "amd.com/gpu": "4"},
+        "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "4"},
         "limits": {"amd.com/gpu": "4"},
     }
     assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": contract.JUDGE_PORT}

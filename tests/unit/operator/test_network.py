@@ -1,5 +1,6 @@
 """Which pods of a job may reach what: as a network plugin would read the policies."""
 
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -84,9 +85,10 @@ def to_anywhere(made: list[Json], part: Component) -> set[Any]:
     return set().union(*map(ports, wide))
 
 
-def test_reward_pods_meet_the_coordinator_alone() -> None:
+def test_reward_pods_connect_to_nobody_and_the_coordinator_connects_to_one_port_of_theirs() -> None:
     made = policies()
-    assert peers(made, Component.REWARD) == {"coordinator": {"any"}}
+    assert peers(made, Component.REWARD) == {}
+    assert peers(made, Component.COORDINATOR)["reward"] == {contract.REWARD_PORT}
     assert peers(made, Component.COORDINATOR).keys() == {part.value for part in PARTS}
     assert Component.REWARD.value not in peers(made, Component.WORKER)
     assert peers(made, Component.WORKER).keys() == peers(made, Component.TRAINER).keys() >= {"worker", "trainer"}
@@ -104,7 +106,7 @@ def test_metrics_are_collected_from_anywhere_and_nothing_else_is() -> None:
 
 
 def test_reward_pods_ask_judges_that_have_pods_at_their_port() -> None:
-    assert peers(policies(POOL), Component.REWARD) == {"coordinator": {"any"}, "judge": {8000}}
+    assert peers(policies(POOL), Component.REWARD) == {"judge": {8000}}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,11 @@ def test_without_urls_only_name_servers_are_reached_and_by_the_coordinator_the_a
 def test_no_url_opens_the_addresses_of_machine_metadata() -> None:
     (wide,) = [rule for rule in outside(policies(SERVICE), Component.REWARD) if ports(rule) == {80}]
     (four,) = [p["ipBlock"] for p in wide["to"] if p.get("ipBlock", {}).get("cidr") == "0.0.0.0/0"]
-    assert four["except"] == ["169.254.0.0/16"]
+    (six,) = [p["ipBlock"] for p in wide["to"] if p.get("ipBlock", {}).get("cidr") == "::/0"]
+    for address in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192"):
+        assert any(ip_address(address) in ip_network(closed) for closed in four["except"]), address
+    for address in ("fd00:ec2::254", "fd00:ec2::23", "fe80::a9fe:a9fe", "fd20:ce::254", "fd00:42::42"):
+        assert any(ip_address(address) in ip_network(closed) for closed in six["except"]), address
 
 
 def test_a_job_that_never_has_reward_pods_has_no_policy_for_them() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from longshore.api.runtime_status import Notice, RuntimeStatus
+from longshore.api.names import Component
+from longshore.api.runtime_status import Alarm, Notice, RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.notices import newest_notice, notice_events
 from longshore_operator.plan import Event
@@ -68,3 +69,58 @@ def test_an_operator_that_forgot_what_it_told_gives_the_event_the_same_name() ->
 
 def keys(cluster: Cluster) -> list[str]:
     return [event.key for event in cluster.events if event.reason == "EngineLost"]
+
+
+ZERO = Alarm(reason="RewardsAllZero", message="every reward is 0", step=3)
+CUT = Alarm(reason="ResponsesAllCut", message="every response is cut", step=5)
+
+
+def alarmed(*alarms: Alarm) -> RuntimeStatus:
+    """What the coordinator tells while these alarms last."""
+    return RuntimeStatus(attempt=1, alarms=list(alarms))
+
+
+def alarm_condition(cluster: Cluster) -> tuple[str, str, str] | None:
+    kinds = [condition.type for condition in cluster.status.conditions]
+    return cluster.condition("TrainingAlarm") if "TrainingAlarm" in kinds else None
+
+
+def test_a_job_that_never_had_an_alarm_has_no_condition_of_it() -> None:
+    cluster = Cluster()
+    cluster.settle()
+    cluster.tell(alarmed())
+    assert alarm_condition(cluster) is None
+
+
+def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:
+    cluster = Cluster()
+    cluster.settle()
+    cluster.tell(alarmed(ZERO))
+    assert alarm_condition(cluster) == ("True", "RewardsAllZero", "since step 3: every reward is 0")
+    begun = transition(cluster)
+    cluster.pass_time(60)
+    cluster.tell(alarmed(ZERO, CUT))
+    assert alarm_condition(cluster) == (
+        "True", "RewardsAllZero", "since step 3: every reward is 0; since step 5: every response is cut"
+    )  # fmt: skip
+    assert transition(cluster) == begun
+    cluster.tell(alarmed())
+    assert alarm_condition(cluster) == ("False", "Cleared", "nothing speaks against the training any longer")
+    assert transition(cluster) != begun
+    assert cluster.condition("Ready")[0] == "True", "the job runs all the same"
+
+
+def test_an_alarm_outlives_a_job_that_ends_with_it() -> None:
+    cluster = Cluster()
+    cluster.settle()
+    cluster.tell(alarmed(CUT))
+    (coordinator,) = cluster.names(lambda pod: pod.component is Component.COORDINATOR)
+    cluster.exit(coordinator, 0)
+    cluster.settle()
+    assert cluster.status.phase is Phase.SUCCEEDED
+    assert alarm_condition(cluster) == ("True", "ResponsesAllCut", "since step 5: every response is cut")
+
+
+def transition(cluster: Cluster) -> str:
+    (found,) = [one for one in cluster.status.conditions if one.type == "TrainingAlarm"]
+    return found.last_transition_time

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api import contract
-from longshore_operator.pods import coordinator_pod, reward_pod, trainer_pod, worker_pod
+from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
 from tests.unit.operator.model import CONFIG, make_job
 
 Pod = dict[str, Any]
@@ -44,6 +44,41 @@ def test_pods_that_run_programs_of_models_do_not_write_to_the_storage() -> None:
     assert [one["readOnly"] for of_pod in mounts for one in of_pod if one["name"] == "storage"] == [False, False, True]
 
 
+def secrets(pod: Pod) -> set[tuple[str, str]]:
+    """Secrets that a pod mounts, with the keys."""
+    mounted = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+    return {(secret["secretName"], item["key"]) for secret in mounted for item in secret["items"]}
+
+
+def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_have_only_one_of_their_own() -> None:
+    coordinator, worker, reward = all_pods()
+    for pod in (coordinator, worker):
+        env, mounts = environment(pod), mount_paths(pod)
+        assert env[contract.ENV_RAY_AUTH_MODE] == "token"
+        assert env[contract.ENV_RAY_TOKEN_PATH] == f"{mounts['ray-token']}/{contract.RAY_TOKEN_KEY}"
+    for pod in (coordinator, reward):
+        env, mounts = environment(pod), mount_paths(pod)
+        assert env[contract.ENV_REWARD_TOKEN] == f"{mounts['reward-token']}/{contract.REWARD_TOKEN_KEY}"
+    ray, own = ("demo-ray-token", contract.RAY_TOKEN_KEY), ("demo-reward-token", contract.REWARD_TOKEN_KEY)
+    assert [secrets(pod) for pod in (coordinator, worker, reward)] == [{ray, own}, {ray}, {own}]
+    assert not any(name.startswith("RAY_") for name in environment(reward))
+    assert reward["spec"]["automountServiceAccountToken"] is False
+
+
+def test_ray_nodes_are_asked_for_readiness_on_the_health_port() -> None:
+    coordinator, worker, _ = all_pods()
+    for pod in (coordinator, worker, disaggregated_trainer()):
+        probe = pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]
+        assert probe == {"path": "/readyz", "port": contract.HEALTH_PORT}
+
+
+def test_a_reward_pod_is_ready_once_it_serves() -> None:
+    *_, reward = all_pods()
+    (container,) = reward["spec"]["containers"]
+    assert container["ports"] == [{"name": "reward", "containerPort": contract.REWARD_PORT}]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": contract.REWARD_PORT}
+
+
 def disaggregated_trainer() -> Pod:
     job = make_job(placement="Disaggregated", trainerWorkers={"replicas": 2, "gpusPerPod": 8})
     return trainer_pod(job, CONFIG, 3, 0, "10.0.0.9")
@@ -59,13 +94,11 @@ class TestEveryPod:
         assert env[contract.ENV_ATTEMPT] == "3"
         assert env[contract.ENV_POD_IP] == "status.podIP"
         assert env[contract.ENV_POD_NAME] == "metadata.name"
-        assert env[contract.ENV_RAY_AUTH_MODE] == "token"
 
     def test_every_path_in_the_environment_lies_in_a_mounted_volume(self, pod: Pod) -> None:
         env, mounts = environment(pod), mount_paths(pod)
         assert env[contract.ENV_CONFIG] == f"{mounts['config']}/{contract.CONFIG_KEY}"
         assert env[contract.ENV_STORAGE] == mounts["storage"]
-        assert env[contract.ENV_RAY_TOKEN_PATH] == f"{mounts['ray-token']}/{contract.RAY_TOKEN_KEY}"
         assert env["HOME"] == env["TMPDIR"] == mounts["scratch"]
         assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
         assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
@@ -82,10 +115,6 @@ class TestEveryPod:
     def test_a_pod_runs_once_and_is_not_evicted_for_packing(self, pod: Pod) -> None:
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-
-    def test_readiness_is_asked_on_the_health_port(self, pod: Pod) -> None:
-        probe = pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]
-        assert probe == {"path": "/readyz", "port": contract.HEALTH_PORT}
 
     def test_shared_memory_lies_in_memory(self, pod: Pod) -> None:
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
@@ -112,11 +141,50 @@ def test_workers_ask_for_their_gpus_and_nobody_else_does() -> None:
     workers = {"replicas": 2, "gpusPerPod": 8, "gpuResourceName": "amd.com/gpu", "resources": {"memory": "64Gi"}}
     coordinator, worker, reward = all_pods(workers=workers)
     assert worker["spec"]["containers"][0]["resources"] == {
-        "requests": {"memory": "64Gi", "amd.com/gpu": "8"},
+        "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "8"},
         "limits": {"amd.com/gpu": "8"},
     }
-    assert coordinator["spec"]["containers"][0]["resources"] == {}
-    assert not {name for kind in reward["spec"]["containers"][0]["resources"].values() for name in kind} - {"memory"}
+    for pod in (coordinator, reward):
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert not {name for kind in resources.values() for name in kind} - {"cpu", "memory"}
+
+
+class TestRequests:
+    def test_no_pod_is_without_cpu_and_memory_requests(self) -> None:
+        pool = {"name": "critic", "kind": "Judge", "judge": {"placement": "Pool", "modelPath": "judge", "pool": {}}}
+        job = make_job(
+            placement="Disaggregated", trainerWorkers={"replicas": 2, "gpusPerPod": 8}, reward={"functions": [pool]}
+        )
+        pods = [
+            coordinator_pod(job, CONFIG, 3),
+            worker_pod(job, CONFIG, 3, 1, "10.0.0.9", 2),
+            trainer_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+            reward_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+            judge_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+        ]
+        for pod in pods:
+            assert pod["spec"]["containers"][0]["resources"]["requests"].keys() >= {"cpu", "memory"}
+
+    def test_a_reward_pod_asks_for_a_share_of_a_cpu_for_every_worker(self) -> None:
+        assert reward_resources(workersPerPod=6)["requests"] == {"cpu": "1500m", "memory": "1Gi"}
+
+    def test_what_the_job_asks_for_comes_first(self) -> None:
+        *_, pod = all_pods(coordinator={"resources": {"cpu": "4"}})[:1]
+        assert pod["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "4", "memory": "2Gi"}}
+
+    def test_a_limit_in_a_template_is_not_exceeded_by_a_request(self) -> None:
+        limited = {"resources": {"limits": {"memory": "512Mi"}}}
+        template = {"spec": {"containers": [{"name": contract.CONTAINER, **limited}]}}
+        coordinator, _, reward = all_pods(coordinator={"template": template}, reward={"template": template})
+        assert coordinator["spec"]["containers"][0]["resources"] == {
+            "requests": {"cpu": "500m"},
+            "limits": {"memory": "512Mi"},
+        }
+        assert "memory" not in reward["spec"]["containers"][0]["resources"]["requests"]
+
+    def test_a_template_can_remove_all_of_them(self) -> None:
+        template = {"spec": {"containers": [{"name": contract.CONTAINER, "resources": None}]}}
+        assert "resources" not in all_pods(coordinator={"template": template})[0]["spec"]["containers"][0]
 
 
 def reward_resources(**reward: Any) -> dict[str, Any]:
@@ -138,7 +206,7 @@ def test_without_a_request_the_limit_leaves_room_for_a_program_of_every_worker()
         {"name": "more-tests", "kind": "Code", "code": {"memory": "2Gi"}},
         {"name": "maths", "kind": "Maths", "code": {"memory": "64Gi"}},
     ]
-    assert reward_resources() == {"requests": {"memory": "1Gi"}, "limits": {"memory": "4096Mi"}}
+    assert reward_resources() == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "4096Mi"}}
     limits = reward_resources(functions=code, workersPerPod=3)["limits"]
     assert limits == {"memory": f"{(2 + 3 * (1 + 2)) * 1024}Mi"}
 

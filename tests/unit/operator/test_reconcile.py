@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
+from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.spec import RLJobSpec
 from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.lifecycle import backoff
 from longshore_operator.observed import ClaimView, Observed, PodView
@@ -36,7 +36,7 @@ class TestStart:
         kinds = [action.key[0] for action in plan.actions if isinstance(action, Apply | CreateOnce)]
         assert sorted(kinds) == [
             "ConfigMap", "NetworkPolicy", "NetworkPolicy", "NetworkPolicy", "PersistentVolumeClaim", "Role",
-            "RoleBinding", "Secret", "Service", "ServiceAccount",
+            "RoleBinding", "Secret", "Secret", "Service", "ServiceAccount",
         ]  # fmt: skip
         assert cluster.names() == ["demo-coordinator"]
         assert cluster.status.attempt == 1
@@ -158,6 +158,27 @@ class TestCoordinatorEnds:
             "True", "UserError", "data.path: no such file; check storage.claimName"
         )  # fmt: skip
         assert running.status.failures == 0
+
+    @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
+    def test_a_job_that_is_done_shows_no_restart_while_its_pods_leave(
+        self, running: Cluster, leaves_first: str
+    ) -> None:
+        running.tell(RuntimeStatus(attempt=1, activity="Done"))
+        running.change(leaves_first, ready=False)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-worker-0", 0)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-coordinator", 0)
+        running.step()
+        assert running.status.phase is Phase.SUCCEEDED
+
+    def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
+        running.tell(RuntimeStatus(attempt=1, activity="Done"))
+        running.exit("demo-coordinator", 1)
+        running.step()
+        assert (running.status.phase, running.status.attempt) == (Phase.RESTARTING, 2)
 
     def test_a_crash_is_counted_and_the_next_attempt_waits(self, running: Cluster) -> None:
         running.exit("demo-coordinator", 1, "CUDA error")
@@ -468,7 +489,7 @@ class TestObstacles:
         stored = make_job().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         stored["algorithm"]["steps"] = 0
         with pytest.raises(ValidationError) as caught:
-            RLJobSpec.model_validate(stored)
+            RLJob.model_validate({"metadata": make_job().metadata, "spec": stored})
         running = PodView("demo-coordinator", "team", "u", "demo", Component.COORDINATOR, 0, 1, phase="Running")
         plan = reject(RLJobStatus(), 1, caught.value, (running,), START)
         assert plan.status is not None
@@ -478,6 +499,14 @@ class TestObstacles:
         assert failed.message.startswith("spec.algorithm.steps: ")
         again = reject(plan.status, 1, caught.value, (), START + timedelta(days=1))
         assert (again.actions, again.status) == ((), None)
+
+    def test_a_stored_job_whose_name_children_cannot_have_fails_with_the_sentence(self) -> None:
+        with pytest.raises(ValidationError) as caught:
+            RLJob.model_validate({"metadata": make_job().metadata | {"name": "1a"}, "spec": make_job().spec})
+        plan = reject(RLJobStatus(), 1, caught.value, (), START)
+        assert plan.status is not None
+        failed = next(c for c in plan.status.conditions if c.type == "Failed")
+        assert failed.message.startswith("metadata.name must begin with a letter")
 
 
 class TestNamesake:

@@ -14,6 +14,7 @@ from longshore.api.status import FINISHED_PHASES, ConditionStatus, Phase, RLJobS
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.reconcile import reconcile
+from tests.properties import examples
 from tests.unit.operator.model import START, Cluster, make_job
 
 BACKOFF_LIMIT = 3
@@ -141,7 +142,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 PODS = st.builds(
     PodView,
@@ -186,7 +187,7 @@ def _named(pods: list[PodView]) -> tuple[PodView, ...]:
 
 
 @given(status=STATUSES, pods=st.lists(PODS, max_size=6).map(_named), suspend=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_any_observed_state_gives_one_plan_and_its_application_settles(
     status: RLJobStatus, pods: tuple[PodView, ...], suspend: bool
 ) -> None:
@@ -324,4 +325,4 @@ class AnyTelemetry(RuleBasedStateMachine):
 
 
 TestAnyTelemetry = AnyTelemetry.TestCase
-TestAnyTelemetry.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyTelemetry.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)

@@ -44,6 +44,15 @@ def test_a_job_starts_with_the_fewest_reward_pods(running: Cluster) -> None:
     assert running.plan().actions == ()
 
 
+def test_the_status_tells_where_the_pods_are(running: Cluster) -> None:
+    """The coordinator connects to them, and to no pod that has ended."""
+    address = running.pods["demo-reward-0"].ip
+    assert running.status.rewards.addresses[0] == address is not None
+    running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
+    running.step()
+    assert address not in running.status.rewards.addresses
+
+
 def test_pods_are_added_when_rewards_fall_behind_and_an_event_says_why(running: Cluster) -> None:
     tell(running, behind(2))
     assert rewards(running) == ["demo-reward-0", "demo-reward-1"]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from longshore_operator.template import merge, refusals
+from longshore_operator.template import merge
+from longshore_operator.template_rules import MAX_GRACE_S, Allowed, refusals
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"serviceAccountName": "admin"}}, "spec.serviceAccountName"),
@@ -40,9 +41,88 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"labels": {"longshore.dev/attempt": "9"}}}, "longshore.dev/attempt"),
     ({"metadata": {"labels": {"app.kubernetes.io/managed-by": "me"}}}, "managed-by"),
     ({"status": {}}, "status"),
-    ({"spec": "none"}, "shaped like a pod"),
-    ({"spec": {"containers": "none"}}, "shaped like a pod"),
+    ({"spec": {"priorityClassName": "system-cluster-critical"}}, "spec.priorityClassName"),
+    ({"spec": {"priority": 2_000_000_000}}, "spec.priority"),
+    ({"spec": {"runtimeClassName": "unconfined"}}, "spec.runtimeClassName"),
+    ({"spec": {"terminationGracePeriodSeconds": MAX_GRACE_S + 1}}, "spec.terminationGracePeriodSeconds"),
+    ({"spec": {"shareProcessNamespace": True}}, "spec.shareProcessNamespace"),
+    ({"spec": {"hostUsers": True}}, "spec.hostUsers"),
+    ({"spec": {"hostnameOverride": "other"}}, "spec.hostnameOverride"),
+    ({"spec": {"ephemeralContainers": [{"name": "x"}]}}, "spec.ephemeralContainers"),
+    (
+        {"spec": {"volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}]}},
+        "projected.podCertificate",
+    ),
+    ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": 1, "hostIP": "0.0.0.0"}]}]}}, "hostIP"),
+    *(
+        ({"spec": {"containers": [{"name": "x", probe: {kind: {"host": "10.0.0.1"}}}]}}, f"{probe}.{kind}.host")
+        for probe in ("readinessProbe", "livenessProbe", "startupProbe")
+        for kind in ("httpGet", "tcpSocket")
+    ),
+    *(
+        (
+            {"spec": {"initContainers": [{"name": "x", "lifecycle": {hook: {"httpGet": {"host": "10.0.0.1"}}}}]}},
+            f"lifecycle.{hook}.httpGet.host",
+        )
+        for hook in ("postStart", "preStop")
+    ),
+    (
+        {"spec": {"containers": [{"name": "x", "livenessProbe": {"terminationGracePeriodSeconds": 10_000}}]}},
+        "livenessProbe.terminationGracePeriodSeconds",
+    ),
+    *(
+        ({"metadata": {kind: {name: "x"}}}, f"metadata.{kind}[{name}]")
+        for kind in ("labels", "annotations")
+        for name in (
+            "container.apparmor.security.beta.kubernetes.io/longshore",
+            "seccomp.security.alpha.kubernetes.io/pod",
+            "eks.amazonaws.com/role-arn",
+            "iam.amazonaws.com/role",
+            "iam.gke.io/gcp-service-account",
+            "azure.workload.identity/use",
+            "aadpodidbinding",
+            "cdi.k8s.io/gpus",
+            "io.kubernetes.cri-o.Devices",
+            "io.katacontainers.config.hypervisor.path",
+            "devices.nri.io/container.longshore",
+            "kubernetes.io/config.mirror",
+        )
+    ),
 ]
+
+MISSHAPEN: list[tuple[Any, str]] = [
+    ({"spec": None}, "spec: cannot be removed"),
+    ({"metadata": None}, "metadata: cannot be removed"),
+    ({"metadata": {"labels": None}}, "metadata.labels: cannot be removed"),
+    ({"metadata": {"annotations": None}}, "metadata.annotations: cannot be removed"),
+    ({"metadata": {"labels": {"team": 5}}}, "metadata.labels.team: must be a text"),
+    ({"metadata": ["x"]}, "metadata: must be an object"),
+    ({"spec": "none"}, "spec: must be an object"),
+    ({"spec": {"containers": None}}, "spec.containers: cannot be removed"),
+    ({"spec": {"containers": "none"}}, "spec.containers: must be a list"),
+    ({"spec": {"containers": [None]}}, "spec.containers[0]: must be an object"),
+    ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers[0].name: is missing"),
+    ({"spec": {"containers": [{"name": {}}]}}, "name: must be a text"),
+    ({"spec": {"tolerations": 5}}, "spec.tolerations: must be a list"),
+    ({"spec": {"volumes": None}}, "spec.volumes: cannot be removed"),
+    ({"spec": {"containers": [{"name": "longshore", "env": ["A"]}]}}, "spec.containers[longshore].env[0]"),
+    ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": "http"}]}]}}, "must be an integer"),
+    ({"spec": {"terminationGracePeriodSeconds": "long"}}, "spec.terminationGracePeriodSeconds: must be an integer"),
+    ({"spec": {"terminationGracePeriodSeconds": True}}, "spec.terminationGracePeriodSeconds: must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("template", "where"), MISSHAPEN, ids=[where for _, where in MISSHAPEN])
+@pytest.mark.parametrize("everything", [False, True], ids=["by default", "privileged"])
+def test_what_is_not_shaped_like_a_pod_is_refused_whatever_is_allowed(
+    template: dict[str, Any], where: str, everything: bool
+) -> None:
+    assert any(where in refusal for refusal in refusals(template, Allowed(everything=everything)))
+
+
+@pytest.mark.parametrize(("template", "where"), REFUSED, ids=[where for _, where in REFUSED])
+def test_nothing_else_is_refused_where_everything_is_allowed(template: dict[str, Any], where: str) -> None:
+    assert refusals(template, Allowed(everything=True)) == []
 
 
 @pytest.mark.parametrize(("template", "where"), REFUSED, ids=[where for _, where in REFUSED])
@@ -51,6 +131,7 @@ def test_what_would_escalate_or_take_the_pod_away_is_refused(template: dict[str,
 
 
 def test_what_users_need_is_allowed() -> None:
+    allowed = Allowed(priority_classes=frozenset({"high"}), runtime_classes=frozenset({"gvisor"}))
     assert not refusals(
         {
             "metadata": {"labels": {"team": "rl"}, "annotations": {"example.com/a": "b"}},
@@ -67,10 +148,15 @@ def test_what_users_need_is_allowed() -> None:
                         "name": "longshore",
                         "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
                         "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+                        "readinessProbe": {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5},
                     }
                 ],
+                "terminationGracePeriodSeconds": MAX_GRACE_S,
+                "hostUsers": False,
+                "nodeSelector": {"zone": None},
             },
-        }
+        },
+        allowed,
     )
 
 

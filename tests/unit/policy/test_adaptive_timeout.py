@@ -71,9 +71,26 @@ def test_wall_limits_stretch_with_the_contention_and_anchors_do_not() -> None:
     assert (timeout.limit(7, 0).idle_s, timeout.limit(7, 0).wall_s) == (6.0, 15.0)
 
 
+def test_five_programs_that_sleep_through_many_test_cases_are_outvoted() -> None:
+    timeout = AdaptiveTimeout()
+    waiting = [CaseRun(case, wall_s=20.0, cpu_s=0.2) for case in range(100)]
+    for number in range(1_005):
+        timeout.response_tested(1, waiting if number % 200 == 0 else [run(0, 1.0)], passed_all=False)
+        assert timeout.contention == 1.0
+
+
+def test_a_response_is_judged_by_the_test_case_in_which_it_waited_least() -> None:
+    timeout = AdaptiveTimeout()
+    for _ in range(100):
+        timeout.response_tested(1, [run(0, 1.0, contention=2.0), CaseRun(1, wall_s=20.0, cpu_s=0.2)], passed_all=False)
+    assert timeout.contention == 2.0
+
+
 def test_contention_is_bounded_and_forgotten_when_it_is_over() -> None:
     timeout = AdaptiveTimeout()
-    timeout.response_tested(1, [run(0, 1.0, contention=50.0)], passed_all=False)
+    for _ in range(5):
+        assert timeout.contention == 1.0
+        timeout.response_tested(1, [run(0, 1.0, contention=50.0)], passed_all=False)
     assert timeout.contention == MAX_CONTENTION
     for _ in range(100):
         timeout.response_tested(1, [run(0, 1.0)], passed_all=False)

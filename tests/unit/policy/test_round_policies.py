@@ -25,6 +25,7 @@ from longshore.policy.round import AcceptedGroup, Gates, Round
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy
 from longshore.policy.waiting import WaitingDraws
+from tests.properties import examples
 from tests.unit.policy.rounds import FakeRollout, Job, relaxed_partial
 
 shapes = st.builds(BatchShape, st.integers(1, 6), st.integers(2, 5))
@@ -56,7 +57,7 @@ def jobs(draw: st.DrawFn) -> Job:
     return Job(rollout, draw(shapes), dynamic_sampling=draw(st.booleans()))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(120))
 @given(jobs(), st.integers(0, 12), st.floats(0, 0.4), st.floats(0, 0.6), st.randoms(use_true_random=False))
 def test_every_draw_is_consumed_once_and_every_batch_is_exact(
     job: Job, num_rounds: int, rejection: float, zero_variance: float, rng: random.Random
@@ -82,7 +83,7 @@ def test_draining_empties_the_queue(job: Job, num_rounds: int, rng: random.Rando
     fake.audit.assert_invariants(policy)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(30))
 @given(jobs(), st.integers(0, 6), st.integers(0, 2**32))
 def test_a_restored_policy_continues_as_if_never_stopped(job: Job, num_rounds: int, seed: int) -> None:
     def ends(stop_after: int | None) -> list[object]:

@@ -38,6 +38,10 @@ class Known:
     def newest(self) -> Assignment:
         return self.assignment
 
+    def reward_address(self, index: int) -> str | None:
+        """No reward pod is here."""
+        return None
+
     def close(self) -> None:
         """Nothing to close."""
 

@@ -1,5 +1,10 @@
 """How a coordinator ends that cannot even begin."""
 
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +12,57 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.coordinator import run_coordinator
+
+NOBODY = 65534
+SPEC = {
+    "model": {"builtin": "Tiny"},
+    "data": {"builtin": "Counting"},
+    "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 32},
+    "reward": {"functions": [{"name": "task", "kind": "Task"}]},
+    "storage": {"claimName": "shared"},
+}
+
+
+def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> None:
+    """The environment that the operator gives to a coordinator."""
+    (directory / "spec.json").write_text(config)
+    (directory / "why").touch()
+    (directory / "storage").mkdir()
+    environment = {
+        contract.ENV_JOB_NAME: "count",
+        contract.ENV_JOB_NAMESPACE: "team",
+        contract.ENV_JOB_UID: "1234",
+        contract.ENV_ATTEMPT: "1",
+        contract.ENV_COMPONENT: Component.COORDINATOR.value,
+        contract.ENV_POD_NAME: "count-coordinator",
+        contract.ENV_POD_IP: "127.0.0.1",
+        contract.ENV_CONFIG: str(directory / "spec.json"),
+        contract.ENV_STORAGE: str(directory / "storage"),
+        contract.ENV_TERMINATION_LOG: str(directory / "why"),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory below which every user may look, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def run_as_ordinary_user() -> int:
+    """The exit code of a coordinator that root's rights do not help."""
+    child = os.fork()
+    if child == 0:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        os._exit(run_coordinator())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize(
@@ -19,20 +75,33 @@ from longshore_runtime.coordinator import run_coordinator
 def test_a_coordinator_whose_spec_cannot_be_read_leaves_the_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, told: str
 ) -> None:
-    (tmp_path / "spec.json").write_text(config)
-    environment = {
-        contract.ENV_JOB_NAME: "count",
-        contract.ENV_JOB_NAMESPACE: "team",
-        contract.ENV_JOB_UID: "1234",
-        contract.ENV_ATTEMPT: "1",
-        contract.ENV_COMPONENT: Component.COORDINATOR.value,
-        contract.ENV_POD_NAME: "count-coordinator",
-        contract.ENV_POD_IP: "127.0.0.1",
-        contract.ENV_CONFIG: str(tmp_path / "spec.json"),
-        contract.ENV_STORAGE: str(tmp_path),
-        contract.ENV_TERMINATION_LOG: str(tmp_path / "why"),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    prepare(tmp_path, monkeypatch, config)
     assert run_coordinator() == contract.ExitCode.USER_ERROR
     assert (tmp_path / "why").read_text().startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("output", "mode", "shown"),
+    [
+        ("", 0o555, "its root belongs to"),
+        ("runs/deep/count", 0o755, "directory 'runs' belongs to"),
+        ("runs/locked/count", 0o755, "directory 'runs/locked' belongs to"),
+    ],
+)
+def test_storage_that_the_pods_may_not_write_is_a_mistake_of_the_job_told_at_once(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, mode: int, shown: str
+) -> None:
+    prepare(open_path, monkeypatch, json.dumps(SPEC | {"storage": {"claimName": "shared", "output": output}}))
+    (open_path / "why").chmod(0o666)
+    storage = open_path / "storage"
+    if output:
+        (storage / "runs").mkdir(mode=0o555)
+    if "locked" in output:
+        (storage / "runs").chmod(0o755)
+        (storage / "runs/locked").mkdir(mode=0o000)
+    storage.chmod(mode)
+    assert run_as_ordinary_user() == contract.ExitCode.USER_ERROR
+    told = (open_path / "why").read_text()
+    assert told.startswith("storage: the volume cannot be written by user ")
+    assert shown in told
+    assert "template.spec.securityContext.fsGroup" in told

@@ -91,5 +91,21 @@ def test_prompts_leave_room_for_a_whole_response(tmp_path: Path) -> None:
 
 def test_messages_that_the_chat_template_refuses_are_told_with_their_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": ["no message"], "answer": "a"}')
-    with pytest.raises(UserError, match="line 1: the model's chat template does not take its messages"):
+    with pytest.raises(UserError, match="line 1: 'prompt': message 1 is no object with role and content"):
         prompt_sets(read_rows(path, data()), data(), Letters(), 1000)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"prompt": "a", "answer": "b"}\n{"prompt": "é"}'.encode("latin-1"),
+            r"prompts.jsonl, line 2: byte 13 \(0xe9\)",
+        ),
+        (b'{"prompt": "a", "prompt": "b"}', "prompts.jsonl, line 1: the key 'prompt' is there twice"),
+    ],
+)
+def test_a_line_that_is_no_row_is_a_mistake_of_the_user(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "prompts.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_rows(tmp_path / "prompts.jsonl", data())

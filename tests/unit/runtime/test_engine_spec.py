@@ -1,4 +1,4 @@
-"""Engines of another size than the configured one."""
+"""Engines of another size than the configured one, and in images without a compiler."""
 
 import pytest
 
@@ -17,3 +17,12 @@ def test_every_gpu_holds_as_much_kv_cache_whatever_the_size_of_the_engines(tp_si
 def test_a_kv_cache_that_takes_what_is_left_does_so_at_every_size() -> None:
     spec = EngineSpec(EngineOptions(max_num_seqs=7), max_context_tokens=256).regrouped(4)
     assert (spec.options.kv_cache, spec.options.max_num_seqs) == (None, 7)
+
+
+def test_without_a_compiler_engines_on_the_cpu_run_eagerly_and_others_as_asked() -> None:
+    spec = EngineSpec(EngineOptions(max_num_seqs=7), max_context_tokens=256)
+    eager = spec.without_compiler()
+    assert (eager.options.enforce_eager, eager.options.max_num_seqs) == (True, 7)
+    assert eager.without_compiler() is eager
+    on_gpu = EngineSpec(EngineOptions(), max_context_tokens=256, accelerator=True)
+    assert on_gpu.without_compiler() is on_gpu

@@ -45,7 +45,7 @@ class ScriptedWatch:
 
 def epochs(patch: pytest.MonkeyPatch, script: Script, count: int) -> list[int]:
     """What the driver hears, in its order."""
-    patch.setattr(job_watch.config, "load_config", lambda: None)
+    patch.setattr(job_watch, "load_credentials", lambda: None)
     patch.setattr(job_watch.watch, "Watch", lambda: ScriptedWatch(script))
     patch.setattr(job_watch, "_FIRST_RETRY_S", 0.0)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()

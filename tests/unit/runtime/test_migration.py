@@ -11,6 +11,7 @@ from longshore.api.rollout import Strategy
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, GradientsDone
 from longshore_runtime.rollout.round_runner import RoundRunner
+from tests.properties import examples
 from tests.unit.runtime.scripted import Observer, ScriptedEngines, build, runner
 
 MOMENT = GradientsDone(0, None)
@@ -81,7 +82,7 @@ def test_an_engine_that_is_lost_while_it_retires_is_not_waited_for_and_not_repla
     assert len(result.groups) == NUM_PROMPTS
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.sampled_from(list(Strategy)),
     st.integers(1, 16),

@@ -17,6 +17,7 @@ from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.types import Sample, TrainResult
 from tests.contract.trainers.replicas import OPTIONS, make_samples
+from tests.properties import examples
 
 BATCHES = [make_samples(4, seed=seed) for seed in range(6)]
 
@@ -84,7 +85,7 @@ def run(world: World, every: int = 3) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in world.trainer.weights()}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.integers(1, 40), max_size=3, unique=True).map(sorted), st.integers(1, 4))
 def test_whenever_a_rank_is_lost_the_weights_are_those_of_an_undisturbed_run(losses: list[int], every: int) -> None:
     with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:

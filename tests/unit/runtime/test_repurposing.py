@@ -15,7 +15,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured
+from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
 from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.types import EngineStats, LiveResponse
 from tests.unit.runtime.elastic_parts import AtOnce, Report
@@ -182,8 +182,19 @@ def test_a_measurement_that_comes_after_the_assignment_is_not_told() -> None:
     story = Story((asks(4, 1),))
     story.run()
     told = list(story.watched.report.told)
-    story.repurposing.happened(LoadMeasured(ROUND, story.loads[0][1]))
+    story.repurposing.happened(LoadMeasured(story.repurposing, story.loads[0][1]))
     assert story.watched.report.told == told
+
+
+def test_what_the_first_sampling_of_a_round_left_behind_does_not_reach_the_second() -> None:
+    """A round that is refused is sampled again under the same number, and events of the first may still come."""
+    refused = Story((asks(4, 1),))
+    refused.run()
+    again = Story(answered_epoch=refused.repurposing.answered_epoch)
+    again.repurposing.happened(LoadMeasured(refused.repurposing, refused.loads[0][1]))
+    again.repurposing.happened(PodsHandedOver(refused.repurposing, (1,), (1,)))
+    assert (again.watched.report.told, again.awake, again.repurposing.times) == ([], [], None)
+    assert again.run().num_moved == 0
 
 
 def test_a_fixed_fraction_is_one_milestone() -> None:

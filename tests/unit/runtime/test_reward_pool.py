@@ -1,4 +1,4 @@
-"""The reward pool on Ray nodes that come and go as reward pods do."""
+"""The reward pool on reward pods that come and go."""
 
 import contextlib
 import os
@@ -6,39 +6,37 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-from ray.cluster_utils import Cluster
 
 from longshore.api import contract
-from longshore.api.names import Component
 from longshore.api.reward import Judge, OnRewardError, RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
-from longshore_runtime.backends.tiny_model import build_tokenizer
-from longshore_runtime.cluster.placement import node_labels, placement
-from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout import reward_workers
+from longshore_runtime.rollout import pod_workers, reward_workers
+from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse, WorkerLost
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerGone
 from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.worker import Worker as SandboxWorker
 from longshore_runtime.sandbox.worker import default_python
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
-from tests.e2e.reward_inputs import write_judge
+from tests.unit.runtime.reward_servers import Pods
 
 LIMIT_S = 120.0
 NUM_PODS = 2
@@ -47,11 +45,6 @@ UNGRADABLE = 7
 """A draw whose response exceeds the context of the judge."""
 TOO_LONG = 5_000
 JUDGE = Judge(model_path="judge", prompt_template="{response}", score_pattern=r"(\d)", max_score=9)
-
-
-def gate(prompt: str, response: str, answer: str) -> float:
-    """A reward that takes until somebody writes into the pipe that `answer` names, if it names one."""
-    return 1.0 if not answer or Path(answer).read_text(encoding="utf-8") else 0.5
 
 
 @dataclass(frozen=True)
@@ -71,8 +64,6 @@ class Fragile(ScorerFactory):
         match failure:
             case Failure.RAISES:
                 raise RuntimeError("CUDA error: the MPS server is not ready")
-            case Failure.DIES:
-                os._exit(1)
             case Failure.HANGS:
                 Path(self.directory, "begun").touch()
                 threading.Event().wait()
@@ -82,7 +73,6 @@ class Failure(StrEnum):
     """How a worker does not start."""
 
     RAISES = "r"
-    DIES = "d"
     HANGS = "h"
     """After it has said so, by the file `begun`."""
 
@@ -97,6 +87,9 @@ class FragileScorer:
     def prepare(self) -> None:
         """Nothing."""
 
+    def close(self) -> None:
+        """Nothing."""
+
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         if (self.directory / "pipe").exists():
             (self.directory / "pipe").read_text()
@@ -109,22 +102,6 @@ class FragileScorer:
             broken.unlink()
             return [WorkerBroken(f"reward gate: {item.sample}: the judge's GPU failed") for item in items]
         return [ScoreResult(1.0, 0.0) for _ in items]
-
-
-@dataclass(frozen=True)
-class Dying(ScorerFactory):
-    """Workers whose sandboxes are killed under every program but the trial."""
-
-    def create(self) -> Mapping[str, Any]:
-        run = SandboxWorker.run
-
-        def killed(worker: SandboxWorker, source: bytes, *arguments: Any, **options: Any) -> Ran:
-            if source != b"pass":
-                os.kill(worker.pid, signal.SIGKILL)
-            return run(worker, source, *arguments, **options)
-
-        SandboxWorker.run = killed  # type: ignore[method-assign]  # In a worker process of its own.
-        return super().create()
 
 
 class Characters:
@@ -148,20 +125,6 @@ class Hands:
 
     def now_s(self) -> float:
         return self.time_s
-
-
-@dataclass
-class Pods:
-    """Ray nodes with the labels of reward pods."""
-
-    cluster: Cluster
-    nodes: dict[int, Any] = field(default_factory=dict)
-
-    def join(self, index: int) -> None:
-        self.nodes[index] = self.cluster.add_node(num_cpus=0, labels=node_labels(Component.REWARD, index))
-
-    def leave(self, index: int) -> None:
-        self.cluster.remove_node(self.nodes.pop(index))
 
 
 @dataclass
@@ -238,29 +201,26 @@ def record(index: int, answer: str = "") -> PromptRecord:
     return PromptRecord(index, "prompt", (1,), answer, rewards=("gate",))
 
 
-@pytest.fixture(scope="module")
-def pods() -> Iterator[Pods]:
-    """A head, and no reward pod yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in RAY_ENVIRONMENT.items():
-            patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", str(REPOSITORY))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield Pods(cluster)
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    """No reward pod is there yet."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setattr(reward_workers, "CallWatch", partial(CallWatch, check_s=0.05))
+    monkeypatch.setattr(pod_workers, "_TICK_S", 0.02)
+    pods = Pods(tmp_path)
+    yield pods
+    pods.close()
 
 
 @pytest.fixture
 def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A pool whose workers wait for pods; the parameter: options of its function."""
     options: dict[str, Any] = {"timeout_s": LIMIT_S, **getattr(request, "param", {})}
-    function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **{"import_path": f"{__name__}:gate", **options})
-    places = [placement(index, component=Component.REWARD) for index in range(NUM_PODS)]
-    lane = Lane((function,), places, is_sized=True)
+    function = RewardFunction(
+        name="gate", kind=RewardKind.PYTHON, **{"import_path": "tests.unit.runtime.gate:gate", **options}
+    )
+    pods.factory = ScorerFactory((function,), "output")
+    lane = Lane((function,), pods.host(NUM_PODS), is_sized=True)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
     told: list[RewardPressure] = []
@@ -270,29 +230,28 @@ def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
     pool.stop()
 
 
-def judges(
-    factory: ScorerFactory, options: Mapping[str, Any], environment: Mapping[str, str] = {}, **lane: float
-) -> Driver:
+def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lane: float) -> Driver:
     """A pool whose judges wait for pods."""
     function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
-    places = [
-        placement(index, component=Component.REWARD, environment={"CUDA_VISIBLE_DEVICES": "", **environment})
-        for index in range(NUM_PODS)
-    ]
+    pods.factory = replace(factory, functions=(function,))
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    lanes = [Lane((function,), places, is_sized=True, **lane)]
+    lanes = [Lane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
     pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])
 
 
 @pytest.fixture
-def judge(pods: Pods, tmp_path: Path) -> Iterator[Driver]:
+def judge(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """Real judges, on a model that answers with a digit that follows from the response."""
+    from tests.e2e.reward_inputs import write_judge
+
     write_judge(tmp_path / "judge")
     replaces = {"on_error": OnRewardError.REPLACE}
-    driver = judges(ScorerFactory((), "output"), replaces, {contract.ENV_STORAGE: str(tmp_path)})
+    monkeypatch.setenv(contract.ENV_STORAGE, str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    driver = judges(pods, ScorerFactory((), "output"), replaces)
     yield driver
     driver.pool.stop()
 
@@ -302,7 +261,7 @@ def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     """Judges that break as the files of `tmp_path` say; the parameters: how the first do not start, and a limit."""
     failures, limit_s = getattr(request, "param", ("", LIMIT_S))
     (tmp_path / "failing-starts").write_text("".join(failures))
-    driver = judges(Fragile((), "output", str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
+    driver = judges(pods, Fragile((), "output", directory=str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
     yield driver
     driver.pool.stop()
 
@@ -317,15 +276,12 @@ def pipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def one_pod(pods: Pods) -> Pods:
-    """Pod 0 is there, pod 1 is not."""
-    if 0 not in pods.nodes:
-        pods.join(0)
-    if 1 in pods.nodes:
-        pods.leave(1)
+    """Pod 0 is there, pod 1 is not; asked for after the driver, which knows the function."""
+    pods.join(0)
     return pods
 
 
-def test_workers_join_with_their_pod_and_score(one_pod: Pods, driver: Driver) -> None:
+def test_workers_join_with_their_pod_and_score(driver: Driver, one_pod: Pods) -> None:
     driver.serve(0, 1, 2)
     assert driver.pool.pressure(0.0) == RewardPressure(3, 0.0, 0, 0)
     groups = driver.until_scored(3)
@@ -334,7 +290,7 @@ def test_workers_join_with_their_pod_and_score(one_pod: Pods, driver: Driver) ->
     assert driver.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
 
 
-def test_pods_that_come_go_and_come_back_bring_and_take_their_workers(one_pod: Pods, driver: Driver) -> None:
+def test_pods_that_come_go_and_come_back_bring_and_take_their_workers(driver: Driver, one_pod: Pods) -> None:
     driver.until_workers(1)
     one_pod.join(1)
     driver.until_workers(2)
@@ -348,7 +304,7 @@ def test_pods_that_come_go_and_come_back_bring_and_take_their_workers(one_pod: P
 
 
 def test_work_goes_to_the_first_pods_so_that_the_pod_that_is_taken_away_has_none(
-    one_pod: Pods, driver: Driver, pipe: Path
+    driver: Driver, one_pod: Pods, pipe: Path
 ) -> None:
     one_pod.join(1)
     driver.until_workers(2)
@@ -361,7 +317,7 @@ def test_work_goes_to_the_first_pods_so_that_the_pod_that_is_taken_away_has_none
     assert driver.pool.stats.num_faults == 0
 
 
-def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(one_pod: Pods, driver: Driver, pipe: Path) -> None:
+def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(driver: Driver, one_pod: Pods, pipe: Path) -> None:
     other = pipe.with_name("other")
     os.mkfifo(other)
     one_pod.join(1)
@@ -378,7 +334,7 @@ def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(one_pod: Pods, driver:
     assert driver.pool.stats.num_faults == 1
 
 
-def test_the_pressure_tells_who_waits_and_for_how_long(one_pod: Pods, driver: Driver, pipe: Path) -> None:
+def test_the_pressure_tells_who_waits_and_for_how_long(driver: Driver, one_pod: Pods, pipe: Path) -> None:
     driver.until_workers(1)
     driver.pool.use([record(0, str(pipe)), *(record(index) for index in range(1, 6))])
     driver.serve(0, 1)
@@ -390,7 +346,7 @@ def test_the_pressure_tells_who_waits_and_for_how_long(one_pod: Pods, driver: Dr
     driver.until(lambda: driver.pool.pressure(7.0) == RewardPressure(0, 0.0, 1, 0))
 
 
-def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(one_pod: Pods, driver: Driver, pipe: Path) -> None:
+def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(driver: Driver, one_pod: Pods, pipe: Path) -> None:
     driver.until_workers(1)
     driver.pool.use([record(0, str(pipe)), record(1), record(2)])
     driver.serve(0)
@@ -405,15 +361,17 @@ def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(one_pod: Pods,
 
 
 @pytest.mark.parametrize("driver", [{"import_path": "nowhere:score", "on_error": OnRewardError.REPLACE}], indirect=True)
-def test_a_function_that_can_score_nothing_ends_the_job(one_pod: Pods, driver: Driver) -> None:
+def test_a_function_that_can_score_nothing_ends_the_job(driver: Driver, one_pod: Pods) -> None:
     """Its worker says so when it should be ready, before anything is scored and whatever `onError` is."""
     with pytest.raises(UserError, match=r"reward.functions\[gate\].importPath: 'nowhere:score' cannot be imported"):
         driver.until_workers(1)
 
 
 def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_grade(
-    one_pod: Pods, judge: Driver
+    judge: Driver, one_pod: Pods
 ) -> None:
+    from longshore_runtime.backends.tiny_model import build_tokenizer
+
     judge.serve(0, 1, UNGRADABLE, 2)
     groups = {group.draw.index: group for group in judge.until_scored(4)}
     assert judge.calls == [[0, 1, UNGRADABLE, 2], []]
@@ -426,7 +384,7 @@ def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_
     assert judge.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
 
 
-def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(one_pod: Pods, fragile: Driver, tmp_path: Path) -> None:
+def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(fragile: Driver, one_pod: Pods, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     fragile.until_workers(1)
     fragile.serve(0)
@@ -441,7 +399,7 @@ def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(one_pod: Pods, f
 
 
 def test_all_responses_of_a_call_whose_pod_is_lost_are_scored_again(
-    one_pod: Pods, fragile: Driver, tmp_path: Path
+    fragile: Driver, one_pod: Pods, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     fragile.serve(0, 1, 2)
@@ -457,7 +415,7 @@ def test_all_responses_of_a_call_whose_pod_is_lost_are_scored_again(
 
 
 def test_a_worker_whose_gpu_failed_is_replaced_and_its_responses_are_scored_again(
-    one_pod: Pods, fragile: Driver, tmp_path: Path
+    fragile: Driver, one_pod: Pods, tmp_path: Path
 ) -> None:
     (tmp_path / "broken").touch()
     fragile.serve(0, 1)
@@ -466,18 +424,18 @@ def test_a_worker_whose_gpu_failed_is_replaced_and_its_responses_are_scored_agai
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_responses_are_scored_again(
-    one_pod: Pods, fragile: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fragile: Driver, one_pod: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reward_workers, "_OVERTIME", 0.0)
-    monkeypatch.setattr(reward_workers, "_GRACE_S", 1.0)
+    monkeypatch.setattr(reward_workers, "_GRACE_S", 2.0)
     (tmp_path / "hangs").touch()
     fragile.serve(0, 1)
     assert [group.error for group in fragile.until_scored(2)] == [None, None]
     assert fragile.pool.stats.num_faults == 2
 
 
-@pytest.mark.parametrize("fragile", [([Failure.RAISES, Failure.DIES], LIMIT_S)], indirect=True)
-def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: Driver) -> None:
+@pytest.mark.parametrize("fragile", [([Failure.RAISES] * 2, LIMIT_S)], indirect=True)
+def test_a_worker_that_does_not_start_is_started_again(fragile: Driver, one_pod: Pods) -> None:
     fragile.serve(0)
     assert [group.error for group in fragile.until_scored(1)] == [None]
     assert fragile.pool.stats.num_faults == 0
@@ -486,27 +444,28 @@ def test_a_worker_that_does_not_start_is_started_again(one_pod: Pods, fragile: D
 @pytest.mark.parametrize(
     ("fragile", "reason"),
     [
-        (([Failure.RAISES] * 3, LIMIT_S), "CUDA error: the MPS server is not ready"),
-        (([Failure.DIES] * 3, LIMIT_S), r"its worker process has died \(the log of its pod may say more\)"),
-        (([Failure.RAISES, Failure.DIES, Failure.RAISES], LIMIT_S), "CUDA error: the MPS server is not ready"),
+        (
+            ([Failure.RAISES] * 3, LIMIT_S),
+            r"the reward worker failed \(RuntimeError: CUDA error: the MPS server is not ready\)",
+        ),
     ],
     indirect=["fragile"],
 )
-def test_three_workers_in_a_row_that_do_not_start_end_the_job(one_pod: Pods, fragile: Driver, reason: str) -> None:
+def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, one_pod: Pods, reason: str) -> None:
     told = rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
     with pytest.raises(UserError, match=told):
         fragile.until_workers(1)
 
 
 @pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, 0.01)], indirect=True)
-def test_workers_that_hang_while_they_start_end_the_job_likewise(one_pod: Pods, fragile: Driver) -> None:
+def test_workers_that_hang_while_they_start_end_the_job_as_well(fragile: Driver, one_pod: Pods) -> None:
     with pytest.raises(UserError, match=r"3 times in a row: it hangs: it starts for more than 0.01 s \(the log of"):
         fragile.until_workers(1)
 
 
 @pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, LIMIT_S)], indirect=True)
 def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
-    one_pod: Pods, fragile: Driver, tmp_path: Path
+    fragile: Driver, one_pod: Pods, tmp_path: Path
 ) -> None:
     for _ in range(3):
         fragile.until_there(tmp_path / "begun")
@@ -516,21 +475,72 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
     fragile.until_workers(1)
 
 
-def test_a_sandbox_that_dies_is_a_fault_and_past_the_limit_fails_the_job_with_the_reason(one_pod: Pods) -> None:
+def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = SandboxWorker.run
+
+    def killed(worker: SandboxWorker, source: bytes, *arguments: Any, **options: Any) -> Ran:
+        """Under every program but the trial."""
+        if source != b"pass":
+            os.kill(worker.pid, signal.SIGKILL)
+        return run(worker, source, *arguments, **options)
+
+    monkeypatch.setattr(SandboxWorker, "run", killed)
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock, found = Hands(), list[Surroundings]()
-    lane = Lane((function,), [placement(0, component=Component.REWARD)])
-    pool = RewardPool([lane], Dying((), "output"), Characters(), events, clock, on_worker=found.append)
+    lane = Lane((function,), LocalWorkers(1))
+    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)
     (group,) = driver.until_scored(1)
     pool.stop()
-    assert group.is_fatal
-    assert "the sandbox died 3 times on one program (2 times)" in str(group.error)
-    assert pool.stats.num_faults == 2
-    assert [one.sandbox and one.sandbox.available for one in found] == [detect(default_python()).available] * 2
+    assert group.error is None
+    assert [score.reward for score in group.scores] == [0.0]
+    assert found[0].sandbox is not None
+    assert found[0].sandbox.available == detect(default_python()).available
+
+
+class Mortal:
+    """A `WorkerHost` and its `Worker`: whatever is scored ends the worker."""
+
+    num_places = 1
+
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> "Mortal":
+        self.node, self.ready, self.gone = Future[str](), Future[Surroundings](), Future[str]()
+        self.node.set_result("the pod")
+        self.ready.set_result(Surroundings())
+        return self
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        answer = Future[list[ScoreOutcome]]()
+        answer.set_exception(WorkerGone("killed"))
+        self.gone.set_result("killed")
+        return answer
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def name(self, place: int) -> str:
+        return "the pod"
+
+
+def test_a_program_that_ends_every_worker_which_runs_it_scores_0_and_is_counted() -> None:
+    function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock = Hands()
+    pool = RewardPool([Lane((function,), Mortal())], ScorerFactory((), "output"), Characters(), events, clock)
+    driver = Driver(pool, events, clock, [])
+    pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
+    driver.serve(0)
+    (group,) = driver.until_scored(1)
+    pool.stop()
+    assert group.error is None
+    assert [score.reward for score in group.scores] == [0.0]
+    assert (pool.stats.num_broken, pool.stats.num_faults) == (1, 2)
 
 
 def test_pulses_do_not_pile_up() -> None:
@@ -543,3 +553,25 @@ def test_pulses_do_not_pile_up() -> None:
             events.get(timeout=0.05)
         pulse.answered()
     pulse.stop()
+
+
+@pytest.mark.parametrize("driver", [{"import_path": "nowhere:score"}], indirect=True)
+def test_a_reward_that_cannot_be_imported_is_known_once_its_pod_is_there(pods: Pods, driver: Driver) -> None:
+    other = GroupScored(Draw(0, 0))
+    driver.events.put(other)
+    pods.join(0)
+    with pytest.raises(UserError, match=r"reward\.functions\[gate\]\.importPath: 'nowhere:score' cannot be imported"):
+        driver.pool.wait_ready(LIMIT_S)
+    pods.leave(0)
+    assert driver.events.get(timeout=0) is other
+
+
+def test_who_waits_for_workers_loses_no_event(pods: Pods, driver: Driver) -> None:
+    others = [GroupScored(Draw(0, draw)) for draw in range(2)]
+    for other in others:
+        driver.events.put(other)
+    pods.join(0)
+    driver.pool.wait_ready(LIMIT_S)
+    assert driver.pool.pressure(0.0).num_workers == 1
+    assert [driver.events.get(timeout=0) for _ in others] == others
+    pods.leave(0)

@@ -13,6 +13,7 @@ from longshore_runtime.backends.trainer_rules import (
     require_finite,
     split,
 )
+from longshore_runtime.errors import UserError
 from longshore_runtime.types import GradientSums, Sample
 from tests.contract.trainers.replicas import OPTIONS
 
@@ -69,7 +70,7 @@ def test_large_gradients_are_brought_down_to_the_limit_and_small_ones_left_alone
 @pytest.mark.parametrize("norm", [float("nan"), float("inf")])
 def test_gradients_that_are_not_finite_name_the_step_and_the_field(norm: float) -> None:
     require_finite(1.0, 7)
-    with pytest.raises(FloatingPointError, match=f"step 7 is {norm}: lower algorithm.learningRate"):
+    with pytest.raises(UserError, match=f"algorithm.learningRate: the gradient norm of optimizer step 7 is {norm}"):
         require_finite(norm, 7)
 
 

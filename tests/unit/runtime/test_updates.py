@@ -76,6 +76,7 @@ class OneReplica:
 
     trainer: FakeTrainer
     calls: list[tuple[object, ...]] = field(default_factory=list)
+    limits: list[float | None] = field(default_factory=list)
 
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
@@ -86,8 +87,9 @@ class OneReplica:
         update.samples += samples
         update.passes.append(self.trainer.accumulate(samples))
 
-    def end(self, update: PendingUpdate, *, verify: bool = False) -> None:
+    def end(self, update: PendingUpdate, *, verify: bool = False, max_mismatch: float | None = None) -> None:
         self.calls.append(("step",))
+        self.limits.append(max_mismatch)
         update.denominator = step_denominator(update.samples, OPTIONS)
         update.steps.append(self.trainer.update(update.denominator))
 
@@ -105,6 +107,7 @@ class Step:
     pipelined: bool
     groups_per_update: int = 2
     max_tokens: int = NO_LIMIT
+    max_mismatch: float | None = None
 
     def __post_init__(self) -> None:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
@@ -115,6 +118,7 @@ class Step:
             PROMPTS,
             TickingClock(),
             begins_during_rollout=self.pipelined,
+            max_mismatch=self.max_mismatch,
         )
 
     def train(self, rows: Sequence[int] = ARRIVAL, num_tokens: int = 4) -> StepTraining:
@@ -170,6 +174,13 @@ def test_a_large_update_reaches_the_trainers_in_batches_and_steps_once() -> None
     assert step.trainers.calls == [("add", 0, 4), ("add", 2, 5), ("add", 1, 3), ("step",)]
     assert step.weights() == whole.weights()
     assert one.updates[0].denominator == other.updates[0].denominator
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_only_the_first_update_is_held_to_the_limit_since_later_ones_have_other_weights(pipelined: bool) -> None:
+    step = Step(pipelined=pipelined, max_mismatch=0.1)
+    step.train()
+    assert step.trainers.limits == [0.1, None, None]
 
 
 @pytest.mark.parametrize("pipelined", [True, False])

@@ -12,6 +12,7 @@ from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.weight_sender import Assembly, Named, WeightSender, read, tensor_checksum
 from longshore_runtime.weights.buckets import Receipt, combined_checksum
 from longshore_runtime.weights.shared import Part, SharedBucket, Slot
+from tests.properties import examples
 
 CPU = torch.device("cpu")
 SHAPES = st.lists(
@@ -55,7 +56,7 @@ def received(buckets: Written) -> dict[str, Tensor]:
     return whole
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SHAPES, DTYPES, st.integers(0, 200))
 def test_parameters_arrive_as_they_are_whatever_the_size_of_buckets(
     shapes: list[tuple[int, ...]], dtype: torch.dtype, bucket_bytes: int
@@ -73,7 +74,7 @@ def test_parameters_arrive_as_they_are_whatever_the_size_of_buckets(
     assert receipt.complete() == combined_checksum([whole])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 100))
 def test_equal_parts_of_ranks_are_cut_alike(rows: int, columns: int, bucket_bytes: int) -> None:
     own = [torch.randn(rows, columns) for _ in range(2)]

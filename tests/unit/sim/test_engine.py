@@ -10,6 +10,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.costs import StepCost
 from longshore.sim.engine import EngineShape, SimEngine, SimRequest
+from tests.properties import examples
 from tests.unit.sim.stepwise_engine import Command, Outcome, run_stepwise
 
 
@@ -65,7 +66,7 @@ def workloads(draw: st.DrawFn) -> list[Command]:
     return commands
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(workloads(), st.integers(81, 400), st.integers(1, 8))
 def test_jumping_gives_what_stepping_gives(commands: list[Command], capacity: int, max_num_seqs: int) -> None:
     engine_shape = shape(capacity, max_num_seqs)

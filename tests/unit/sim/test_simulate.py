@@ -17,6 +17,7 @@ from longshore.sim.profile import Profile
 from longshore.sim.result import SimResult, Span, Work
 from longshore.sim.rewards import CodeRewards, MathsRewards
 from longshore.sim.simulate import simulate
+from tests.properties import examples
 from tests.unit.sim.jobs import LENGTHS, POOL, SHAPE, job, rollout
 
 STREAMED = TrainerLayout(Training.STREAMED, gpus_per_replica=2)
@@ -41,7 +42,7 @@ def spans_by_gpu(result: SimResult) -> dict[int, list[Span]]:
     return gpus
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs)
 def test_batches_are_exact_and_no_gpu_does_two_things_at_once(sim_job: SimJob) -> None:
     result = simulate(sim_job, 3)
@@ -58,13 +59,13 @@ def test_batches_are_exact_and_no_gpu_does_two_things_at_once(sim_job: SimJob) -
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(jobs)
 def test_the_same_job_gives_the_same_result(sim_job: SimJob) -> None:
     assert simulate(sim_job, 2) == simulate(sim_job, 2)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(jobs)
 def test_no_token_appears_or_disappears(sim_job: SimJob) -> None:
     result = simulate(sim_job, 3)
@@ -79,7 +80,7 @@ def test_no_token_appears_or_disappears(sim_job: SimJob) -> None:
         assert all(step.num_stale_tokens == 0 for step in result.steps)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(jobs)
 def test_a_round_lasts_at_least_as_long_as_its_longest_response_alone(sim_job: SimJob) -> None:
     if sim_job.rollout.keeps_tokens:

@@ -12,6 +12,7 @@ from longshore.sim.job import GpuPool, TrainerLayout, Training
 from longshore.sim.result import Work
 from longshore.sim.simulate import simulate
 from longshore.sim.timeline import Activity, Timeline, timeline
+from tests.properties import examples
 from tests.unit.sim.jobs import IN_TURNS, job
 
 OWN_GPUS = TrainerLayout(Training.PIPELINED, GpuPool(GPUS["RTX4090"], 4), gpus_per_replica=2, groups_per_update=4)
@@ -24,7 +25,7 @@ def gpu_seconds(drawn: Timeline, activity: Activity) -> float:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(Strategy), st.sampled_from([IN_TURNS, OWN_GPUS, STREAMED]), st.integers(1, 3))
 def test_rectangles_tile_every_gpu_from_the_first_second_to_the_last(
     strategy: Strategy, trainer: TrainerLayout, num_steps: int

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longshore_devcluster.apiserver.access.users import User
-from longshore_devcluster.apiserver.errors import ApiError, ObjectRef, forbidden
+from longshore_devcluster.apiserver.errors import ApiError, ObjectRef, forbidden, not_found
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.store import Key, Store
+from longshore_devcluster.apiserver.store import Key, Record, Store
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES, CLUSTER_ROLES = f"roles.{GROUP}", f"clusterroles.{GROUP}"
@@ -110,11 +110,13 @@ class Rbac:
 
     def role_rules(self, role: Object, namespace: str) -> list[Object]:
         """The rules of a roleRef; none where the role does not exist."""
-        if role["kind"] == "ClusterRole":
-            record = self._store.get(Key(CLUSTER_ROLES, "", role["name"]))
-        else:
-            record = self._store.get(Key(ROLES, namespace, role["name"]))
+        record = self._role(role, namespace)
         return list(record.obj.get("rules") or ()) if record else []
+
+    def _role(self, role: Object, namespace: str) -> Record | None:
+        if role["kind"] == "ClusterRole":
+            return self._store.get(Key(CLUSTER_ROLES, "", role["name"]))
+        return self._store.get(Key(ROLES, namespace, role["name"]))
 
     # --- escalation
 
@@ -128,12 +130,17 @@ class Rbac:
             self._check_covers(user, namespace, role.get("rules") or (), ref)
 
     def check_binding(self, user: User, group: str, plural: str, binding: Object) -> None:
-        """Nobody may hand out a role with more rights than their own, unless they may ``bind`` it. Raises 403."""
+        """Nobody may hand out a role with more rights than their own, unless they may ``bind`` it.
+
+        Raises 403, and 404 for a role that does not exist, as nobody knows its rights.
+        """
         metadata, role = binding["metadata"], binding["roleRef"]
         namespace = metadata.get("namespace", "")
         role_plural = "clusterroles" if role["kind"] == "ClusterRole" else "roles"
         asked = Attributes("bind", group, role_plural, "", namespace, role["name"])
         if not self.allows(user, asked):
+            if self._role(role, namespace) is None:
+                raise not_found(ObjectRef(group, plural, role["name"]))
             ref = ObjectRef(group, plural, metadata["name"])
             self._check_covers(user, namespace, self.role_rules(role, namespace), ref)
 

@@ -92,6 +92,26 @@ def priority_class(obj: Object) -> None:
     obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
+def admission_policy(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("failurePolicy", "Fail")
+    _match_resources(spec.setdefault("matchConstraints", {}))
+
+
+def admission_policy_binding(obj: Object) -> None:
+    if (matched := obj.setdefault("spec", {}).get("matchResources")) is not None:
+        _match_resources(matched)
+
+
+def _match_resources(matched: Object) -> None:
+    matched.setdefault("matchPolicy", "Equivalent")
+    matched.setdefault("namespaceSelector", {})
+    matched.setdefault("objectSelector", {})
+    for group in ("resourceRules", "excludeResourceRules"):
+        for rule in matched.get(group) or ():
+            rule.setdefault("scope", "*")
+
+
 def custom_resource_definition(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     names = spec.get("names") or {}

@@ -83,6 +83,7 @@ _POD_SUBRESOURCES = (
     Subresource("binding", "Binding", _CREATE),
     Subresource("eviction", "Eviction", _CREATE, "policy", "v1"),
     Subresource("exec", "PodExecOptions", ("create", "get")),
+    Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
     Subresource("log", "Pod", ("get",)),
 )
 _TOKEN = Subresource("token", "TokenRequest", _CREATE, "authentication.k8s.io", "v1")
@@ -223,6 +224,14 @@ def _others() -> list[Resource]:
         _resource(
             admission, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", namespaced=False,
             categories="api-extensions", generation=True,
+        ),
+        _resource(
+            admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", namespaced=False,
+            categories="api-extensions", status=True, generation=True, fill=more_defaults.admission_policy,
+        ),
+        _resource(
+            admission, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", namespaced=False,
+            categories="api-extensions", generation=True, fill=more_defaults.admission_policy_binding,
         ),
         _resource(
             "apiregistration.k8s.io", "APIService", "apiservices", namespaced=False,

@@ -193,7 +193,11 @@ def _event(new: Object, old: Object | None) -> list[FieldError]:
     if about.get("namespace", "") != namespace and not (not about.get("namespace") and namespace == "default"):
         shown = about.get("namespace", "")
         return [field_invalid("involvedObject.namespace", shown, "does not match event.namespace")]
-    return []
+    if old is not None or not new.get("eventTime"):
+        return []
+    # An event with the newer kind of time must say who acted, and how.
+    needed = ("reportingComponent", "reportingInstance", "action", "reason")
+    return [field_required(name) for name in needed if not new.get(name)]
 
 
 VALIDATORS: dict[str, Callable[[Object, Object | None], list[FieldError]]] = {

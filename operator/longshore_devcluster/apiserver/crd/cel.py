@@ -9,15 +9,27 @@ from typing import Any
 import celpy
 from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
+from lark import Token, Tree
 
 from longshore_devcluster.apiserver.crd.cel_check import BadRule, Scope, check, from_parse_error
 from longshore_devcluster.apiserver.crd.cel_library import FUNCTIONS, MaybeValue, to_cel
-from longshore_devcluster.apiserver.errors import FieldError, compact, field_invalid_text
+from longshore_devcluster.apiserver.crd.openapi_checks import type_name
+from longshore_devcluster.apiserver.errors import (
+    FieldError,
+    compact,
+    field_invalid,
+    field_invalid_text,
+    field_not_supported,
+    field_required,
+)
 from longshore_devcluster.apiserver.fieldsets import item_element
 from longshore_devcluster.apiserver.schema.node import Json, Object, Rule, Schema
 
 _OLD = re.compile(r"\boldSelf\b")
+_NO_MEMBER = re.compile(r"no such member in mapping: '(.*)'")
+_FIELD_PATH = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]")
 _MISSING: Any = object()
+_REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _LEADS = {
     "FieldValueForbidden": "Forbidden",
     "FieldValueRequired": "Required value",
@@ -38,34 +50,84 @@ def _program(expression: str) -> celpy.Runner:
     return environment.program(environment.compile(expression), functions=FUNCTIONS)
 
 
-def compile_rule(expression: str, schema: Schema) -> None:
-    """Raises BadRule for an expression that does not compile against its schema."""
+def parse(expression: str) -> Tree[Token]:
+    """The tree of an expression. Raises BadRule for one that is none."""
     try:
-        tree = _environment().compile(expression)
+        tree: Tree[Token] = _environment().compile(expression)
     except CELParseError as error:
         raise from_parse_error(expression, error) from error
+    return tree
+
+
+def evaluate(expression: str, variables: dict[str, Any]) -> Any:
+    """The value of an expression over CEL values; an error is a value, too, which `||` and `&&` may pass over."""
+    try:
+        return _program(expression).evaluate(variables)
+    except CELEvalError as error:
+        return error
+    except _ERRORS as error:
+        return CELEvalError(str(error), type(error), error.args)
+
+
+def compile_rule(expression: str, schema: Schema) -> None:
+    """Raises BadRule for an expression that does not compile against its schema."""
+    tree = parse(expression)
     scope: Scope = {"self": schema, "oldSelf": schema}
     check(expression, tree, scope)
 
 
-def rule_errors(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Errors of the rules in a schema that is being defined."""
+def rule_errors(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[FieldError]:
+    """Errors of the rules in a schema that is being defined.
+
+    `uncorrelatable`: path of the list around it whose items cannot be told apart, so that none has an old value.
+    """
     for index, rule in enumerate(schema.rules):
-        where = f"{path}.x-kubernetes-validations[{index}]"
-        try:
-            compile_rule(rule.rule, schema)
-        except BadRule as error:
-            yield field_invalid_text(f"{where}.rule", _shown(rule), str(error))
-        if rule.message_expression:
-            try:
-                compile_rule(rule.message_expression, schema)
-            except BadRule as error:
-                yield field_invalid_text(f"{where}.messageExpression", _shown(rule), f"messageExpression {error}")
+        yield from _one_rule_errors(rule, schema, f"{path}.x-kubernetes-validations[{index}]", uncorrelatable)
     for name, child in schema.properties.items():
         if child.source is not None:
-            yield from rule_errors(child, f"{path}.properties[{name}]")
-    if schema.item is not None:
-        yield from rule_errors(schema.item, f"{path}.{'items' if schema.kind == 'list' else 'additionalProperties'}")
+            yield from rule_errors(child, f"{path}.properties[{name}]", uncorrelatable)
+    if schema.item is not None and schema.kind == "list":
+        blind = uncorrelatable or ("" if schema.list_type == "map" else path)
+        yield from rule_errors(schema.item, f"{path}.items", blind)
+    elif schema.item is not None:
+        yield from rule_errors(schema.item, f"{path}.additionalProperties", uncorrelatable)
+
+
+def _one_rule_errors(rule: Rule, schema: Schema, where: str, uncorrelatable: str) -> Iterator[FieldError]:
+    if not rule.rule.strip():
+        yield field_required(f"{where}.rule", "rule is not specified")
+        return
+    if "\n" in rule.rule.strip() and not rule.message:
+        yield field_required(f"{where}.message", "message must be specified if rule contains line breaks")
+    if "\n" in rule.message.strip():
+        yield field_invalid(f"{where}.message", rule.message, "must not contain line breaks")
+    if rule.reason not in _REASONS:
+        yield field_not_supported(f"{where}.reason", rule.reason, _REASONS)
+    if rule.field_path and not _leads_somewhere(rule.field_path, schema):
+        yield field_invalid(f"{where}.fieldPath", rule.field_path, "must be a valid path")
+    try:
+        compile_rule(rule.rule, schema)
+    except BadRule as error:
+        yield field_invalid_text(f"{where}.rule", _shown(rule), str(error))
+    if uncorrelatable and _OLD.search(rule.rule):
+        why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+        yield field_invalid(f"{where}.rule", rule.rule, why)
+    if rule.message_expression:
+        try:
+            compile_rule(rule.message_expression, schema)
+        except BadRule as error:
+            yield field_invalid_text(f"{where}.messageExpression", _shown(rule), f"messageExpression {error}")
+
+
+def _leads_somewhere(field_path: str, schema: Schema) -> bool:
+    """Whether a path such as `.a.b` or `['c']` names a field of the schema."""
+    names = [name or quoted for name, quoted in _FIELD_PATH.findall(field_path)]
+    if "".join(match[0] for match in _FIELD_PATH.finditer(field_path)) != field_path:
+        return False
+    node: Schema | None = schema
+    for name in names:
+        node = node.child(name) if node is not None and node.kind != "list" else None
+    return node is not None
 
 
 def _shown(rule: Rule) -> str:
@@ -87,24 +149,30 @@ class RuleSet:
         """Errors of an object; rules about ``oldSelf`` hold where there is an old value."""
         return list(_walk(new, _MISSING if old is None else old, self.schema, ""))
 
+    def errors_of_default(self, value: Json) -> list[FieldError]:
+        """Errors of a default: every rule counts, and those about ``oldSelf`` compare the value with itself."""
+        return list(_walk(value, value, self.schema, "", ratcheting=False))
 
-def _walk(new: Json, old: Json, schema: Schema, path: str) -> Iterator[FieldError]:
+
+def _walk(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool = True) -> Iterator[FieldError]:
     if new is None:
         return
     if schema.rules:
-        yield from _check_rules(new, old, schema, path)
+        yield from _check_rules(new, old, schema, path, ratcheting=ratcheting)
     if isinstance(new, dict):
         for name, member in new.items():
             child = schema.child(name)
             if child is not None and child.source is not None:
                 before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
                 shown = f"{path}.{name}" if path else name
-                yield from _walk(member, before, child, shown if name in schema.properties else f"{path}[{name}]")
+                where = shown if name in schema.properties else f"{path}[{name}]"
+                yield from _walk(member, before, child, where, ratcheting=ratcheting)
     elif isinstance(new, list) and schema.item is not None:
         olds = _items_by_key(old, schema)
         for index, item in enumerate(new):
             key = item_element(item, schema) if schema.list_type == "map" else None
-            yield from _walk(item, olds.get(key, _MISSING) if key else _MISSING, schema.item, f"{path}[{index}]")
+            before = olds.get(key, _MISSING) if key else _MISSING
+            yield from _walk(item, before, schema.item, f"{path}[{index}]", ratcheting=ratcheting)
 
 
 def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
@@ -114,10 +182,10 @@ def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
     return {item_element(item, schema): item for item in old}
 
 
-def _check_rules(new: Json, old: Json, schema: Schema, path: str) -> Iterator[FieldError]:
+def _check_rules(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool) -> Iterator[FieldError]:
     # A value that stays as it was is not judged again (CRD validation ratcheting); a transition always is.
     unchanged = new == old
-    rules = [rule for rule in schema.rules if not unchanged or _OLD.search(rule.rule)]
+    rules = [rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule)]
     if not rules:
         return
     current = to_cel(new, schema)
@@ -134,15 +202,23 @@ def _check_rules(new: Json, old: Json, schema: Schema, path: str) -> Iterator[Fi
         try:
             passed = bool(_program(rule.rule).evaluate(variables))
         except _ERRORS as error:
-            why = f"{_reason_of(error)} evaluating rule: {rule.rule}"
-            yield field_invalid_text(path or "<nil>", _value_shown(new), why)
+            why = f"{_reason_of(error)} evaluating rule: {rule.message or rule.rule}"
+            yield field_invalid_text(path or "<nil>", _value_shown(new) or compact(type_name(new)), why)
             continue
         if not passed:
             yield _failure(rule, new, variables, path)
 
 
 def _reason_of(error: Exception) -> str:
-    return str(error.args[0]) if error.args else type(error).__name__
+    """Why an evaluation failed, in the real server's words where they are known."""
+    reason, *more = error.args or (type(error).__name__,)
+    if match := _NO_MEMBER.fullmatch(str(reason)):
+        return f"no such key: {match[1]}"
+    if reason == "no such key" and len(more) == 2 and more[1]:
+        return f"no such key: {more[1][0]}"
+    if reason == "modulus or divide by zero":
+        return "division by zero"
+    return str(reason)
 
 
 def _failure(rule: Rule, value: Json, variables: dict[str, Any], path: str) -> FieldError:

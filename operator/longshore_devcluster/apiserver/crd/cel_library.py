@@ -10,10 +10,10 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from celpy import celtypes
 
+from longshore_devcluster.apiserver.quantity import QUANTITY
 from longshore_devcluster.apiserver.schema.node import Json, Schema
 
 Value = Any
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?)")
 _SCALES = {
     **{suffix: Decimal(1024) ** (i + 1) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
     **{suffix: Decimal(10) ** (3 * i) for suffix, i in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)},
@@ -61,7 +61,7 @@ class MaybeValue:
 
 def parse_quantity(text: str) -> Quantity:
     """Raises ValueError."""
-    match = _QUANTITY.fullmatch(text)
+    match = QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"quantities must match the regular expression, got {text!r}")
     number, exponent, suffix = match.groups()
@@ -180,7 +180,7 @@ def _quantity_of(text: Value) -> Quantity:
 
 
 def _is_quantity(text: Value) -> celtypes.BoolType:
-    return _B(bool(_QUANTITY.fullmatch(str(text))))
+    return _B(bool(QUANTITY.fullmatch(str(text))))
 
 
 def _compare(one: Quantity, other: Quantity) -> celtypes.IntType:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from longshore_devcluster.apiserver.crd.cel import rule_errors
+from longshore_devcluster.apiserver.crd.default_checks import default_errors, metadata_errors
 from longshore_devcluster.apiserver.crd.jsonpath import BadPath, steps
+from longshore_devcluster.apiserver.crd.schema_form import schema_form_errors
 from longshore_devcluster.apiserver.crd.structural import structural
 from longshore_devcluster.apiserver.errors import (
     FieldError,
-    field_forbidden,
     field_invalid,
     field_not_supported,
     field_required,
@@ -15,7 +16,6 @@ from longshore_devcluster.apiserver.errors import (
 from longshore_devcluster.apiserver.schema.node import Object
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
-_TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
@@ -61,10 +61,12 @@ def _version_errors(version: Object, schema_path: str, index: int) -> Iterator[F
     path = f"{schema_path}.openAPIV3Schema"
     if source.get("type") != "object":
         yield field_invalid(f"{path}.type", source.get("type", ""), "must be object")
-    structure = list(_schema_errors(source, path))
+    structure = [*metadata_errors(source, path), *schema_form_errors(source, path)]
     yield from structure
     if not structure:
-        yield from rule_errors(structural(source, root=True), path)
+        schema = structural(source, root=True)
+        yield from rule_errors(schema, path)
+        yield from default_errors(schema, path)
     for at, column in enumerate(version.get("additionalPrinterColumns") or ()):
         where = f"spec.versions[{index}].additionalPrinterColumns[{at}]"
         if column.get("type") not in _COLUMN_TYPES:
@@ -79,31 +81,3 @@ def _path_errors(path: str, where: str) -> Iterator[FieldError]:
         steps(path)
     except BadPath:
         yield field_invalid(where, path, "is an invalid path")
-
-
-def _schema_errors(source: Object, path: str) -> Iterator[FieldError]:
-    """The rules of structural schemas."""
-    kind = source.get("type", "")
-    int_or_string = source.get("x-kubernetes-int-or-string")
-    preserves = source.get("x-kubernetes-preserve-unknown-fields")
-    if not kind and not int_or_string and not preserves:
-        yield field_required(f"{path}.type", "must not be empty for specified object fields")
-    elif kind and kind not in _TYPES:
-        yield field_not_supported(f"{path}.type", kind, _TYPES)
-    properties, values = source.get("properties") or {}, source.get("additionalProperties")
-    if properties and values:
-        yield field_forbidden(f"{path}.additionalProperties", "mutual exclusive with properties")
-    for name, child in properties.items():
-        yield from _schema_errors(child, f"{path}.properties[{name}]")
-    if isinstance(values, dict):
-        yield from _schema_errors(values, f"{path}.additionalProperties")
-    items = source.get("items")
-    if kind == "array" and not isinstance(items, dict):
-        yield field_required(f"{path}.items", "must be specified")
-    if isinstance(items, dict):
-        yield from _schema_errors(items, f"{path}.items")
-    if source.get("x-kubernetes-list-type") == "map" and not source.get("x-kubernetes-list-map-keys"):
-        yield field_required(f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map")
-    if source.get("uniqueItems"):
-        yield field_forbidden(f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity "
-                              "becomes quadratic")  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import orjson
+import re2
 
 from longshore_devcluster.apiserver.crd.structural import structural
 from longshore_devcluster.apiserver.errors import (
@@ -136,11 +137,12 @@ def _string_errors(value: str, limits: dict[str, Json], path: str) -> Iterator[F
     if "maxLength" in limits and len(value) > limits["maxLength"]:
         detail = f"may not be more than {limits['maxLength']} bytes"
         yield FieldError("FieldValueTooLong", path, f"Too long: {detail}")
-    if "pattern" in limits and not re.search(limits["pattern"], value):
+    if "pattern" in limits and not re2.search(limits["pattern"], value):
         yield field_invalid(path, value, f"{path} in body should match '{limits['pattern']}'")
     if limits.get("format") and not _has_format(value, limits["format"]):
         name = limits["format"]
-        yield field_invalid(path, value, f"{path} in body must be of type {name}: {compact(value)}")
+        why = f"{path} in body must be of type {name}: {compact(value)}"
+        yield field_invalid_text(path, compact(value), why, "FieldValueTypeInvalid")
 
 
 def _has_format(value: str, name: str) -> bool:

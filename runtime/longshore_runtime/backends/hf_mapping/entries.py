@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
 from longshore_runtime.backends.hf_mapping.layouts import Cut, GateUp, Layout, QueryKeyValue, Replicated, Vocabulary
 
-_EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,15 @@ def stage_entries(architecture: Architecture, stage: int, num_stages: int) -> li
     first, last = stage == 0, stage == num_stages - 1
     entries: list[Entry] = []
     if first:
-        entries.append(Entry("embedding.word_embeddings.weight", (_EMBEDDING,), vocabulary))
+        entries.append(Entry("embedding.word_embeddings.weight", (EMBEDDING,), vocabulary))
     for local, layer in enumerate(stage_layers(architecture.num_layers, stage, num_stages)):
         entries.extend(_layer_entries(architecture, f"decoder.layers.{local}.", f"model.layers.{layer}."))
     if last:
         entries.append(Entry("decoder.final_layernorm.weight", ("model.norm.weight",), Replicated()))
     if last and not architecture.tied:
-        entries.append(Entry("output_layer.weight", ("lm_head.weight",), vocabulary))
+        entries.append(Entry("output_layer.weight", (HEAD,), vocabulary))
     if last and not first and architecture.tied:
-        entries.append(Entry("output_layer.weight", (_EMBEDDING,), vocabulary, duplicate=True))
+        entries.append(Entry("output_layer.weight", (EMBEDDING,), vocabulary, duplicate=True))
     return entries
 
 

@@ -4,10 +4,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig
+
+from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
 
 _COMPANIONS = (
     "generation_config.json",
@@ -32,6 +35,11 @@ class TensorFiles:
                 self._files.update(dict.fromkeys(opened.keys(), file))
         if not self._files:
             raise ValueError(f"{directory.name} holds no *.safetensors files")
+
+    def holds_two_heads(self) -> bool:
+        """Whether there is an output layer, and its values are not those of the embedding."""
+        embedding, head = (self._files.get(name) for name in (EMBEDDING, HEAD))
+        return None not in (embedding, head) and not torch.equal(self.read(EMBEDDING), self.read(HEAD))
 
     def read(self, name: str) -> Tensor:
         """One tensor, on the host; raises ValueError when it is not there."""

@@ -28,6 +28,7 @@ from longshore_runtime.backends.megatron.weights import gather, gather_everywher
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.pretrained import TWO_HEADS
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, learning_rate, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
@@ -63,7 +64,10 @@ class MegatronTrainer:
         self._device = compute_device()
         torch.manual_seed(options.seed)
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        self._sizes.check_model(read_architecture(config))
+        architecture = read_architecture(config)
+        self._sizes.check_model(architecture)
+        if architecture.tied and TensorFiles(directory).holds_two_heads():
+            raise ValueError(TWO_HEADS)
         join(self._world, self._sizes, self._device)
         with on_device(self._device):
             self._model = self._load_model(config, dtype)

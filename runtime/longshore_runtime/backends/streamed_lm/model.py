@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM
 
+from longshore_runtime.backends.pretrained import load_pretrained
 from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.copies import Copies, ImmediateCopies, StreamCopies
 from longshore_runtime.backends.streamed_lm.host_layers import HostLayers
@@ -69,8 +69,7 @@ class StreamedLM:
     def load(cls, directory: Path, device: torch.device, options: StreamOptions) -> "StreamedLM":
         """Load a checkpoint: bf16 on CUDA, fp32 on the CPU; raises OSError or ValueError for an unusable one."""
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
-        return cls(model, device, options)
+        return cls(load_pretrained(directory, dtype), device, options)
 
     def reserve(self, reserved_bytes: int | None) -> None:
         """Take so much device memory from the next batch on (see StreamOptions)."""

@@ -35,6 +35,7 @@ FILLING: Final = [
             except RuntimeError:
                 break
         else:
+            time.sleep(0.3)  # The keeper looks at times only.
             escaped.append("48 threads")
         tell()
         """,
@@ -140,6 +141,41 @@ FILLING: Final = [
         tell()
         """,
         *LIMITED,
+    ),
+    attack(
+        "memory",
+        "buffers of sockets",
+        """
+        kept, filled = [], 0
+        while len(kept) < 28:
+            one, other = socket.socketpair()
+            kept.append((one, other))
+            for end in (one, other):
+                end.setblocking(False)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+                try:
+                    while filled < NUM_BYTES:
+                        filled += end.send(bytes(1 << 16))
+                except BlockingIOError:
+                    pass
+        if filled > NUM_BYTES // 2:
+            time.sleep(0.3)
+            escaped.append(f"{filled >> 20} MiB")
+        tell()
+        """,
+        *LIMITED,
+    ),
+    attack(
+        "memory",
+        "buffers of pipes",
+        """
+        import fcntl
+        def grown():
+            read, write = os.pipe()
+            return fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20) >= 1 << 20
+        attempt("1 MiB", grown)
+        tell()
+        """,
     ),
     attack(
         "disk",

@@ -70,6 +70,38 @@ REACHING: Final = [
         """,
     ),
     attack(
+        "secrets of the pod",
+        "what its paths are",
+        """
+        directory = os.path.dirname(OTHER_SAMPLE)
+        attempt("descriptor", lambda: os.open(OTHER_SAMPLE, os.O_PATH) >= 0)
+        attempt("access", lambda: os.access(OTHER_SAMPLE, os.F_OK))
+        attempt("directory", lambda: os.chdir(directory))
+        attempt("file system", lambda: bool(os.statvfs(OTHER_SAMPLE)))
+        tell()
+        """,
+    ),
+    attack(
+        "other programs",
+        "locks on files that all can read",
+        """
+        import fcntl, struct
+        file = open(LOCKED_FILE, "rb")
+        def locked(lock):
+            try:
+                lock()
+            except BlockingIOError:
+                return True
+            return False
+        attempt("flock", lambda: locked(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)))
+        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+        for command in (fcntl.F_GETLK, 36):  # F_OFD_GETLK
+            attempt("query", lambda: struct.unpack("hhqqi4x", fcntl.fcntl(file, command, query))[0] != fcntl.F_UNLCK)
+        attempt("lease", lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) >= 0)
+        tell()
+        """,
+    ),
+    attack(
         "files of the pod",
         "changing what is not open",
         """

@@ -63,6 +63,7 @@ ENDLESS: Final = [
         fork_without_end(lambda: None)
         """,
         Outcome.TIMED_OUT,
+        Outcome.LIMIT,
     ),
     attack(
         "endless",
@@ -71,6 +72,7 @@ ENDLESS: Final = [
         fork_without_end(os.setsid)
         """,
         Outcome.TIMED_OUT,
+        Outcome.LIMIT,
     ),
     attack("endless output", "lines", "while True: print('contained')", Outcome.LIMIT),
     attack("endless output", "one line", "while True: print('x' * 4096, end='')", Outcome.LIMIT),
@@ -102,6 +104,21 @@ DAEMONS: Final = [
             os.wait()
             return False
         attempt("fork", detach)
+        tell()
+        """,
+    ),
+    attack(
+        "daemons",
+        "children of its keeper",
+        """
+        CLONE_PARENT = 0x8000
+        def detach(end):
+            child = libc.syscall(56 if os.uname().machine == "x86_64" else 220, CLONE_PARENT | end, 0, 0, 0, 0)
+            if child == 0:
+                while True: signal.pause()
+            return False
+        for end in (signal.SIGCHLD, 0, signal.SIGUSR1):
+            attempt("clone", lambda: detach(end))
         tell()
         """,
     ),

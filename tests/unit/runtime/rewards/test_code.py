@@ -69,13 +69,15 @@ def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_t
 def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
     result = scored(lenient, program, DOUBLES, [2.0, 0.1, 2.0, 2.0])
-    assert [run.timed_out for run in result.runs] == [False, True, False, False]
+    assert [run.timed_out for run in result.runs] == [False, True]
+    assert result.runs[1].wall_s < 2.0
 
 
-def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_says_so(lenient: CodeScorer) -> None:
+def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_is_run_no_further(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
     result = scored(lenient, program, DOUBLES)
     assert (result.reward, result.timed_out, result.passed_all) == (0.0, True, False)
+    assert [run.case for run in result.runs] == [0, 1]
 
 
 @pytest.mark.parametrize("program", ["", "def f(:", "raise SystemExit(3)", "import os; os._exit(0)", "print(1e400)"])
@@ -134,12 +136,32 @@ def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(mo
         CodeScorer(function(required_layers=[SandboxLayer.LANDLOCK]))
 
 
-def test_a_sandbox_that_dies_is_a_fault_of_the_worker_and_never_a_reward(
+def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_says_so(
+    strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Worker.run
+
+    def broken_by_this_program(worker: Worker, source: bytes, *arguments: Any, **options: Any) -> Ran:
+        if b"breaks" in source:
+            os.kill(worker.pid, signal.SIGKILL)
+        return run(worker, source, *arguments, **options)
+
+    monkeypatch.setattr(Worker, "run", broken_by_this_program)
+    result = scored(strict, "print('breaks')", DOUBLES)
+    assert (result.reward, result.timed_out, result.runs) == (0.0, False, ())
+    assert result.broken == (
+        "data.jsonl, line 3 broke the sandbox: the sandbox died 3 times on one program, and on no other"
+    )
+    assert scored(strict, "print(2 * int(input()))", DOUBLES).reward == 1.0
+
+
+def test_a_sandbox_that_dies_on_every_program_is_a_fault_of_the_worker_and_never_a_reward(
     strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Worker, "run", dying(Worker.run))
     with pytest.raises(
-        WorkerBroken, match=r"^reward tests: data.jsonl, line 3: the sandbox died 3 times on one program$"
+        WorkerBroken,
+        match=r"^reward tests: data.jsonl, line 3: the sandbox died 3 times .*, and on one that does nothing$",
     ):
         scored(strict, "print(2 * int(input()))", DOUBLES)
     with pytest.raises(RewardFault, match=r"^reward tests: the sandbox died 3 times"):

@@ -110,3 +110,12 @@ def test_a_token_may_rotate_and_reaches_no_message(make: Scorers, tmp_path: Path
         assert "stale" not in str(refusal.value)
         token.write_text(f"{TOKEN}\n")
         assert scorer.score(item("right")).reward == 1.0
+
+
+@pytest.mark.parametrize("response", ["right", "status 401", "status 404", "status 500", "hang"])
+def test_the_password_of_an_address_reaches_no_message(endpoint: Endpoint, make: Scorers, response: str) -> None:
+    address = endpoint.address.replace("http://", "http://user:s3cret@") + "/score?key=s3cret#"
+    try:
+        make(address, timeout_s=0.5).score(item(response))
+    except (RewardError, RewardFault) as error:
+        assert "s3cret" not in str(error)

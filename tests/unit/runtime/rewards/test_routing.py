@@ -1,5 +1,6 @@
 """Rows go to the reward functions of their domain, and a row that none takes is told by its line."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,3 +64,10 @@ def test_rows_of_other_domains_need_no_test_cases() -> None:
 def test_rows_of_a_built_in_task_are_named_by_their_number() -> None:
     with pytest.raises(UserError, match=r"^row 4: no reward function"):
         routed(prompts(record(4, source="", topic="poetry")), [MATHS], "topic")
+
+
+def test_a_reference_that_cannot_be_read_is_found_before_anything_is_sampled() -> None:
+    row = replace(record(0, "data.jsonl, line 7", topic="algebra"), answer=r"\frac{1}{2")
+    with pytest.raises(UserError, match=r"^data.jsonl, line 7: the reference answer .* has braces without a partner; "):
+        routed(prompts(row), [MATHS, CODE], "topic")
+    assert routed(prompts(row), [STYLE], None).train[0].rewards == ("style",)

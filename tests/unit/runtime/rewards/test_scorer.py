@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards import scorer as scorer_module
 from longshore_runtime.rewards.scorer import ChildScorer
-from longshore_runtime.rewards.scoring import RewardError, RewardFault, ScoreItem
+from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem
 
 REPOSITORY = Path(__file__).parents[4]
 LIMIT_S = 60.0
@@ -132,3 +134,91 @@ def test_reward_code_sees_no_token_and_no_address(scorer: ChildScorer, monkeypat
 def test_an_import_path_that_leads_nowhere_is_told_by_its_field_before_anything_is_scored() -> None:
     with pytest.raises(RewardError, match=r"reward.functions\[mine\].importPath: 'no_such_module:score' cannot be"):
         ChildScorer(function("no_such_module:score"))
+
+
+def slow_at_first(prompt: str, response: str, answer: str) -> float:
+    """A reward that loads something at its first call, for as long as `prompt` says."""
+    global _is_loaded
+    if not _is_loaded:
+        time.sleep(float(prompt))
+        _is_loaded = True
+    return 0.75
+
+
+_is_loaded = False
+
+
+def slow_always(prompt: str, response: str, answer: str) -> float:
+    """A reward that takes as long as `prompt` says."""
+    time.sleep(float(prompt))
+    return 1.0
+
+
+def two_arguments(prompt: str, response: str) -> float:
+    """A reward of another signature."""
+    return 1.0
+
+
+def picky(prompt: str, response: str, answer: str) -> float:
+    """A reward that scores some responses only."""
+    return float(response)
+
+
+not_callable = 3
+
+
+def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any) -> ChildScorer:
+    function = RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=f"{__name__}:{name}", **options)
+    return ChildScorer(function, [ScoreItem(f"line {n}", prompt, one, "", {}) for n, one in enumerate(responses)])
+
+
+@pytest.mark.parametrize(
+    ("name", "responses", "told"),
+    [
+        ("misbehaving", ["hang"] * 3, r"\.importPath: reward mine: line 0: .*:misbehaving does not return within 1 s"),
+        ("misbehaving", ["die"] * 3, r"\.importPath: reward mine: line 0: .*:misbehaving ends its process"),
+        ("misbehaving", ["raise", "nan"], r"\.importPath: it scores none of the 2 rows .* line 0: raised KeyError"),
+        ("two_arguments", ["1"], r"\.importPath: it scores none of the 1 rows that were tried: .* takes 2 positional"),
+        ("not_callable", ["1"], r"\.importPath: '.*:not_callable' is no function"),
+        ("absent", ["1"], r"\.importPath: '.*:absent' cannot be imported \(module .* has no attribute 'absent'\)"),
+    ],
+)
+def test_a_function_that_scores_nothing_is_refused_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, name: str, responses: list[str], told: str
+) -> None:
+    monkeypatch.setattr(scorer_module, "_WARM_UP_TIMEOUT_S", 1.0)
+    with pytest.raises(RewardSetupError, match=rf"reward\.functions\[mine\]{told}"):
+        rehearsed(name, responses, timeout_s=1.0)
+
+
+def test_a_function_that_is_slow_for_every_row_would_score_zero_for_ever() -> None:
+    told = r"reward\.functions\[mine\]\.timeoutSeconds: all 2 rows that were tried took longer than 0\.2 s"
+    with pytest.raises(RewardSetupError, match=told):
+        rehearsed("slow_always", ["1", "1"], prompt="0.6", timeout_s=0.2)
+
+
+def test_one_that_is_slow_at_its_first_call_scores_also_after_a_new_start() -> None:
+    scorer = rehearsed("slow_at_first", ["1"], prompt="2", timeout_s=1.0)
+    scorer.close()
+    assert scorer.score(item("fine")).reward == 0.75
+    scorer.close()
+
+
+def test_one_odd_row_is_no_reason_to_refuse() -> None:
+    scorer = rehearsed("picky", ["odd", "1"])
+    assert scorer.score(item("0.5")).reward == 0.5
+    scorer.close()
+    rehearsed("picky", ["odd"], on_error="Replace").close()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("def f(:", "SyntaxError"), ("raise ValueError('no key')", "ValueError: no key"), ("exit(3)", "SystemExit: 3")],
+)
+def test_a_module_that_cannot_be_imported_is_told_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    (tmp_path / "broken_reward.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RewardSetupError, match=rf"importPath: 'broken_reward:f' cannot be imported \({told}"):
+        ChildScorer(function("broken_reward:f"))

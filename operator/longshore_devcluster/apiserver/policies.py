@@ -1,0 +1,163 @@
+"""ValidatingAdmissionPolicies: CEL expressions that judge the writes of others.
+
+Creations and updates are judged; deletions, parameters, audit annotations and the authorizer are left out.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from celpy import CELEvalError, celtypes, json_to_cel
+
+from longshore_devcluster.apiserver.access.users import User
+from longshore_devcluster.apiserver.crd.cel import evaluate, parse
+from longshore_devcluster.apiserver.crd.cel_check import BadRule
+from longshore_devcluster.apiserver.errors import ApiError, FieldError, field_invalid_text, forbidden
+from longshore_devcluster.apiserver.resources import Resource
+from longshore_devcluster.apiserver.schema.node import Object
+from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.store import Key, Store
+
+GROUP = "admissionregistration.k8s.io"
+_POLICIES = f"validatingadmissionpolicies.{GROUP}"
+_BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
+_CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
+
+
+class Policies:
+    """Called for every write, after everything that may change the object."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def check(self, user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
+        """Raises ApiError when a policy that is bound with the action Deny refuses the write."""
+        if resource.group == GROUP:
+            return
+        request = _request(user, resource, new, old, subresource)
+        namespace = self._store.get(Key("namespaces", "", request.get("namespace", "")))
+        for record in self._store.items(_BINDINGS):
+            spec = record.obj["spec"]
+            policy = self._store.get(Key(_POLICIES, "", spec.get("policyName", "")))
+            if policy is None or "Deny" not in (spec.get("validationActions") or ()):
+                continue
+            where = (policy.obj["spec"].get("matchConstraints") or {}, spec.get("matchResources") or {})
+            about = namespace.obj if namespace is not None else None
+            if all(_covers(part, request, new, old, about) for part in where):
+                _judge(policy.obj, record.key.name, resource, request, new, old)
+
+
+def policy_errors(policy: Object) -> list[FieldError]:
+    """Expressions of a policy that is being written must parse."""
+    return list(_expression_errors(policy.get("spec") or {}))
+
+
+def _expression_errors(spec: Object) -> Iterator[FieldError]:
+    for group in ("matchConditions", "variables", "validations"):
+        for index, one in enumerate(spec.get(group) or ()):
+            expression = one.get("expression", "")
+            try:
+                parse(expression)
+            except BadRule as error:
+                yield field_invalid_text(f"spec.{group}[{index}].expression", f'"{expression}"', str(error))
+
+
+def _request(user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> Object:
+    metadata = new["metadata"]
+    names = {"group": resource.group, "version": resource.version}
+    who = {
+        "username": user.name,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "extra": {name: list(values) for name, values in user.extra.items()},
+    }
+    request = {
+        "kind": {**names, "kind": resource.kind},
+        "resource": {**names, "resource": resource.plural},
+        "subResource": subresource,
+        # The name that the server made up is not part of the request.
+        "name": "" if old is None and metadata.get("generateName") else metadata["name"],
+        "namespace": metadata.get("namespace", ""),
+        "operation": "CREATE" if old is None else "UPDATE",
+        "userInfo": _present(who),
+    }
+    return _present(request)
+
+
+def _present(fields: Object) -> Object:
+    """Fields that are empty are not there: an expression that reads one of them is in error."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def _covers(part: Object, request: Object, new: Object, old: Object | None, namespace: Object | None) -> bool:
+    """Whether `matchConstraints`, or the `matchResources` of a binding, mean a request."""
+    rules = part.get("resourceRules")
+    if rules and not any(_rule_covers(rule, request) for rule in rules):
+        return False
+    if any(_rule_covers(rule, request) for rule in part.get("excludeResourceRules") or ()):
+        return False
+    selector = from_object(part.get("namespaceSelector") or {})
+    if namespace is not None and selector is not None and not matches_labels(selector, namespace):
+        return False
+    selector = from_object(part.get("objectSelector") or {})
+    return selector is None or any(matches_labels(selector, one) for one in (new, old) if one is not None)
+
+
+def _rule_covers(rule: Object, request: Object) -> bool:
+    resource, subresource = request["resource"]["resource"], request.get("subResource")
+    if subresource:
+        wanted = {f"{resource}/{subresource}", f"{resource}/*", f"*/{subresource}", "*/*"}
+    else:
+        wanted = {resource, f"{resource}/*", "*", "*/*"}
+    names = rule.get("resourceNames") or ()
+    return (
+        bool(wanted & set(rule.get("resources") or ()))
+        and bool({request["resource"]["group"], "*"} & set(rule.get("apiGroups") or ()))
+        and bool({request["resource"]["version"], "*"} & set(rule.get("apiVersions") or ()))
+        and bool({request["operation"], "*"} & set(rule.get("operations") or ()))
+        and (not names or request.get("name") in names)
+        and rule.get("scope", "*") in ("*", "Namespaced" if "namespace" in request else "Cluster")
+    )
+
+
+def _judge(policy: Object, binding: str, resource: Resource, request: Object, new: Object, old: Object | None) -> None:
+    spec, name = policy["spec"], policy["metadata"]["name"]
+    known: dict[str, Any] = {
+        "request": json_to_cel(request),
+        "object": json_to_cel(_plain(new)),
+        "oldObject": json_to_cel(_plain(old)) if old is not None else None,
+    }
+    denied = f"ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request:"
+    fails_closed = spec.get("failurePolicy", "Fail") == "Fail"
+    for condition in spec.get("matchConditions") or ():
+        matched = evaluate(condition["expression"], known)
+        if isinstance(matched, CELEvalError):
+            if fails_closed:
+                raise _refusal(resource, request, f"{denied} {matched.args[0]}", "Forbidden")
+            return
+        if not matched:
+            return
+    # A variable that cannot be computed is an error where it is used, and only there.
+    known["variables"] = celtypes.MapType()
+    for variable in spec.get("variables") or ():
+        known["variables"][celtypes.StringType(variable["name"])] = evaluate(variable["expression"], known)
+    for validation in spec.get("validations") or ():
+        passed = evaluate(validation["expression"], known)
+        if isinstance(passed, CELEvalError):
+            if fails_closed:
+                why = f"expression '{validation['expression']}' resulted in error: {passed.args[0]}"
+                raise _refusal(resource, request, f"{denied} {why}", "Invalid")
+        elif not passed:
+            message = validation.get("message") or f"failed expression: {validation['expression']}"
+            raise _refusal(resource, request, f"{denied} {message}", validation.get("reason") or "Invalid")
+
+
+def _plain(obj: Object) -> Object:
+    """Owners of fields change with every write and are nobody's business here."""
+    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    return {**obj, "metadata": metadata}
+
+
+def _refusal(resource: Resource, request: Object, message: str, reason: str) -> ApiError:
+    error = forbidden(resource.ref(request.get("name", "")), message)
+    details = {**(error.details or {}), "causes": [{"message": message}]}
+    return ApiError(_CODES[reason], reason, error.message, details)

@@ -1,0 +1,111 @@
+"""Whose turn it is: which job is reconciled next, and how often one job may be.
+
+Jobs of a namespace share its part of the operator, and namespaces have equal parts of what is asked for, by start-time
+fair queueing (Goyal et al., "Start-time Fair Queueing", SIGCOMM 1996): each namespace has a virtual time, which grows
+by what its passes cost, and the one that is furthest behind is next. One that was idle begins at the present, so that
+it is served next however long the queue of another is, and cannot save its part for later.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+Key = tuple[str, str]
+"""(namespace, name) of a job."""
+
+EXPECTED_COST_S: Final = 0.02
+"""Cost of a pass until it is known."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """A namespace with jobs that wait or are being reconciled."""
+
+    waiting: deque[Key] = field(default_factory=deque)
+    num_running: int = 0
+    virtual_s: float = 0.0
+    """What its passes have cost."""
+    is_queued: bool = False
+
+
+class FairQueue:
+    """Jobs that wait for a pass. One of a namespace's `max_running` slots is taken from `pop` until `done`."""
+
+    def __init__(self, max_running: int) -> None:
+        assert max_running >= 1, max_running
+        self._max_running = max_running
+        self._tenants: dict[str, _Tenant] = {}
+        self._turns: list[tuple[float, int, str]] = []
+        self._num_turns = 0
+        self._present_s = 0.0
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def add(self, key: Key) -> None:
+        """A job waits from now on; it must not be waiting already."""
+        tenant = self._tenants.get(key[0])
+        if tenant is None:
+            tenant = self._tenants[key[0]] = _Tenant(virtual_s=self._present_s)
+        tenant.waiting.append(key)
+        self._num_waiting += 1
+        self._queue(key[0], tenant)
+
+    def pop(self) -> Key | None:
+        """The job whose turn it is; None while there is none, or all that wait have their slots taken."""
+        if not self._turns:
+            return None
+        start_s, _, namespace = heapq.heappop(self._turns)
+        tenant = self._tenants[namespace]
+        tenant.is_queued = False
+        self._present_s = max(self._present_s, start_s)
+        key = tenant.waiting.popleft()
+        self._num_waiting -= 1
+        tenant.num_running += 1
+        tenant.virtual_s = start_s + EXPECTED_COST_S
+        self._queue(namespace, tenant)
+        return key
+
+    def done(self, key: Key, cost_s: float) -> None:
+        """The pass of a job that was popped is over."""
+        tenant = self._tenants[key[0]]
+        tenant.num_running -= 1
+        tenant.virtual_s += cost_s - EXPECTED_COST_S
+        self._queue(key[0], tenant)
+        if not tenant.waiting and not tenant.num_running and tenant.virtual_s <= self._present_s:
+            del self._tenants[key[0]]
+
+    def _queue(self, namespace: str, tenant: _Tenant) -> None:
+        if tenant.is_queued or not tenant.waiting or tenant.num_running >= self._max_running:
+            return
+        tenant.is_queued = True
+        self._num_turns += 1
+        heapq.heappush(self._turns, (max(self._present_s, tenant.virtual_s), self._num_turns, namespace))
+
+
+class Bucket:
+    """How often something may happen: `burst` times at once, and `per_s` times a second in the long run."""
+
+    __slots__ = ("_burst", "_per_s", "_tokens", "_updated_s")
+
+    def __init__(self, burst: float, per_s: float, now_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._tokens = burst
+        self._updated_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until it may happen again; 0: now."""
+        self._refill(now_s)
+        return max(0.0, (1.0 - self._tokens) / self._per_s)
+
+    def take(self, now_s: float, cost: float = 1.0) -> None:
+        """It happens, as if `cost` times; what is taken too much has to be waited for."""
+        self._refill(now_s)
+        self._tokens -= cost
+
+    def _refill(self, now_s: float) -> None:
+        self._tokens = min(self._burst, self._tokens + self._per_s * max(0.0, now_s - self._updated_s))
+        self._updated_s = now_s

@@ -1,0 +1,105 @@
+"""The status as it is stored, which is not always as it was written.
+
+A coordinator runs code of its users and may patch the status of its job. Whatever it leaves there, the job can be
+suspended, restarted and ended: what cannot be read is dropped, and told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.api.status import Assignment, RewardPodCounts, RLJobStatus
+from longshore_operator.clock import timestamp
+from longshore_operator.lifecycle import BACKOFF_LIMIT
+
+_MAX_MESSAGE_LENGTH: Final = 512
+_CLOCK_SKEW: Final = timedelta(minutes=1)
+_OLDEST_YEAR: Final = 2000
+_MAX_COUNTED: Final = 2**31
+"""No counter of the operator comes so far by itself; from here it could not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStatus:
+    """A status that decisions can rely on."""
+
+    status: RLJobStatus
+    unreadable: str = ""
+    """What was dropped and why, one sentence for people; empty: nothing."""
+
+
+def read_status(stored: Any, now: datetime) -> StoredStatus:
+    """Whatever of a stored status is readable; times lie where decisions can compute with them."""
+    if not isinstance(stored, Mapping):
+        return StoredStatus(RLJobStatus())
+    dropped: list[str] = []
+    try:
+        status = RLJobStatus.model_validate(stored)
+    except ValidationError:
+        status, dropped = _by_field(stored)
+    status, odd_times = _with_times(status, now)
+    status, odd_counts = _with_counts(status)
+    return StoredStatus(status, "; ".join([*dropped, *odd_times, *odd_counts])[:_MAX_MESSAGE_LENGTH])
+
+
+def _by_field(stored: Mapping[str, Any]) -> tuple[RLJobStatus, list[str]]:
+    """The fields that can be read on their own, and a sentence for each of the others."""
+    readable, dropped = {}, []
+    for name, value in stored.items():
+        try:
+            RLJobStatus.model_validate({name: value})
+        except ValidationError as error:
+            dropped.append(f"{sentence(error, 'status')}: it is dropped")
+        else:
+            readable[name] = value
+    return RLJobStatus.model_validate(readable), dropped
+
+
+def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[str]]:
+    """Odd times become now, which ends every wait; those of no consequence are dropped."""
+    latest = {
+        "start_time": now + _CLOCK_SKEW,
+        "restart_time": now + BACKOFF_LIMIT + _CLOCK_SKEW,
+        "completion_time": now + _CLOCK_SKEW,
+    }
+    odd = [name for name, limit in latest.items() if _is_odd(getattr(status, name), limit)]
+    changes: dict[str, Any] = dict.fromkeys(odd, timestamp(now))
+    lost = [
+        name for name in ("changed_time", "calm_since") if _is_odd(getattr(status.rewards, name), now + _CLOCK_SKEW)
+    ]
+    if lost:
+        changes["rewards"] = status.rewards.model_copy(update=dict.fromkeys(lost))
+    if not changes:
+        return status, []
+    told = [_path(RLJobStatus, name) for name in odd] + [f"rewards.{_path(RewardPodCounts, name)}" for name in lost]
+    return status.model_copy(update=changes), [f"status.{path}: is no time that the operator wrote" for path in told]
+
+
+def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
+    """Counters that were set beyond what can be counted begin anew."""
+    odd = [name for name in ("attempt", "failures") if getattr(status, name) > _MAX_COUNTED]
+    changes: dict[str, Any] = dict.fromkeys(odd, 0)
+    if status.assignment.epoch > _MAX_COUNTED:
+        odd.append("assignment")
+        changes["assignment"] = Assignment()
+    if not changes:
+        return status, []
+    return status.model_copy(update=changes), [f"status.{name}: is more than was ever counted" for name in odd]
+
+
+def _path(model: type[RLJobStatus] | type[RewardPodCounts], name: str) -> str:
+    return str(model.model_fields[name].alias)
+
+
+def _is_odd(text: str | None, latest: datetime) -> bool:
+    if text is None:
+        return False
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.tzinfo is None or moment.year < _OLDEST_YEAR or moment > latest
+    except (ValueError, OverflowError):
+        return True

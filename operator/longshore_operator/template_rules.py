@@ -1,0 +1,185 @@
+"""What a pod template must not ask for.
+
+Whoever may create an RLJob shall not gain more than their pods have by default; so everything is refused that would
+reach the node, other identities, or the pods' bookkeeping (Pod Security Standards, level Restricted, and more).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from longshore.api.names import GROUP
+from longshore_operator.template import Json, misshapen
+
+MAX_GRACE_S: Final = 600
+"""Longest time that a pod may take to end: until then it keeps its node, its GPUs, and suspension waiting."""
+
+_POD_FIELDS: Final = (
+    "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "hostNetwork", "hostPID", "hostIPC",
+    "restartPolicy", "hostname", "hostnameOverride", "subdomain", "nodeName", "ephemeralContainers",
+    "activeDeadlineSeconds", "priority", "preemptionPolicy", "overhead",
+)  # fmt: skip
+_POD_SECURITY: Final = ("sysctls", "windowsOptions", "seLinuxOptions", "appArmorProfile", "seccompProfile")
+_CONTAINER_SECURITY: Final = (
+    "privileged", "allowPrivilegeEscalation", "capabilities", "procMount", "seccompProfile", "seLinuxOptions",
+    "appArmorProfile", "windowsOptions",
+)  # fmt: skip
+_VOLUMES: Final = frozenset(
+    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+)
+_PROJECTED: Final = frozenset({"clusterTrustBundle", "configMap", "downwardAPI", "secret"})
+"""The others (serviceAccountToken, podCertificate) prove who a pod is."""
+_IDENTITY: Final = (
+    "aadpodidbinding", "azure.workload.identity", "eks.amazonaws.com", "iam.amazonaws.com", "iam.cloud.google.com",
+    "iam.gke.io",
+)  # fmt: skip
+"""Domains of labels and annotations by which clouds give pods an identity."""
+_NODE: Final = (
+    "cdi.k8s.io", "container.apparmor.security.beta.kubernetes.io", "container.seccomp.security.alpha.kubernetes.io",
+    "io.containerd", "io.katacontainers", "io.kubernetes.cri-o", "nri.containerd.io", "nri.io",
+    "seccomp.security.alpha.kubernetes.io",
+)  # fmt: skip
+"""Domains by which container runtimes take orders: profiles, devices, hypervisors."""
+_STATIC_POD: Final = "kubernetes.io/config."
+_CHECKS: Final = ("readinessProbe", "livenessProbe", "startupProbe")
+_HOOKS: Final = ("postStart", "preStop")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the operator was installed to allow."""
+
+    everything: bool = False
+    """Only the shape of a template is checked."""
+    priority_classes: frozenset[str] = frozenset()
+    runtime_classes: frozenset[str] = frozenset()
+
+
+def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:
+    """Fields of a template that pods cannot or must not have, as dotted paths with the reason."""
+    wrong = misshapen(template)
+    if wrong or allowed.everything:
+        return wrong
+    return [*_metadata(template), *_spec(template.get("spec", {}), allowed)]
+
+
+def refused_runtime_class(name: str | None, allowed: Allowed) -> str | None:
+    """Why a RuntimeClass must not be used, or None: one can have fewer walls than the default as well as more."""
+    if name is None or allowed.everything or name in allowed.runtime_classes:
+        return None
+    return f"{name!r} is not among the operator's allowed RuntimeClasses (chart value templates.runtimeClasses)"
+
+
+def _metadata(template: Json) -> Iterator[str]:
+    for field in template:
+        if field not in ("metadata", "spec"):
+            yield f"{field}: a template has metadata and spec only"
+    for field, entries in template.get("metadata", {}).items():
+        if field not in ("labels", "annotations"):
+            yield f"metadata.{field}: only labels and annotations can be set"
+            continue
+        for name in entries:
+            reason = _refused_key(name)
+            if reason is not None:
+                yield f"metadata.{field}[{name}]: {reason}"
+
+
+def _refused_key(name: str) -> str | None:
+    domain = name.split("/")[0]
+    if domain.endswith(GROUP) or domain == "app.kubernetes.io":
+        return "is set by the operator"
+    if _is_in(domain, _IDENTITY):
+        return "gives the pod another identity"
+    if _is_in(domain, _NODE) or name.startswith(_STATIC_POD):
+        return "tells the node how to run the pod"
+    return None
+
+
+def _is_in(domain: str, domains: tuple[str, ...]) -> bool:
+    domain = domain.lower()
+    return any(domain == one or domain.startswith(f"{one}.") or domain.endswith(f".{one}") for one in domains)
+
+
+def _spec(spec: Json, allowed: Allowed) -> Iterator[str]:
+    for field in _POD_FIELDS:
+        if field in spec:
+            yield f"spec.{field}: is not for a template"
+    if spec.get("hostUsers", False) is not False:
+        yield "spec.hostUsers: can only be false"
+    if spec.get("shareProcessNamespace", False) is not False:
+        yield "spec.shareProcessNamespace: containers must not see each other's processes"
+    yield from _classes(spec, allowed)
+    yield from _grace("spec", spec)
+    security = spec.get("securityContext", {})
+    yield from _security("spec.securityContext", security, _POD_SECURITY)
+    for volume in spec.get("volumes", ()):
+        yield from _volume(volume)
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            yield from _container(f"spec.{kind}[{container['name']}]", container)
+
+
+def _classes(spec: Json, allowed: Allowed) -> Iterator[str]:
+    priority = spec.get("priorityClassName")
+    if priority is not None and priority not in allowed.priority_classes:
+        yield (
+            f"spec.priorityClassName: {priority!r} is not among the operator's allowed PriorityClasses "
+            "(chart value templates.priorityClasses)"
+        )
+    refused = refused_runtime_class(spec.get("runtimeClassName"), allowed)
+    if refused is not None:
+        yield f"spec.runtimeClassName: {refused}"
+
+
+def _grace(path: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    if (fields.get("terminationGracePeriodSeconds") or 0) > MAX_GRACE_S:
+        yield f"{path}.terminationGracePeriodSeconds: is more than {MAX_GRACE_S} s"
+
+
+def _volume(volume: Json) -> Iterator[str]:
+    path = f"spec.volumes[{volume['name']}]"
+    for source in volume:
+        if source != "name" and source not in _VOLUMES:
+            yield f"{path}.{source}: reaches outside the pod"
+    for entry in (volume.get("projected") or {}).get("sources") or ():
+        for source in entry:
+            if source not in _PROJECTED:
+                yield f"{path}.projected.{source}: is another identity"
+
+
+def _container(path: str, container: Json) -> Iterator[str]:
+    yield from _security(f"{path}.securityContext", container.get("securityContext", {}), _CONTAINER_SECURITY)
+    for port in container.get("ports") or ():
+        for field in ("hostPort", "hostIP"):
+            if field in port:
+                yield f"{path}.ports[{port['containerPort']}].{field}: opens the node"
+    for check in _CHECKS:
+        yield from _check(f"{path}.{check}", container.get(check) or {})
+    hooks = container.get("lifecycle") or {}
+    for hook in _HOOKS:
+        yield from _check(f"{path}.lifecycle.{hook}", hooks.get(hook) or {})
+
+
+def _check(path: str, check: Json) -> Iterator[str]:
+    """The node's kubelet asks: to any host, it would pass whatever keeps the pod from it."""
+    for kind in ("httpGet", "tcpSocket"):
+        if "host" in (check.get(kind) or {}):
+            yield f"{path}.{kind}.host: lets the node ask another host"
+    yield from _grace(path, check)
+
+
+def _security(path: str, security: Json | None, forbidden: tuple[str, ...]) -> Iterator[str]:
+    if security is None:
+        yield f"{path}: cannot be removed"
+        return
+    for field in forbidden:
+        if field in security:
+            yield f"{path}.{field}: is not for a template"
+    if "runAsNonRoot" in security and security["runAsNonRoot"] is not True:
+        yield f"{path}.runAsNonRoot: must stay true"
+    if "runAsUser" in security and not _is_user(security["runAsUser"]):
+        yield f"{path}.runAsUser: must be a number above 0 (root)"
+
+
+def _is_user(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,100 @@
+"""Reads rows of a JSONL file. Every mistake is found on its own line, whatever the encoding of the file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+MAX_LINE_BYTES: Final = 64 << 20
+"""A longer line is no row: mostly it is a whole data set in one JSON value."""
+
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_ONE_PER_LINE: Final = "each line must be one JSON object"
+
+
+class RowError(ValueError):
+    """A line that is no row: one sentence that names the line."""
+
+
+def jsonl_rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, fields) of every row; empty lines are passed over. `name` is the file in messages.
+
+    Raises:
+        RowError: the first line that is no row.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            source = f"{name}, line {number}"
+            if len(line) > MAX_LINE_BYTES:
+                raise RowError(f"{source}: the line has more than {MAX_LINE_BYTES >> 20} MiB; {_ONE_PER_LINE}")
+            if number == 1:
+                line = _without_mark(line, source)
+            if line.strip():
+                yield number, _fields(line, source)
+
+
+def _without_mark(line: bytes, source: str) -> bytes:
+    if line.startswith(_UTF16_MARKS):
+        raise RowError(f"{source}: the file is encoded in UTF-16; save it as UTF-8")
+    return line.removeprefix(_UTF8_MARK)
+
+
+def _fields(line: bytes, source: str) -> dict[str, Any]:
+    text = _text(line, source)
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise RowError(f"{source}: not valid JSON ({_reason(error, text)})") from error
+    except RecursionError as error:
+        raise RowError(f"{source}: not valid JSON (it is nested too deeply)") from error
+    except ValueError as error:
+        raise RowError(f"{source}: {error}") from error
+    if not isinstance(value, dict):
+        raise RowError(f"{source}: a row must be a JSON object, not {type(value).__name__}; {_ONE_PER_LINE}")
+    if r"\u" in text:
+        _refuse_lone_surrogates(value, source)
+    return value
+
+
+def _text(line: bytes, source: str) -> str:
+    if b"\0" in line:
+        raise RowError(f"{source}: the line holds NUL bytes: the file is damaged, or not UTF-8; copy it again")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RowError(
+            f"{source}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; save the file as UTF-8, "
+            "for example with `iconv -f latin1 -t utf-8`"
+        ) from error
+
+
+def _reason(error: json.JSONDecodeError, text: str) -> str:
+    """Without the parser's own line number, which counts from the line that it was given."""
+    if error.msg == "Extra data" and "\r" in text.rstrip():
+        return "several rows in one line: end lines with a line feed, not with a carriage return alone"
+    if text.strip() in ("[", "{") or error.msg == "Extra data":
+        return f"{error.msg} at column {error.pos + 1}; {_ONE_PER_LINE}"
+    return f"{error.msg} at column {error.pos + 1}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice; remove one")
+    return fields
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"not valid JSON ({name} is no JSON number)")
+
+
+def _refuse_lone_surrogates(value: object, source: str) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RowError(rf"{source}: not valid JSON (an escape \ud… is half of a character)") from error

@@ -1,0 +1,99 @@
+"""Whether a directory holds a whole Hugging Face checkpoint: configuration, tokenizer and all weights."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from longshore.checks.safetensors import DamagedFile, tensor_names
+
+INDEX: Final = "model.safetensors.index.json"
+_SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+"""One of these holds the vocabulary; slow tokenizers in Python files of their own name others."""
+_TOKENIZER_CODE: Final = "tokenization_*.py"
+
+
+def config_of(directory: Path) -> Mapping[str, Any]:
+    """The model's `config.json`; empty where it cannot be read, which `model_file_mistakes` tells."""
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def model_file_mistakes(directory: Path, name: str, field: str = "model.path") -> list[str]:
+    """What keeps `directory` from being a checkpoint that loads; `name` is what `field` says."""
+    at = f"{field}: {name!r}"
+    if not directory.is_dir():
+        is_there = directory.exists()
+        return [f"{at} {'is a file, not a directory' if is_there else 'does not exist in the storage of the job'}"]
+    mistakes = [*_config_mistakes(directory, at), *_weight_mistakes(directory, at, f"{field}: {name}")]
+    if not any((directory / file).is_file() for file in _TOKENIZERS) and not any(directory.glob(_TOKENIZER_CODE)):
+        mistakes.append(
+            f"{at} has no tokenizer ({', '.join(_TOKENIZERS[:3])} or the like); save it there with "
+            "`tokenizer.save_pretrained`, or copy the whole checkpoint"
+        )
+    return mistakes
+
+
+def _config_mistakes(directory: Path, at: str) -> Iterator[str]:
+    path = directory / "config.json"
+    if not path.is_file():
+        yield f"{at} has no config.json; give a Hugging Face checkpoint"
+    elif not config_of(directory):
+        yield f"{at} has a config.json that holds no JSON object; copy it again"
+
+
+def _weight_mistakes(directory: Path, at: str, within: str) -> Iterator[str]:
+    files = sorted(path.name for path in directory.glob("*.safetensors"))
+    if not files and not (directory / INDEX).exists():
+        others = sorted(path.name for path in directory.glob("*.bin"))
+        has = f" but {others[0]}" if others else ""
+        yield f"{at} has no safetensors files{has}; save the checkpoint in that format"
+        return
+    found: dict[str, set[str]] = {}
+    for file in files:
+        try:
+            found[file] = tensor_names(directory / file)
+        except DamagedFile as error:
+            yield f"{within}/{file} {error}"
+        except OSError as error:
+            yield f"{within}/{file} cannot be read ({error.strerror})"
+    if missing := sorted(_numbered(files) - set(files)):
+        yield f"{at} lacks {_some(missing)}; copy the missing files"
+    elif len(found) == len(files):
+        yield from _index_mistakes(directory, found, at, within)
+
+
+def _numbered(files: list[str]) -> set[str]:
+    """The names of all shards of which one is there."""
+    return {
+        f"{match[1]}-{number:05d}-of-{match[3]}.safetensors"
+        for file in files
+        if (match := _SHARD.fullmatch(file))
+        for number in range(1, int(match[3]) + 1)
+    }
+
+
+def _index_mistakes(directory: Path, found: Mapping[str, set[str]], at: str, within: str) -> Iterator[str]:
+    """The index says in which file each weight is."""
+    if not (directory / INDEX).exists():
+        return
+    try:
+        places = json.loads((directory / INDEX).read_bytes())["weight_map"]
+        wanted = {str(tensor): str(file) for tensor, file in places.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        yield f"{within}/{INDEX} cannot be read; copy it again"
+        return
+    if missing := sorted(set(wanted.values()) - found.keys()):
+        yield f"{at} lacks {_some(missing)}; copy the missing files"
+    elif lost := sorted(tensor for tensor, file in wanted.items() if tensor not in found[file]):
+        yield f"{within}/{wanted[lost[0]]} lacks {_some(lost)}, which {INDEX} promises; copy the checkpoint again"
+
+
+def _some(names: list[str], limit: int = 3) -> str:
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

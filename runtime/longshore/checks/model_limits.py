@@ -1,0 +1,114 @@
+"""What a model cannot do, from its `config.json`: context, heads on the CPU, tensor-parallel sizes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from longshore.api.rollout import Engine, EngineBackend
+
+CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes for which vLLM 0.32 has attention kernels on the CPU (`CPUAttentionBackend.get_supported_head_sizes`)."""
+
+_LENGTHS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+_SCALED_ALREADY: Final = frozenset(
+    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default", "mrope"}
+)
+"""Kinds of RoPE scaling that `max_position_embeddings` includes."""
+_DIVIDED: Final = (
+    "num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+)  # fmt: skip
+"""What vLLM cuts into equal parts. It pads the vocabulary, and repeats key-value heads where they are too few."""
+
+
+def limit_mistakes(
+    config: Mapping[str, Any], engine: Engine, max_context_tokens: int, *, has_accelerator: bool
+) -> list[str]:
+    """What a job asks of a model that it cannot do; nothing is said where the configuration does not tell."""
+    return [
+        *_context_mistakes(_with_overrides(config, engine), max_context_tokens),
+        *(_head_mistakes(config) if engine.backend is EngineBackend.VLLM and not has_accelerator else ()),
+        *_split_mistakes(config, engine),
+        *_quantization_mistakes(config),
+    ]
+
+
+def context_tokens(config: Mapping[str, Any]) -> int | None:
+    """The longest context of a model; None: unknown."""
+    text = _text(config)
+    lengths = [text[name] for name in _LENGTHS if _is_count(text.get(name))]
+    if _is_count(text.get("model_max_length")):
+        lengths = [text["model_max_length"]]
+    return int(min(lengths) * _scaling(text)) if lengths else None
+
+
+def splits(config: Mapping[str, Any], tp_size: int) -> bool:
+    """Whether vLLM can divide a model among so many GPUs."""
+    text = _text(config)
+    kv_heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or tp_size
+    is_divided = all((text.get(name) or 0) % tp_size == 0 for name in _DIVIDED)
+    return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)
+
+
+def _quantization_mistakes(config: Mapping[str, Any]) -> Iterator[str]:
+    """Quantised weights do not follow a gradient, and engines that hold them do not take plain ones."""
+    quantization = config.get("quantization_config") or _text(config).get("quantization_config")
+    if quantization:
+        method = str(quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown")
+        yield (
+            f"model.path: the weights are quantised (quant_method {method[:40]!r}), which cannot be trained; give the "
+            "checkpoint that they were made from"
+        )
+
+
+def _context_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Iterator[str]:
+    limit = context_tokens(config)
+    if limit is not None and max_context_tokens > limit:
+        yield f"model.maxContextTokens: {max_context_tokens} exceeds the {limit} tokens of the model; lower it"
+
+
+def _head_mistakes(config: Mapping[str, Any]) -> Iterator[str]:
+    text = _text(config)
+    num_heads, hidden_size = text.get("num_attention_heads"), text.get("hidden_size")
+    if text.get("kv_lora_rank"):
+        return  # Multi-head latent attention has kernels of its own.
+    size = text.get("head_dim")
+    if isinstance(num_heads, int) and isinstance(hidden_size, int) and num_heads > 0 and not _is_count(size):
+        size = hidden_size // num_heads
+    if _is_count(size) and size not in CPU_HEAD_SIZES:
+        yield (
+            f"model.path: the attention heads have size {size}, which vLLM does not support on the CPU (it does "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}); choose another model, or run it on GPUs"
+        )
+
+
+def _split_mistakes(config: Mapping[str, Any], engine: Engine) -> Iterator[str]:
+    size = engine.tensor_parallel_size
+    if engine.backend is EngineBackend.VLLM and size > 1 and not splits(config, size):
+        yield (
+            f"rollout.engine.tensorParallelSize: the model does not split into {size} parts: it must divide the "
+            "attention heads and the intermediate size; choose a smaller power of two"
+        )
+
+
+def _with_overrides(config: Mapping[str, Any], engine: Engine) -> Mapping[str, Any]:
+    """Longer contexts are often asked for by RoPE scaling in vLLM's `hf_overrides`."""
+    overrides = engine.extra_args.get("hf_overrides")
+    return {**_text(config), **overrides} if isinstance(overrides, dict) else config
+
+
+def _scaling(text: Mapping[str, Any]) -> float:
+    """By how much RoPE stretches `max_position_embeddings`, as vLLM counts it."""
+    rope = text.get("rope_scaling") or text.get("rope_parameters")
+    if not isinstance(rope, dict) or "gemma3" in str(text.get("model_type")):
+        return 1.0
+    kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
+    return float(factor) if kind not in _SCALED_ALREADY and isinstance(factor, int | float) else 1.0
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language part of a model with several."""
+    text = config.get("text_config")
+    return text if isinstance(text, dict) else config
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

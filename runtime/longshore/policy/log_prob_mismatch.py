@@ -1,0 +1,29 @@
+"""How far engines and trainers may disagree about the log-probabilities of the same tokens under the same weights.
+
+Rounding makes them differ a little. A large difference means that the engines sampled with other weights than those
+that are trained, or another distribution: a stale layer, a cache, a sampling option. A ratio or a gradient that is
+computed from such tokens is wrong, and nothing else shows it.
+"""
+
+from typing import Final
+
+FLOAT32_LIMIT: Final = 1e-3
+"""Where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
+SIXTEEN_BIT_LIMIT: Final = 0.1
+"""Where bfloat16 or float16 computes: dense models show 0.005 to 0.03, and NeMo RL's guide to new models calls a mean
+of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and mixtures of experts."""
+
+
+def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
+    """The limit of a job that sets none; `engine_dtype` as in `rollout.engine.dtype`.
+
+    Trainers compute in float32 on the CPU and in bfloat16 on accelerators; engines with `auto` in float32 on the CPU,
+    and in the type of the checkpoint on accelerators, which is a 16-bit one as a rule.
+    """
+    engines_are_exact = engine_dtype == "float32" or (engine_dtype == "auto" and not engines_have_accelerators)
+    return FLOAT32_LIMIT if engines_are_exact and not trainers_have_accelerators else SIXTEEN_BIT_LIMIT
+
+
+def exceeds(mean: float, limit: float) -> bool:
+    """Whether the mean difference is past the limit; one that is not a number is."""
+    return not mean <= limit

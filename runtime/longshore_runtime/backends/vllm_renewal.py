@@ -1,0 +1,79 @@
+"""Layers of a running vLLM that would go on computing with old weights, and what makes them compute with new ones.
+
+vLLM processes a layer when its weights come: kernels for the CPU pack them, and compute with the packed copy from then
+on. With tied embeddings no weights come for the output layer. It shares the parameter, but packs a copy of its own.
+
+Checksums cannot see a packed copy, and a numerical probe cannot tell a small update from rounding: what is compared
+is which copy a layer holds.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from vllm.config import ModelConfig
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+_NamedLayers = Sequence[tuple[str, torch.nn.Module]]
+
+
+class Renewal:
+    """One update of all weights of a model, layer by layer."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Prepare every layer to be replaced."""
+        self._model = model
+        # A strong reference would keep the memory of old copies until the end of the update.
+        self._packed = {name: weakref.ref(packed) for name, packed in _packed(model).items()}
+        initialize_layerwise_reload(model)
+
+    def finish(self, config: ModelConfig) -> list[str]:
+        """Put all layers to work; the names of those that still compute with old weights, if any."""
+        idle = _idle(self._model)
+        finalize_layerwise_reload(self._model, config)
+        old = _process_shared(self._model, idle)
+        old += [name for name, packed in _packed(self._model).items() if self._is_old(name, packed)]
+        return sorted(set(old))
+
+    def _is_old(self, name: str, packed: Any) -> bool:
+        before = self._packed.get(name)
+        return before is not None and before() is packed
+
+
+def _idle(model: torch.nn.Module) -> _NamedLayers:
+    """Layers whose parameters were announced, and of which none came."""
+    return [(name, layer) for name, layer in model.named_modules() if _waits(layer)]
+
+
+def _waits(layer: torch.nn.Module) -> bool:
+    info = get_layerwise_info(layer)
+    has_parameters = any(parameter is not None for parameter in layer._parameters.values())
+    return info.can_load() and info.load_numel == 0 and has_parameters and not is_deferred_attention_layer(layer)
+
+
+def _process_shared(model: torch.nn.Module, idle: _NamedLayers) -> list[str]:
+    """Process the idle layers whose parameters came for others; the names of the rest."""
+    waiting = {layer for _, layer in idle}
+    loaded = {id(parameter) for layer in model.modules() if layer not in waiting for parameter in _own(layer)}
+    rest: list[str] = []
+    for name, layer in idle:
+        method = getattr(layer, "quant_method", None)
+        if any(id(parameter) not in loaded for parameter in _own(layer)):
+            rest.append(name)
+        elif isinstance(method, QuantizeMethodBase):
+            method.process_weights_after_loading(layer)
+    return rest
+
+
+def _own(layer: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in layer._parameters.values() if parameter is not None]
+
+
+def _packed(model: torch.nn.Module) -> dict[str, Any]:
+    """What layers compute with on a CPU, where it holds a copy of their weights."""
+    functions = {name: getattr(layer, "cpu_linear", None) for name, layer in model.named_modules()}
+    return {name: function for name, function in functions.items() if getattr(function, "__closure__", None)}

@@ -1,0 +1,61 @@
+"""What follows when engines and trainers disagree about a round: it is sampled once more, and then the job fails.
+
+The tokens of a refused round cannot be checked again: other weights may have sampled them, so no step of a strictly
+on-policy job may use them, whatever a reloaded engine says of them. The same draws are sampled again with the same
+seeds instead, and the trainers check what comes out.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from longshore.policy.training_alarms import AlarmReason
+from longshore_runtime.errors import LogProbMismatch, UserError
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class MismatchGuard:
+    """Gives a refused round a second chance."""
+
+    def __init__(self, limit: float | None, notify: Callable[[str, str], None]) -> None:
+        """`limit` of the mean mismatch, for the sentences; `notify` is told reason and message."""
+        self._limit = limit
+        self._notify = notify
+
+    def checked(self, step: int, attempt: Callable[[], T], begin_again: Callable[[], None]) -> T:
+        """What `attempt` returns: it samples and trains, or raises LogProbMismatch, by which nothing is trained.
+
+        `begin_again`: gives the engines the weights again, and makes everything ready for the same draws. Raises
+        UserError if the second attempt is refused as well.
+        """
+        try:
+            return attempt()
+        except LogProbMismatch as refusal:
+            first = refusal.mean
+        self._notify(
+            AlarmReason.LOG_PROB_MISMATCH,
+            f"in step {step} {self._difference(first)}; it was not trained on: the engines get the weights again, and "
+            "its round is sampled again",
+        )
+        begin_again()
+        try:
+            result = attempt()
+        except LogProbMismatch as refusal:
+            raise UserError(
+                f"rollout.maxLogProbMismatch: in step {step} {self._difference(refusal.mean)}, and by {first:.3g} "
+                "before the engines got the weights again; engines sample with other weights, or from another "
+                "distribution, than is trained: check rollout.engine (dtype, extraArgs) and the versions in the image, "
+                "and raise the limit only if engines are meant to differ, as quantised ones do"
+            ) from refusal
+        log.info("engines and trainers agree again", step=step)
+        return result
+
+    def _difference(self, mean: float) -> str:
+        return (
+            f"the log-probabilities of engines and trainers differ by {mean:.3g} per token (mean), and the limit is "
+            f"{self._limit:g}"
+        )

@@ -1,0 +1,292 @@
+"""What coordinator and reward pods say to one another: requests one way, numbers and sentences the other, as JSON.
+
+Reward pods run code that models wrote, so whatever comes from one is read as if an attacker had written it: of bounded
+size, finite, in the shape that was asked for, and nothing but data.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.policy.adaptive_timeout import CaseRun
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerBroken,
+)
+from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.sandbox.layers import Layer, LayerReport
+
+PATH: Final = "/v1/worker"
+"""A WebSocket here is a worker: it is there as long as its connection."""
+HEARTBEAT_S: Final = 5.0
+"""Either side asks so often whether the other is still there, and gives it half as long to answer."""
+MAX_REQUEST_BYTES: Final = 64 << 20
+"""The responses of one call, with the test cases of their rows."""
+MAX_ANSWER_BYTES: Final = 4 << 20
+MAX_RESPONSES: Final = 256
+"""Of one call."""
+MAX_CASES: Final = 65_536
+MAX_SENTENCE: Final = 2_000
+MAX_REWARD: Final = 1e9
+_MAX_SECONDS: Final = 1e6
+
+_Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
+_Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
+
+
+class BadMessage(Exception):
+    """The other side said something that it should not: one sentence."""
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Hello(_Message):
+    """First of all, a pod says which one it is: its successor at the same address is another."""
+
+    pod: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f-]+$")]
+
+
+class Failed(_Message):
+    """Why there is no reward."""
+
+    kind: Literal["error", "fault", "broken", "setup"]
+    error: _Sentence
+
+
+class Ready(_Message):
+    """The worker can score; the layers of its sandbox by name, with the reason where one is not there."""
+
+    sandbox: Annotated[dict[str, _Sentence | None], Field(max_length=len(Layer))] | None = None
+
+
+class Started(_Message):
+    """Whether it can."""
+
+    outcome: Ready | Failed
+
+
+class Item(_Message):
+    """One response to score; see `ScoreItem`."""
+
+    sample: str
+    prompt: str
+    response: str
+    answer: str
+    row: dict[str, Any]
+    limits_s: list[float] | None
+
+
+class Begin(_Message):
+    """What the coordinator says first: rows that functions of the user have to be able to score, by function."""
+
+    rehearsals: dict[str, list[Item]]
+
+
+class Request(_Message):
+    """A call; answers name its number."""
+
+    number: int
+    function: str
+    items: list[Item]
+
+
+class Run(_Message):
+    """One test case; see `CaseRun`."""
+
+    case: Annotated[int, Field(ge=0, lt=MAX_CASES)]
+    wall_s: _Seconds
+    cpu_s: _Seconds
+    timed_out: bool
+
+
+class Scored(_Message):
+    """A reward; see `ScoreResult`."""
+
+    reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
+    seconds: _Seconds
+    timed_out: bool
+    broken: _Sentence | None
+    passed_all: bool
+    runs: Annotated[list[Run], Field(max_length=MAX_CASES)]
+
+
+class Answer(_Message):
+    """The outcomes of a call, in the order of its responses."""
+
+    number: int
+    outcomes: Annotated[list[Scored | Failed], Field(max_length=MAX_RESPONSES)]
+
+
+M = TypeVar("M", bound=_Message)
+
+
+def decode(kind: type[M], data: bytes) -> M:
+    """Read a message; raises BadMessage."""
+    try:
+        return kind.model_validate(orjson.loads(data))
+    except orjson.JSONDecodeError as error:
+        raise BadMessage("it is not JSON") from error
+    except ValidationError as error:
+        raise BadMessage(_printable(sentence(error))) from error
+
+
+def encode(message: _Message) -> bytes:
+    """Write a message."""
+    return orjson.dumps(message.model_dump())
+
+
+def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, Sequence[ScoreItem]]) -> bytes:
+    """Write the first message."""
+    of_users = [function for function in functions if function.kind is RewardKind.PYTHON]
+    rows = {one.name: [_item(one, item) for item in rehearsals.get(one.name, ())] for one in of_users}
+    return orjson.dumps({"rehearsals": rows})
+
+
+def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreItem]) -> bytes:
+    """Write a call, with what the function reads of a row; raises RewardError for one that cannot be sent."""
+    body = {
+        "number": number,
+        "function": function.name,
+        "items": [_item(function, item) for item in items],
+    }
+    where = f"reward {function.name}: {items[0].sample}"
+    try:
+        # Rows of a data set may hold what JSON does not know, as dates.
+        data = orjson.dumps(body, str, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        raise RewardError(f"{where}: the row cannot be sent to a reward pod: {error}") from error
+    if len(data) > MAX_REQUEST_BYTES:
+        raise RewardError(
+            f"{where}: the row is {len(data) >> 20} MiB large; at most {MAX_REQUEST_BYTES >> 20} can be sent"
+        )
+    return data
+
+
+def items_of(items: Sequence[Item]) -> list[ScoreItem]:
+    """What is to be scored."""
+    return [ScoreItem(item.sample, item.prompt, item.response, item.answer, item.row, item.limits_s) for item in items]
+
+
+def encode_outcomes(number: int, outcomes: Sequence[ScoreOutcome]) -> bytes:
+    """Write the answer to a call."""
+    return encode(Answer(number=number, outcomes=[_written(outcome) for outcome in outcomes]))
+
+
+def outcomes_of(answer: Answer, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+    """What became of these responses; raises BadMessage for an answer that does not fit them."""
+    if len(answer.outcomes) != len(items):
+        raise BadMessage(f"it answers {len(answer.outcomes)} of {len(items)} responses")
+    return [_read(outcome, item) for outcome, item in zip(answer.outcomes, items, strict=True)]
+
+
+def failed(error: BaseException) -> Failed:
+    """An error in words."""
+    known = isinstance(error, RewardError | RewardFault)
+    words = str(error) if known else f"the reward worker failed ({type(error).__name__}: {error})"
+    match error:
+        case RewardSetupError():
+            return Failed(kind="setup", error=words[:MAX_SENTENCE])
+        case RewardError():
+            return Failed(kind="error", error=words[:MAX_SENTENCE])
+        case WorkerBroken():
+            return Failed(kind="broken", error=words[:MAX_SENTENCE])
+    return Failed(kind="fault", error=words[:MAX_SENTENCE])
+
+
+def error_of(failure: Failed) -> RewardError | RewardFault:
+    """The error that a pod tells of."""
+    words = _printable(failure.error)
+    match failure.kind:
+        case "setup":
+            return RewardSetupError(words)
+        case "error":
+            return RewardError(words)
+        case "broken":
+            return WorkerBroken(words)
+        case "fault":
+            return RewardFault(words)
+
+
+def started(outcome: Surroundings | BaseException) -> Started:
+    """How a start ended, in words."""
+    if isinstance(outcome, BaseException):
+        return Started(outcome=failed(outcome))
+    report = outcome.sandbox
+    return Started(
+        outcome=Ready(sandbox=None if report is None else {layer.value: why for layer, why in report.reasons.items()})
+    )
+
+
+def surroundings_of(ready: Ready) -> Surroundings:
+    """What a worker found; a layer that it does not name does not hold."""
+    if ready.sandbox is None:
+        return Surroundings()
+    told: Mapping[str, str | None] = ready.sandbox
+    return Surroundings(
+        LayerReport({layer: _reason(told.get(layer.value, "the reward pod does not name it")) for layer in Layer})
+    )
+
+
+def _reason(words: str | None) -> str | None:
+    return None if words is None else _printable(words)
+
+
+def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
+    return {
+        "sample": item.sample,
+        "prompt": item.prompt,
+        "response": item.response,
+        "answer": item.answer,
+        "row": _row(function, item.row),
+        "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
+    }
+
+
+def _row(function: RewardFunction, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    match function.kind:
+        case RewardKind.HTTP:
+            return row
+        case RewardKind.CODE:
+            return {function.code.tests_field: row[function.code.tests_field]}
+    return {}
+
+
+def _written(outcome: ScoreOutcome) -> Scored | Failed:
+    if not isinstance(outcome, ScoreResult):
+        return failed(outcome)
+    return Scored(
+        reward=float(outcome.reward),
+        seconds=outcome.seconds,
+        timed_out=outcome.timed_out,
+        broken=None if outcome.broken is None else outcome.broken[:MAX_SENTENCE],
+        passed_all=outcome.passed_all,
+        runs=[Run(case=run.case, wall_s=run.wall_s, cpu_s=run.cpu_s, timed_out=run.timed_out) for run in outcome.runs],
+    )
+
+
+def _read(outcome: Scored | Failed, item: ScoreItem) -> ScoreOutcome:
+    if isinstance(outcome, Failed):
+        return error_of(outcome)
+    cases = [run.case for run in outcome.runs]
+    if len(set(cases)) < len(cases) or any(case >= len(item.limits_s or ()) for case in cases):
+        raise BadMessage("it tells of test cases that the row does not have")
+    runs = tuple(CaseRun(run.case, run.wall_s, run.cpu_s, run.timed_out) for run in outcome.runs)
+    if outcome.broken is not None:  # Whatever else the pod says of such a program, it is worth nothing.
+        return ScoreResult(0.0, outcome.seconds, outcome.timed_out, broken=_printable(outcome.broken))
+    return ScoreResult(outcome.reward, outcome.seconds, outcome.timed_out, runs=runs, passed_all=outcome.passed_all)
+
+
+def _printable(words: str) -> str:
+    """Terminals and logs see what pods say."""
+    return "".join(character if character.isprintable() else " " for character in words)[:MAX_SENTENCE]

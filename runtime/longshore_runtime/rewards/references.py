@@ -1,0 +1,31 @@
+"""Reference answers of mathematical rows: which can be compared with, found out before anything is sampled."""
+
+import re
+from typing import Final
+
+from longshore_runtime.rewards.answer_notation import tidied
+from longshore_runtime.rewards.final_answers import final_answer, has_mark, is_balanced
+
+MAX_CHARACTERS: Final = 1_000
+"""Of an answer: longer ones would cost much time. Of a response they are wrong."""
+_MAX_UNMARKED: Final = 200
+"""Characters of a reference that is not marked: longer ones are a solution, of which nobody can tell what counts."""
+_SHOWN: Final = 80
+
+
+def answer_of_reference(reference: str) -> str:
+    """The part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
+    return (final_answer(reference) or "") if has_mark(reference) else reference.strip()
+
+
+def unreadable_reference(reference: str) -> str | None:
+    """Why no response can be compared with this reference, as one sentence; None: it can be. Quick, and pure."""
+    shown = repr(reference if len(reference) <= _SHOWN else f"...{reference[-_SHOWN:]}")
+    answer = answer_of_reference(reference)
+    if not re.search(r"\w|\\[A-Za-z]+|[∞∅]", tidied(answer)):
+        return f"the reference answer {shown} holds no answer"
+    if not is_balanced(answer):
+        return f"the reference answer {shown} has braces without a partner"
+    if len(answer) > (MAX_CHARACTERS if has_mark(reference) else _MAX_UNMARKED):
+        return f"the reference answer {shown} is too long for a final answer; mark that with #### or \\boxed{{}}"
+    return None

@@ -1,0 +1,178 @@
+"""Main program of a reward pod: scores what the coordinator sends, and answers with numbers (`rewards.protocol`).
+
+It runs code that models wrote, so it is no member of the job's Ray cluster: it listens on one port, and whoever owns
+the pod owns a token with which that port can be asked, and nothing else of the job.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from longshore.api import contract
+from longshore.api.contract import ExitCode
+from longshore.api.spec import RLJobSpec
+from longshore_runtime.rewards import protocol
+from longshore_runtime.rewards.protocol import Begin, Hello, Request
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.worker import ScoringThread
+from longshore_runtime.settings import Settings
+from longshore_runtime.storage import job_storage
+
+log = structlog.get_logger()
+
+CRASHED: Final = 1
+SPARE_WORKERS: Final = 4
+"""For connections whose predecessors have not ended yet, times the number of workers."""
+CLOSE_LIMIT_S: Final = 60.0
+"""A worker that nobody waits for any more hangs if it does not end by then."""
+
+
+def run_reward(settings: Settings) -> int:
+    """Serve until the pod is asked to stop; returns the exit status of the contract."""
+    spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
+    functions = tuple(function for function in spec.reward.functions if not function.is_colocated)
+    factory = ScorerFactory(functions, job_storage(settings, spec.storage.output).output)
+    token = Path(os.environ[contract.ENV_REWARD_TOKEN]).read_text(encoding="utf-8").strip()
+    server = RewardServer(factory, token, spec.reward.workers_per_pod)
+    code, reason = asyncio.run(_serve(server, settings.pod_ip))
+    log.info("the pod ends", code=code, reason=reason)
+    settings.tell_why(reason)
+    return code
+
+
+async def _serve(server: "RewardServer", host: str) -> tuple[int, str]:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with server.listening(host, contract.REWARD_PORT):
+        log.info("the reward pod serves", port=contract.REWARD_PORT)
+        asked, hangs = asyncio.create_task(stop.wait()), asyncio.create_task(server.hangs.wait())
+        done, _ = await asyncio.wait({asked, hangs}, return_when=asyncio.FIRST_COMPLETED)
+        if asked in done:
+            return int(ExitCode.INTERRUPTED), "the pod was asked to stop"
+        return CRASHED, f"a reward function hangs for {CLOSE_LIMIT_S:g} s after it was given up"
+
+
+class RewardServer:
+    """One worker per connection, and `/health` for whoever asks."""
+
+    def __init__(
+        self, factory: ScorerFactory, token: str, num_workers: int, *, close_limit_s: float = CLOSE_LIMIT_S
+    ) -> None:
+        assert token, "everybody would be let in"
+        self.hangs = asyncio.Event()
+        """A worker that was given up does not end."""
+        self._name = str(uuid.uuid4())
+        self._factory = factory
+        self._token = f"Bearer {token}".encode()
+        self._most_workers = SPARE_WORKERS * num_workers
+        self._close_limit_s = close_limit_s
+        self._threads: set[ScoringThread] = set()
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[int]:
+        """Serve while the block runs; yields the port."""
+        application = web.Application()
+        application.router.add_get("/health", self._health)
+        application.router.add_get(protocol.PATH, self._worker)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, reuse_address=True)
+            await site.start()
+            yield int(runner.addresses[0][1])
+        finally:
+            for socket in list(self._sockets):
+                await socket.close(code=WSCloseCode.GOING_AWAY)
+            await runner.cleanup()
+            for closing in list(self._closing):
+                closing.cancel()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ready\n")
+
+    async def _worker(self, request: web.Request) -> web.WebSocketResponse:
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+            raise web.HTTPUnauthorized
+        if len(self._threads) >= self._most_workers:
+            raise web.HTTPServiceUnavailable(text="every worker is taken")
+        socket = web.WebSocketResponse(
+            heartbeat=protocol.HEARTBEAT_S, max_msg_size=protocol.MAX_REQUEST_BYTES, compress=False
+        )
+        await socket.prepare(request)
+        self._sockets.add(socket)
+        try:
+            await socket.send_bytes(protocol.encode(Hello(pod=self._name)))
+            message = await socket.receive()
+            if message.type is WSMsgType.BINARY:
+                await self._serve_worker(socket, self._factory_for(protocol.decode(Begin, message.data)))
+        finally:
+            self._sockets.discard(socket)
+        return socket
+
+    def _factory_for(self, begin: Begin) -> ScorerFactory:
+        rehearsals = {name: protocol.items_of(items) for name, items in begin.rehearsals.items()}
+        return replace(self._factory, rehearsals=rehearsals)
+
+    async def _serve_worker(self, socket: web.WebSocketResponse, factory: ScorerFactory) -> None:
+        thread = ScoringThread(factory)
+        self._threads.add(thread)
+        try:
+            await self._work(socket, thread)
+        finally:
+            thread.close()
+            closing = asyncio.create_task(self._wait_ended(thread))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _work(self, socket: web.WebSocketResponse, thread: ScoringThread) -> None:
+        """Read on while the worker works: whoever gives it up closes the connection."""
+        work = asyncio.create_task(self._start(socket, thread))
+        try:
+            async for message in socket:
+                if message.type is not WSMsgType.BINARY or not work.done():
+                    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"one call at a time")
+                    return
+                work.result()
+                work = asyncio.create_task(self._answer(socket, thread, message.data))
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await work
+
+    async def _start(self, socket: web.WebSocketResponse, thread: ScoringThread) -> None:
+        try:
+            found = await asyncio.wrap_future(thread.prepare())
+        except Exception as error:  # noqa: BLE001 - the coordinator is told, and decides
+            await socket.send_bytes(protocol.encode(protocol.started(error)))
+        else:
+            await socket.send_bytes(protocol.encode(protocol.started(found)))
+
+    async def _answer(self, socket: web.WebSocketResponse, thread: ScoringThread, data: bytes) -> None:
+        request = protocol.decode(Request, data)
+        items = protocol.items_of(request.items)
+        try:
+            outcomes = await asyncio.wrap_future(thread.score(request.function, items))
+        except Exception as error:  # noqa: BLE001 - as above
+            failed = protocol.error_of(protocol.failed(error))
+            outcomes = [failed] * len(items)
+        await socket.send_bytes(protocol.encode_outcomes(request.number, outcomes))
+
+    async def _wait_ended(self, thread: ScoringThread) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(thread.ended), self._close_limit_s)
+        except TimeoutError:
+            self.hangs.set()
+        else:
+            self._threads.discard(thread)

@@ -1,0 +1,113 @@
+"""Reward workers beside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
+
+Ray keeps an actor pending, at no cost, until a node has the labels that it asks for.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import ray
+
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
+from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rewards.worker import ScorerSet
+from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone
+
+T = TypeVar("T")
+
+
+class _RewardActor:
+    """One worker: every reward function, ready to score; one call of `score` at a time."""
+
+    def __init__(self, factory: ScorerFactory) -> None:
+        self._scorers = ScorerSet(factory)
+
+    def node(self) -> str:
+        """The node that it is on; answers as soon as there is a process."""
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
+
+    def ready(self, wait_s: float) -> Surroundings:
+        """Waits, then answers once every function can score; raises RewardSetupError or RewardFault."""
+        time.sleep(wait_s)
+        return self._scorers.prepare()
+
+    def attend(self) -> None:
+        """Never answers: the call fails when the worker is lost, also while it has nothing to do."""
+        threading.Event().wait()
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        return self._scorers.score(function, items)
+
+
+_CALLS_AT_ONCE: Final = 3
+"""`node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting."""
+_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
+
+
+class RayWorkers:
+    """Implements `WorkerHost`."""
+
+    def __init__(self, placements: Sequence[dict[str, Any]]) -> None:
+        """`placements`: Ray actor options, one per worker."""
+        self.num_places = len(placements)
+        self._placements = placements
+
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+        return _RayWorker(_Actor.options(**self._placements[place]).remote(factory), wait_s)
+
+    def name(self, place: int) -> str:
+        return str(self._placements[place].get("label_selector"))
+
+    def close(self) -> None:
+        """Actors were killed one by one."""
+
+
+class _RayWorker:
+    """Implements `Worker`."""
+
+    def __init__(self, actor: Any, wait_s: float) -> None:
+        self._actor = actor
+        self.node: Future[str] = _of(actor.node.remote().future())
+        self.ready: Future[Surroundings] = _of(actor.ready.remote(wait_s).future())
+        self.gone: Future[str] = Future()
+        attends: Future[None] = actor.attend.remote().future()
+        attends.add_done_callback(lambda future: self.gone.set_result(_death(future.exception())))
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        return _of(self._actor.score.remote(function, items).future())
+
+    def kill(self) -> None:
+        ray.kill(self._actor)
+
+
+def _of(asked: "Future[T]") -> "Future[T]":
+    """The same answer, with what was raised in the worker in place of Ray's words for it."""
+    answer: Future[T] = Future()
+
+    def tell(future: "Future[T]") -> None:
+        error = future.exception()
+        if error is None:
+            answer.set_result(future.result())
+        else:
+            answer.set_exception(_translated(error))
+
+    asked.add_done_callback(tell)
+    return answer
+
+
+def _translated(error: BaseException) -> BaseException:
+    if isinstance(error, ray.exceptions.RayActorError):
+        return WorkerGone(_death(error))
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
+def _death(error: BaseException | None) -> str:
+    """What Ray knows of the end of a worker: the beginning of the last line of many."""
+    last_line = str(error).strip().rpartition("\n")[2]
+    return last_line.partition(". ")[0].removeprefix("The actor is dead because ")

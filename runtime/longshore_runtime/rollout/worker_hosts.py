@@ -1,0 +1,105 @@
+"""Where reward workers come from: what a lane asks of reward pods, of GPU pods and of this process."""
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
+from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rewards.worker import ScoringThread
+
+
+class WorkerGone(Exception):
+    """A worker was lost: one sentence."""
+
+
+class Worker(Protocol):
+    """One worker, from the moment that it is asked for. Its futures are done in other threads."""
+
+    node: "Future[str]"
+    """Which pod it is on, as soon as it is on one; WorkerGone where it was lost before."""
+    ready: "Future[Surroundings]"
+    """Done once it can score; raises RewardSetupError, RewardFault, WorkerGone or what else it met."""
+    gone: "Future[str]"
+    """Done when it is lost, with the reason."""
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        """Score responses, one call at a time; raises what `ready` raises."""
+
+    def kill(self) -> None:
+        """End it; nobody minds how."""
+
+
+class WorkerHost(Protocol):
+    """Has a number of places for workers, the first ones to be used first."""
+
+    num_places: int
+
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+        """Begin to start a worker, which waits before it makes its functions ready; does not wait itself."""
+
+    def name(self, place: int) -> str:
+        """What the pod of a place is called in logs."""
+
+    def close(self) -> None:
+        """No worker is asked for any more, and all have been killed."""
+
+
+class LocalWorkers:
+    """Implements `WorkerHost` in this process: a thread per worker."""
+
+    def __init__(self, num_places: int) -> None:
+        self.num_places = num_places
+
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+        return _LocalWorker(factory, wait_s)
+
+    def name(self, place: int) -> str:
+        return "this pod"
+
+    def close(self) -> None:
+        """Threads end by themselves."""
+
+
+class _LocalWorker:
+    """Implements `Worker`; it is never lost."""
+
+    def __init__(self, factory: ScorerFactory, wait_s: float) -> None:
+        self.node: Future[str] = Future()
+        self.node.set_result("here")
+        self.gone: Future[str] = Future()
+        self._thread = ScoringThread(factory)
+        self.ready = self._thread.prepare(wait_s)
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        return self._thread.score(function, items)
+
+    def kill(self) -> None:
+        self._thread.close()
+
+
+class JoinedHosts:
+    """Implements `WorkerHost`: the places of several, one host after the other."""
+
+    def __init__(self, hosts: Sequence[WorkerHost]) -> None:
+        self._hosts = hosts
+        self._starts = list(itertools.accumulate((host.num_places for host in hosts), initial=0))
+        self.num_places = self._starts[-1]
+
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+        host, its_place = self._at(place)
+        return host.ask_for(its_place, factory, wait_s)
+
+    def name(self, place: int) -> str:
+        host, its_place = self._at(place)
+        return host.name(its_place)
+
+    def close(self) -> None:
+        for host in self._hosts:
+            host.close()
+
+    def _at(self, place: int) -> tuple[WorkerHost, int]:
+        number = next(number for number, end in enumerate(self._starts[1:]) if place < end)
+        return self._hosts[number], place - self._starts[number]

@@ -1,0 +1,35 @@
+"""What a round asks of the engines, response by response."""
+
+from collections.abc import Callable, Mapping
+
+from longshore.api.algorithm import Algorithm
+from longshore.policy.round import ResponseId
+from longshore_runtime.rollout.requests import request_seed
+from longshore_runtime.types import Completion, PromptRecord, Request
+
+RequestOf = Callable[[ResponseId, Completion | None], Request]
+"""The request for a response, and what is kept of it from an earlier round."""
+
+
+class RoundRequests:
+    """The requests of one round: a round that is sampled again asks for the same."""
+
+    def __init__(
+        self, records: Mapping[int, PromptRecord], algorithm: Algorithm, purpose: str, temperature: float
+    ) -> None:
+        """`records` by index of the draw; `purpose` tells the seeds of one round from those of others."""
+        self._records = records
+        self._algorithm = algorithm
+        self._purpose = purpose
+        self._temperature = temperature
+
+    def of(self, response: ResponseId, kept: Completion | None) -> Request:
+        """The request for a response, which continues what was `kept` of it."""
+        return Request(
+            request_id=str(response),
+            prompt_tokens=self._records[response.draw.index].prompt_tokens,
+            max_tokens=self._algorithm.max_response_tokens,
+            temperature=self._temperature,
+            seed=request_seed(self._algorithm.seed, self._purpose, response),
+            partial=kept.runs if kept else (),
+        )

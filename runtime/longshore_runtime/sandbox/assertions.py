@@ -1,0 +1,203 @@
+"""Test programs of assertions, as of HumanEval and MBPP: read as calls and conditions, and judged outside the sandbox.
+
+Run beside the program that they test, assertions would be no more than a claim of it: it could replace whatever they
+call, or end before them. So a test program is never run. The calls of the tested function go into the sandbox with
+their arguments, the values come out as data, and the conditions are evaluated here.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Final
+
+from longshore_runtime.sandbox import literals
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    function.__name__: function
+    for function in (
+        abs, all, any, bool, dict, float, frozenset, int, isinstance, len, list, max, min, range, reversed, round, set,
+        sorted, str, sum, tuple, zip, complex, enumerate,
+    )
+}  # fmt: skip
+_MATHS: Final = {"isclose": math.isclose, "pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
+_NODES: Final = (
+    ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.BoolOp,
+    ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.expr_context, ast.Call, ast.keyword, ast.Subscript, ast.Slice,
+)  # fmt: skip
+_ON_RESULTS: Final = (ast.Add, ast.Sub, ast.Div)
+"""What conditions may do with a value of the program: no operation of these makes a large one of small ones."""
+_MATHS_PREFIX: Final = "_math_"
+_RESULT: Final = "_result"
+_HOW: Final = "a test program may have assertions about calls of the tested function, with literals as arguments"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the tested function."""
+
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """A condition on the values of some calls."""
+
+    text: str
+    code: CodeType
+    calls: tuple[int, ...]
+    """Of the test program: those whose values it is about."""
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether the condition is true for the values of all calls; one that cannot be evaluated is not.
+
+        What is evaluated was read from the data set, and holds nothing but what `_checked` lets through.
+        """
+        names = {f"{_RESULT}{number}": values[number] for number in self.calls}
+        try:
+            return bool(eval(self.code, {"__builtins__": {}}, {**_names(), **names}))
+        except Exception:  # noqa: BLE001 - as an assertion that raises: sorting what has no order, and so on
+            return False
+
+
+@dataclass(frozen=True)
+class AssertionProgram:
+    """What a test program asks for."""
+
+    calls: tuple[Call, ...]
+    assertions: tuple[Assertion, ...]
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """The calls, as the program gets to see them."""
+        return [[literals.dumps(list(call.arguments)), literals.dumps(dict(call.keywords))] for call in self.calls]
+
+    def broken(self, values: Sequence[Any]) -> str | None:
+        """The first assertion that does not hold; None: all hold."""
+        return next((one.text for one in self.assertions if not one.holds(values)), None)
+
+
+def read_test_program(text: str, entry: str) -> AssertionProgram:
+    """Raises ValueError, with the line, for what is more than assertions about literals.
+
+    `entry`: name of the tested function. Assertions stand at the top, or in functions with one parameter, as
+    `check(candidate)`, which stands for the tested function.
+    """
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"is not Python ({error})") from error
+    reader = _Reader(entry)
+    reader.read(module.body, entry)
+    if not reader.assertions:
+        raise ValueError(f"holds no assertion; {_HOW}")
+    return AssertionProgram(tuple(reader.calls), tuple(reader.assertions))
+
+
+class _Reader:
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self._constants: dict[str, Any] = {}
+        self.calls: list[Call] = []
+        self.assertions: list[Assertion] = []
+
+    def read(self, body: Sequence[ast.stmt], tested: str) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assert():
+                    self._assertion(statement.test, tested)
+                case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=name)]), decorator_list=[]):
+                    self.read(statement.body, name)
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    self._constants[name] = self._constant(statement.value)
+                case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                    continue
+                case ast.Expr(value=ast.Call(args=[ast.Name(id=name)], keywords=[])) if name == self._entry:
+                    continue  # check(entry)
+                case _:
+                    raise ValueError(f"line {statement.lineno}: {_HOW}, not {ast.unparse(statement)[:80]!r}")
+
+    def _assertion(self, condition: ast.expr, tested: str) -> None:
+        text, first = ast.unparse(condition), len(self.calls)
+        replaced = _Calls(tested, self._take).visit(condition)
+        code = self._compiled(replaced)
+        self.assertions.append(Assertion(text, code, tuple(range(first, len(self.calls)))))
+
+    def _take(self, call: ast.Call) -> ast.Name:
+        if any(isinstance(argument, ast.Starred) for argument in call.args) or None in {k.arg for k in call.keywords}:
+            raise ValueError(f"line {call.lineno}: {_HOW}, not {ast.unparse(call)[:80]!r}")
+        arguments = [self._constant(argument) for argument in call.args]
+        keywords = {str(keyword.arg): self._constant(keyword.value) for keyword in call.keywords}
+        self.calls.append(Call(arguments, keywords))
+        name = ast.Name(f"{_RESULT}{len(self.calls) - 1}", ast.Load())
+        return ast.copy_location(name, call)
+
+    def _constant(self, expression: ast.expr) -> Any:
+        try:
+            value = eval(self._compiled(expression), {"__builtins__": {}}, _names())
+            literals.dumps(value)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"line {expression.lineno}: {ast.unparse(expression)[:80]!r} is no literal ({error})"
+            ) from error
+        return value
+
+    def _compiled(self, expression: ast.expr) -> CodeType:
+        prepared = ast.fix_missing_locations(ast.Expression(_Names(self._constants).visit(expression)))
+        _checked(prepared.body)
+        return compile(prepared, "<assertion>", "eval")
+
+
+class _Calls(ast.NodeTransformer):
+    """Replaces the calls of the tested function by names of their values."""
+
+    def __init__(self, tested: str, take: Callable[[ast.Call], ast.Name]) -> None:
+        self._tested, self._take = tested, take
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) == self._tested:
+            return self._take(node)
+        return self.generic_visit(node)
+
+
+class _Names(ast.NodeTransformer):
+    """Replaces constants of the test program by their values, and `math.isclose` by a name."""
+
+    def __init__(self, constants: Mapping[str, Any]) -> None:
+        self._constants = constants
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self._constants:
+            return ast.copy_location(ast.parse(repr(self._constants[node.id]), mode="eval").body, node)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id == "math" and node.attr in _MATHS:
+            return ast.copy_location(ast.Name(_MATHS_PREFIX + node.attr, ast.Load()), node)
+        return node
+
+
+def _names() -> dict[str, Any]:
+    return {**_FUNCTIONS, **{_MATHS_PREFIX + name: value for name, value in _MATHS.items()}}
+
+
+def _checked(expression: ast.expr) -> None:
+    """Raises ValueError for anything but literals, comparisons and the functions named above."""
+    for node in ast.walk(expression):
+        known = isinstance(node, _NODES)
+        if isinstance(node, ast.Name):
+            known = node.id in _names() or node.id.startswith(_RESULT)
+        elif isinstance(node, ast.Call):
+            known = isinstance(node.func, ast.Name) and not (node.func.id == "range" and _has_result(node))
+        elif isinstance(node, ast.BinOp) and not isinstance(node.op, _ON_RESULTS):
+            known = not _has_result(node)
+        if not known:
+            raise ValueError(f"line {expression.lineno}: {_HOW}, not {ast.unparse(node)[:80]!r}")
+
+
+def _has_result(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) and part.id.startswith(_RESULT) for part in ast.walk(node))

@@ -1,0 +1,76 @@
+"""What the trainers do in a step of a job: its kind of handover, and the check of its gradients."""
+
+import queue
+from collections.abc import Mapping, Sequence
+
+from longshore.api.objective import OBJECTIVES
+from longshore.policy.handover import Handover
+from longshore_runtime.clock import Clock
+from longshore_runtime.errors import UserError
+from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.trainer.samples import batch_samples
+from longshore_runtime.trainer.streaming import StreamedUpdate
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
+from longshore_runtime.types import PromptRecord, Sample
+
+
+class StepWorks:
+    """Makes the work of one step after the other."""
+
+    def __init__(
+        self,
+        options: LoopOptions,
+        trainers: TrainerGroup,
+        prompts: Mapping[int, PromptRecord],
+        events: "queue.SimpleQueue[Event]",
+        clock: Clock,
+    ) -> None:
+        """`prompts` by index of the draw."""
+        self._options = options
+        self._trainers = trainers
+        self._prompts = prompts
+        self._events = events
+        self._clock = clock
+
+    def begin(self, step: int, policy_version: int) -> StepWork:
+        """The work of a step whose round weights of this version sample."""
+        options, algorithm, trainers, clock = self._options, self._options.algorithm, self._trainers, self._clock
+        verify, limit = options.verify_every is not None and step % options.verify_every == 0, options.max_mismatch
+
+        def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
+            return batch_samples(groups, self._prompts, algorithm, policy_version)
+
+        if options.is_streamed:
+            awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
+            return StreamedUpdate(
+                trainers, samples_of, self._events, clock, awake=awake, verify=verify, max_mismatch=limit
+            )
+        budget = max_tokens_per_batch(
+            OBJECTIVES[algorithm.name],
+            is_pipelined=options.is_pipelined,
+            max_tokens_per_dispatch=options.max_tokens_per_dispatch,
+        )
+        return StepUpdates(
+            trainers,
+            Handover(algorithm.groups_per_update, budget),
+            samples_of,
+            self._prompts,
+            clock,
+            begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
+            verify=verify,
+            max_mismatch=limit,
+        )
+
+
+def require_equal_gradients(trained: StepTraining, step: int, tolerance: float) -> None:
+    """Raise UserError where a verified step had other gradients than one pass over its whole batch."""
+    difference = trained.gradient_difference
+    if difference is not None and difference > tolerance:
+        raise UserError(
+            f"trainer.verifyEvery: in step {step} the accumulated gradients differ by {difference:.2e} from those of "
+            f"one pass over the whole batch, which is more than verifyTolerance ({tolerance:g}); raise it if that is "
+            "rounding, or report it"
+        )

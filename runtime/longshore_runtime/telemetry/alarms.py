@@ -1,0 +1,78 @@
+"""Tells people of signs that the job does not learn; `policy.training_alarms` decides which."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from longshore.policy.training_alarms import (
+    AlarmLimits,
+    AlarmState,
+    RaisedAlarm,
+    StepSignals,
+    after_evaluation,
+    after_step,
+)
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.run_state import RunState
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import FinishReason
+
+
+class AlarmReport(Protocol):
+    """Whom alarms are told."""
+
+    def notice(self, reason: str, message: str) -> None:
+        """Once, when an alarm is raised."""
+
+    def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
+        """All that last now."""
+
+
+class Alarms:
+    """The alarms of a run; its state is part of a checkpoint."""
+
+    def __init__(self, limits: AlarmLimits, report: AlarmReport) -> None:
+        self._limits = limits
+        self._report = report
+        self._state = AlarmState()
+
+    def step(self, number: int, result: RoundResult, trained: StepTraining) -> None:
+        """A step was trained."""
+        self._tell(*after_step(self._state, step_signals(result, trained), self._limits, number))
+
+    def evaluated(self, state: RunState) -> None:
+        """Held-out prompts were scored."""
+        before, latest = state.held_out_before, state.held_out_latest
+        assert before is not None and latest is not None
+        self._tell(*after_evaluation(self._state, before.rewards, latest.rewards, state.step))
+
+    def export(self) -> dict[str, Any]:
+        """What belongs to a checkpoint."""
+        return self._state.export()
+
+    def load(self, exported: Mapping[str, Any]) -> None:
+        """A run continues; episodes that last are shown, and not told again."""
+        self._state = AlarmState.load(exported)
+        self._report.alarms(self._state.raised)
+
+    def _tell(self, state: AlarmState, new: tuple[RaisedAlarm, ...]) -> None:
+        self._state = state
+        for alarm in new:
+            self._report.notice(alarm.reason.value, alarm.message)
+        self._report.alarms(state.raised)
+
+
+def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
+    """What a step shows of itself."""
+    responses = [one for group in result.groups for one in group.responses]
+    return StepSignals(
+        num_responses=len(responses),
+        num_cut=sum(one.completion.finish_reason is FinishReason.LENGTH for one in responses),
+        num_timed_out=sum(one.timed_out for one in responses),
+        num_faults=result.rewards.num_faults,
+        num_groups=len(result.groups),
+        num_rejected=len(result.rejected),
+        max_reward=max(abs(sample.reward) for sample in trained.samples),
+        max_advantage=max(abs(sample.advantage) for sample in trained.samples),
+        max_grad_norm=max(update.update.grad_norm for update in trained.updates),
+        mismatch=trained.mean_mismatch,
+    )

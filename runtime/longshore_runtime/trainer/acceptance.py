@@ -1,0 +1,24 @@
+"""Whether the gradients of an update may reach the weights, by the sums of everything that it consists of."""
+
+import math
+from collections.abc import Iterable
+
+from longshore.policy.log_prob_mismatch import exceeds
+from longshore_runtime.errors import LogProbMismatch, UserError
+from longshore_runtime.types import GradientSums
+
+
+def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) -> None:
+    """Raise LogProbMismatch past the limit (None: there is none), and UserError for a loss that is no finite number.
+
+    `sums` of all replicas: every rank decides alike, so that none waits for another in the update.
+    """
+    total = sum(sums, GradientSums())
+    mean = total.mean_mismatch
+    if max_mismatch is not None and mean is not None and exceeds(mean, max_mismatch):
+        raise LogProbMismatch(mean)
+    if not math.isfinite(total.loss):
+        raise UserError(
+            f"algorithm.learningRate: the loss is {total.loss}, and no optimizer step was made with it; lower the "
+            "learning rate and go on from the newest checkpoint in a new job"
+        )

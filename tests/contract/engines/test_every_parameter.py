@@ -1,0 +1,208 @@
+"""Every published parameter is the one that an engine computes with: of every architecture, tied or not, by every path.
+
+What is compared are log-probabilities. Checksums are taken of what arrives, and cannot see a layer that goes on
+computing with a copy of older weights.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from longshore.api.rollout import Engine as EngineOptions
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.backends.tiny_model import build_tokenizer
+from longshore_runtime.backends.torch_trainer import TorchTrainer
+from longshore_runtime.types import Completion, Weights
+from tests.contract.engines.harness import BUCKET_BYTES, PROMPT, SMALL_BUCKET_BYTES, Harness, request
+from tests.contract.engines.reference import Reference
+from tests.contract.trainers.replicas import OPTIONS
+from tests.contract.trainers.tiny_models import FAMILIES, Family, build
+
+HEADS = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+"""vLLM's attention for the CPU has no smaller heads than these."""
+TIED = Family("qwen2", tied=True)
+AGREEMENT = 1e-5
+"""Of log-probabilities in fp32."""
+NOTICED = 100 * AGREEMENT
+"""What a single parameter with its old values must change, so that the comparison sees it."""
+
+Publish = Callable[[Harness, int, Weights], str]
+PATHS: dict[str, Publish] = {
+    "object store": lambda harness, version, weights: harness.publish(version, weights),
+    "slices": lambda harness, version, weights: harness.publish_shared(
+        version, weights, bucket_bytes=SMALL_BUCKET_BYTES
+    ),
+    "shared memory": lambda harness, version, weights: harness.publish_shared(version, weights),
+    "broadcast": lambda harness, version, weights: harness.publish_broadcast(version, weights),
+}
+
+
+class Served:
+    """An engine, and transformers on the same model."""
+
+    def __init__(self, model: Path, *, enforce_eager: bool = True) -> None:
+        options = EngineOptions(enforce_eager=enforce_eager, max_num_seqs=2, extra_args={"num_gpu_blocks_override": 16})
+        torch.set_num_threads(1)
+        self.model = model
+        self.reference = Reference(model)
+        engine = create_engine(EngineSpec(options, max_context_tokens=128), model)
+        self.harness = Harness(engine, self.reference.weights, eos_id=2, kv_block_tokens=32, bucket_bytes=BUCKET_BYTES)
+        self.version = 0
+
+    def publish(self, path: str, weights: Weights) -> None:
+        """As the next policy version."""
+        self.version += 1
+        PATHS[path](self.harness, self.version, weights)
+
+    def sample(self) -> Completion:
+        """A response, behind a prompt that may be cached."""
+        (completion,) = self.harness.finish([request(max_tokens=12)])
+        return completion
+
+    def require_agreement(self, weights: Weights) -> None:
+        """The engine samples from these weights, and from no others."""
+        sampled = self.sample()
+        expected = self.reference.log_probs(weights, PROMPT, sampled)
+        np.testing.assert_allclose(sampled.log_probs, expected, atol=AGREEMENT, rtol=0)
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, None], ids=lambda family: str(family or "tied-with-a-copy"))
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """One engine for all checks on a model."""
+    directory = tmp_path_factory.mktemp("model")
+    if request.param is None:
+        # Tools that fine-tune often write the output layer of a tied model, too.
+        build_model(directory, TIED)
+        add_head(directory, lambda embedding: embedding)
+    else:
+        build_model(directory, request.param)
+    served = Served(directory)
+    served.publish("object store", served.harness.weights)
+    return served
+
+
+def build_model(directory: Path, family: Family) -> Path:
+    """With a tokenizer, without which vLLM starts no Llama."""
+    build_tokenizer().save_pretrained(directory)
+    return build(directory, family, **HEADS)
+
+
+def add_head(model: Path, values: Callable[[Any], Any]) -> None:
+    """Write an output layer to the files of a model with tied embeddings."""
+    weights = load_file(model / "model.safetensors")
+    weights["lm_head.weight"] = values(weights["model.embed_tokens.weight"])
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def changed(weights: Weights, seed: int) -> Weights:
+    """Other values of every parameter."""
+    random = np.random.default_rng(seed)
+    return {
+        name: (values + 0.05 * random.standard_normal(values.shape)).astype(np.float32)
+        for name, values in weights.items()
+    }
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_engine_computes_with_every_parameter_that_was_published(served: Served, path: str) -> None:
+    old = served.harness.weights
+    served.publish(path, old)
+    served.require_agreement(old)
+    new = changed(old, seed=1)
+    served.publish(path, new)
+    served.require_agreement(new)
+
+
+def test_a_single_parameter_with_old_values_would_be_noticed(served: Served) -> None:
+    old = served.harness.weights
+    new = changed(old, seed=1)
+    served.publish("object store", new)
+    sampled = served.sample()
+    for name in new:
+        stale = served.reference.log_probs({**new, name: old[name]}, PROMPT, sampled)
+        assert np.abs(np.subtract(stale, sampled.log_probs)).max() > NOTICED, name
+
+
+def test_new_weights_are_served_after_sleep(served: Served) -> None:
+    before, after = changed(served.harness.weights, seed=2), changed(served.harness.weights, seed=3)
+    served.publish("shared memory", before)
+    served.harness.engine.sleep()
+    served.harness.engine.wake()
+    served.require_agreement(before)
+    served.harness.engine.sleep()
+    served.harness.engine.wake()
+    served.publish("shared memory", after)
+    served.require_agreement(after)
+
+
+def test_weights_of_a_restored_checkpoint_are_served(served: Served, tmp_path: Path) -> None:
+    """Transformers opens the checkpoint by itself."""
+    trained = TorchTrainer(served.model, OPTIONS)
+    with torch.no_grad():
+        for parameter in trained._parameters:
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    trained.save(tmp_path)
+    restored = TorchTrainer(served.model, OPTIONS)
+    restored.load(tmp_path)
+    served.publish("object store", dict(restored.weights()))
+    sampled = served.sample()
+    expected = Reference(tmp_path).log_probs({}, PROMPT, sampled)
+    np.testing.assert_allclose(sampled.log_probs, expected, atol=AGREEMENT, rtol=0)
+
+
+def test_weights_after_those_that_broke_off_are_served(served: Served) -> None:
+    old, new = served.harness.weights, changed(served.harness.weights, seed=4)
+    name = next(iter(new))
+    served.harness.engine.begin_weights()
+    served.harness.engine.load_bucket({name: new[name]})
+    with pytest.raises(ValueError, match="lack"):
+        served.harness.engine.finish_weights()
+    served.publish("object store", old)
+    served.require_agreement(old)
+
+
+def test_a_layer_that_keeps_a_packed_copy_of_old_weights_is_noticed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(layer: torch.nn.Module, remove_weight: bool) -> None:
+        if remove_weight:
+            layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+    weights = served.harness.weights
+    with monkeypatch.context() as patch:
+        patch.setattr("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", keep)
+        with pytest.raises(ValueError, match=r"10 layers of vLLM kept old weights, among them lm_head, model\.embed"):
+            served.publish("object store", weights)
+    assert served.harness.engine.stats().policy_version == -1
+    served.publish("object store", weights)
+    served.require_agreement(weights)
+
+
+def test_an_output_layer_that_no_weights_come_for_is_noticed(tmp_path: Path) -> None:
+    """The configuration ties it to the embedding, the files hold another one, and engines take that."""
+    model = build_model(tmp_path, TIED)
+    add_head(model, lambda embedding: 2 * embedding)
+    served = Served(model)
+    weights = dict(served.harness.weights)
+    del weights["lm_head.weight"]
+    with pytest.raises(ValueError, match=r"1 layers of vLLM kept old weights, among them lm_head"):
+        served.publish("object store", weights)
+
+
+def test_a_compiled_engine_computes_with_every_parameter_that_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code keeps no copies either. Engines of other tests have turned compilation off in this process."""
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+    monkeypatch.setattr("torch._dynamo.config.disable", False)
+    served = Served(build_model(tmp_path, TIED), enforce_eager=False)
+    for seed in (1, 2):
+        weights = changed(served.harness.weights, seed)
+        served.publish("object store", weights)
+        served.require_agreement(weights)

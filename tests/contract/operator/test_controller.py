@@ -1,0 +1,167 @@
+"""What a pass costs the API server: passes of the real controller, against the embedded API server without nodes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from longshore_devcluster.apiserver import ApiServer
+from longshore_operator.controller import EVENT_BURST, Controller
+from longshore_operator.handlers import JobNews
+from longshore_operator.kube import Kube, Object
+from longshore_operator.kubeconfig import from_kubeconfig
+from longshore_operator.metrics import Metrics
+from longshore_operator.plan import OperatorConfig
+from tests.contract.operator.harness import CHART
+from tests.unit.operator.model import SPEC
+
+KEY = ("default", "demo")
+RESTING = [("GET", "rljobs"), ("GET", "persistentvolumeclaims")]
+
+
+class CountingKube(Kube):
+    """The client, which remembers what it asked for."""
+
+    calls: list[tuple[str, str]] = []
+
+    async def _call(self, method: str, path: str, *arguments: Any, **named: Any) -> Object:
+        self.calls.append((method, path))
+        return await super()._call(method, path, *arguments, **named)
+
+
+class Operator:
+    """A controller whose passes are looked at one by one, at times that a test chooses."""
+
+    def __init__(self, kube: CountingKube) -> None:
+        self.kube = kube
+        self.now = datetime.now(UTC)
+        self.metrics = Metrics()
+        config = OperatorConfig(runtime_image="unused", network_policies=False)
+        self.controller = Controller(kube, config, self.metrics, "default", clock=lambda: self.now)
+
+    async def look(self) -> list[tuple[str, str]]:
+        """One pass; returns its requests, resources by their plural."""
+        self.kube.calls = []
+        await self.controller._pass(KEY)
+        return [(method, path.split("/default/")[1].split("/")[0]) for method, path in self.kube.calls]
+
+    async def settled(self) -> None:
+        """Passes until one only reads the job, and the claim that its pod waits for."""
+        for _ in range(10):
+            if await self.look() == RESTING:
+                return
+        raise AssertionError(f"still at work: {self.kube.calls}")
+
+    async def report(self, runtime: dict[str, Any]) -> None:
+        """What the coordinator does."""
+        metadata = {"namespace": KEY[0], "name": KEY[1]}
+        body = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata}
+        async with Kube(self.kube._access, "longshore-coordinator") as coordinator:
+            await coordinator.apply(body | {"status": {"runtime": runtime}}, "status")
+
+    async def pod_status(self, status: dict[str, Any], node: str = "") -> None:
+        """What scheduler and kubelet do, as the informer hears it."""
+        pod = await self.kube.get("Pod", KEY[0], "demo-coordinator")
+        assert pod is not None
+        self.controller.informer.take(
+            {"type": "MODIFIED", "object": pod | {"status": status, "spec": {"nodeName": node}}}
+        )
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    """With one job, which is as it should be."""
+    server = ApiServer(tmp_path)
+    await server.start()
+    async with CountingKube(from_kubeconfig(server.kubeconfig_path)) as kube:
+        crd = yaml.safe_load((CHART / "files" / "rljob-crd.yaml").read_text())
+        await kube._call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", None, crd)
+        job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": SPEC}
+        job |= {"metadata": {"namespace": KEY[0], "name": KEY[1]}}
+        async with asyncio.timeout(30):
+            while not await _created(kube, job):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.05)
+        operator = Operator(kube)
+        await operator.settled()
+        yield operator
+        await operator.controller.close()
+    await server.stop()
+
+
+async def _created(kube: Kube, job: Object) -> bool:
+    """Whether the job could be made: a definition takes a moment to be served."""
+    try:
+        return await kube.create(job) is not None
+    except Exception as error:
+        if "404" not in repr(error) and getattr(error, "code", 0) != 404:
+            raise
+        return False
+
+
+async def test_a_coordinators_report_costs_one_read(operator: Operator) -> None:
+    await operator.report({"attempt": 1, "step": 7})
+    assert await operator.look() == RESTING
+
+
+async def test_events_of_one_job_are_bounded_and_counted(operator: Operator) -> None:
+    num_posted = 0
+    for number in range(5):
+        notices = [{"number": 16 * number + one + 1, "reason": "Noise", "message": "x"} for one in range(16)]
+        await operator.report({"attempt": 1, "notices": notices})
+        num_posted += (await operator.look()).count(("POST", "events"))
+    assert num_posted < EVENT_BURST
+    dropped = operator.metrics.registry.get_sample_value("longshore_operator_events_dropped_total")
+    assert dropped == 80 - num_posted
+    assert ("POST", "events") not in await operator.look(), "what was dropped is not posted later"
+
+
+async def test_a_status_that_cannot_be_read_is_told_and_does_not_make_every_pass_write(operator: Operator) -> None:
+    times = {"switchSeconds": 1, "preemptionSeconds": 1, "roundSeconds": {"Odd": {"one": 1}}}
+    await operator.report({"attempt": 1, "rolloutTimes": times})
+    assert ("POST", "events") in await operator.look()
+    assert ("POST", "events") not in await operator.look()
+
+
+async def test_children_are_read_again_ever_later_while_a_pod_does_not_start(operator: Operator) -> None:
+    await operator.pod_status({"phase": "Pending"}, node="node-0")
+    await operator.look()
+    reads = []
+    for second in range(0, 200, 10):
+        operator.now += timedelta(seconds=10)
+        if ("GET", "configmaps") in await operator.look():
+            reads.append(second)
+    assert len(reads) == 3
+    assert reads[1] - reads[0] == 40
+    assert reads[2] - reads[1] == 80
+
+
+async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:
+    key, controller = KEY, operator.controller
+    await operator.kube._call(
+        "PATCH",
+        "/apis/longshore.dev/v1alpha1/namespaces/default/rljobs/demo",
+        None,
+        {"spec": {"suspend": True}},
+        "application/merge-patch+json",
+    )
+    await operator.kube._call(
+        "PATCH",
+        "/apis/longshore.dev/v1alpha1/namespaces/default/rljobs/demo",
+        None,
+        {"spec": {"coordinator": {"template": {"spec": 5}}}},
+        "application/merge-patch+json",
+    )
+    for _ in range(3):
+        await operator.look()
+    stored = await operator.kube.get("RLJob", *key)
+    assert stored is not None
+    assert stored["status"]["phase"] == "Failed"
+    generation = stored["metadata"]["generation"]
+    controller.tell(key, JobNews("newer", generation))
+    assert controller.schedule.num_pending() == 0
+    controller.tell(key, JobNews("newer", generation + 1))
+    assert controller.schedule.num_pending() == 1

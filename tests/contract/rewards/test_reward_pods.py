@@ -1,0 +1,279 @@
+"""A reward pod, as a process of its own, and what a hostile one can do to the coordinator."""
+
+import asyncio
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+from aiohttp import web
+
+from longshore.api import contract
+from longshore.api.contract import ExitCode
+from longshore.api.names import Component
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.spec import RLJobSpec
+from longshore_runtime.rewards import protocol
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rollout.pod_workers import PodWorkers
+from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone
+
+LIMIT_S = 120.0
+TOKEN = "let-me-in"
+MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
+ITEM = ScoreItem("d, line 1", "6 * 7?", r"\boxed{42}", "42", {})
+SPEC: dict[str, Any] = {
+    "model": {"builtin": "Tiny"},
+    "data": {"path": "rows.jsonl"},
+    "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "storage": {"claimName": "none"},
+    "reward": {"functions": [{"name": "maths", "kind": "Maths"}], "pods": 1, "workersPerPod": 2},
+}
+
+
+@dataclass
+class Pod:
+    """A reward pod."""
+
+    process: subprocess.Popen[bytes]
+    ip: str
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.ip}:{contract.REWARD_PORT}"
+
+    def wait_ready(self) -> None:
+        """Until `/health` answers."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline_s and self.process.poll() is None:
+            try:
+                with urlopen(f"{self.url}/health", timeout=LIMIT_S) as answer:
+                    assert answer.status == 200
+                    return
+            except OSError:
+                continue
+        raise AssertionError("the pod does not serve")
+
+
+def ip_of(number: int) -> str:
+    pid = os.getpid()
+    return f"127.{130 + pid // 250 % 60}.{pid % 250}.{number}"
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+@pytest.fixture
+def pod(tmp_path: Path, token: Path) -> Iterator[Pod]:
+    """The real program, in the environment that the operator gives it."""
+    spec = RLJobSpec.model_validate(SPEC)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(by_alias=True))
+    environment = {
+        contract.ENV_JOB_NAME: "job",
+        contract.ENV_JOB_NAMESPACE: "team",
+        contract.ENV_JOB_UID: "12345678",
+        contract.ENV_ATTEMPT: "1",
+        contract.ENV_COMPONENT: Component.REWARD,
+        contract.ENV_INDEX: "0",
+        contract.ENV_POD_NAME: "job-reward-0",
+        contract.ENV_POD_IP: ip_of(1),
+        contract.ENV_COORDINATOR_ADDRESS: ip_of(2),
+        contract.ENV_CONFIG: str(tmp_path / "spec.json"),
+        contract.ENV_STORAGE: str(tmp_path),
+        contract.ENV_TERMINATION_LOG: str(tmp_path / "why"),
+        contract.ENV_REWARD_TOKEN: str(token),
+    }
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    process = subprocess.Popen([sys.executable, "-m", "longshore_runtime", "reward"], env=kept | environment)
+    made = Pod(process, ip_of(1), tmp_path)
+    made.wait_ready()
+    yield made
+    process.kill()
+    process.wait()
+
+
+def workers_of(ip: str, token: Path, port: int = contract.REWARD_PORT) -> PodWorkers:
+    return PodWorkers(1, 1, lambda index: ip, token, port)
+
+
+@pytest.fixture
+def host(token: Path) -> Iterator[PodWorkers]:
+    host = workers_of(ip_of(1), token)
+    yield host
+    host.close()
+
+
+def asked(host: PodWorkers) -> Worker:
+    return host.ask_for(0, ScorerFactory((MATHS,), "output"), 0.0)
+
+
+def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to(pod: Pod, host: PodWorkers) -> None:
+    worker = asked(host)
+    assert worker.ready.result(LIMIT_S).sandbox is None
+    (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
+    assert isinstance(result, ScoreResult) and result.reward == 1.0
+    family = [psutil.Process(pod.process.pid), *psutil.Process(pod.process.pid).children(recursive=True)]
+    mapped = {Path(file.path).name for process in family for file in process.memory_maps()}
+    assert not {name for name in mapped if "torch" in name or "_raylet" in name or "vllm" in name}
+    listening = {one.laddr.port for process in family for one in process.net_connections() if one.status == "LISTEN"}
+    assert listening == {contract.REWARD_PORT}
+    pod.process.send_signal(signal.SIGTERM)
+    assert pod.process.wait(LIMIT_S) == ExitCode.INTERRUPTED
+    assert (pod.directory / "why").read_text() == "the pod was asked to stop"
+    assert worker.gone.result(LIMIT_S) == "its pod closed the connection"
+
+
+def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: PodWorkers) -> None:
+    worker = asked(host)
+    worker.ready.result(LIMIT_S)
+    os.kill(pod.process.pid, signal.SIGSTOP)
+    answer = worker.score("maths", [ITEM])
+    pod.process.kill()
+    with pytest.raises(WorkerGone):
+        answer.result(LIMIT_S)
+    assert worker.gone.result(LIMIT_S)
+
+
+@pytest.mark.parametrize("header", [None, "Bearer ", "Bearer wrong", TOKEN], ids=str)
+def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="} | ({"Authorization": header} if header else {})
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(pod.url + protocol.PATH, headers=headers), timeout=LIMIT_S)
+    assert refused.value.code == 401
+
+
+Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Hostile:
+    """A pod in the hands of an attacker: it does what a test says."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self.requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._behave = behave
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> int:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return int(self._runner.addresses[0][1])
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.put(request.path)
+        return await self._behave(request)
+
+
+def saying(*messages: bytes | str) -> Behaviour:
+    """After a proper start, answers the first call with these messages."""
+
+    async def behave(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(max_msg_size=0)
+        await socket.prepare(request)
+        await socket.send_bytes(b'{"pod":"a"}')
+        await socket.receive()
+        await socket.send_bytes(b'{"outcome":{"sandbox":null}}')
+        await socket.receive()
+        for message in messages:
+            await (socket.send_bytes(message) if isinstance(message, bytes) else socket.send_str(message))
+        await socket.receive()
+        return socket
+
+    return behave
+
+
+@pytest.fixture
+def hostile(request: pytest.FixtureRequest) -> Iterator[Hostile]:
+    hostile = Hostile(request.param)
+    yield hostile
+    hostile.close()
+
+
+SCORED = b'{"reward":1.0,"seconds":0.0,"timed_out":false,"broken":null,"passed_all":true,"runs":[]}'
+GOOD = b'{"number":1,"outcomes":[' + SCORED + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "reason"),
+    [
+        (saying(b"\x80\x04K\x01."), "what it says cannot be read: it is not JSON"),
+        (saying("text"), "what it says cannot be read: it is text"),
+        (saying(GOOD.replace(b"1.0", b"1e999")), "what it says cannot be read: "),
+        (saying(GOOD.replace(b"1.0", b"1e12")), "what it says cannot be read: .*less than or equal"),
+        (saying(GOOD.replace(SCORED, SCORED + b"," + SCORED)), "it answers 2 of 1 responses"),
+        (saying(b" " * (protocol.MAX_ANSWER_BYTES + 1)), "its connection broke"),
+    ],
+    indirect=["hostile"],
+    ids=["pickle", "text", "infinite", "large-number", "too-many", "large-message"],
+)
+def test_an_answer_that_breaks_the_protocol_costs_the_pod_its_worker(
+    hostile: Hostile, token: Path, reason: str
+) -> None:
+    host = workers_of("127.0.0.1", token, hostile.port)
+    worker = asked(host)
+    with pytest.raises(WorkerGone, match=reason):
+        worker.score("maths", [ITEM]).result(LIMIT_S)
+    host.close()
+
+
+@pytest.mark.parametrize("hostile", [saying(GOOD.replace(b":1,", b":99,", 1), GOOD, GOOD)], indirect=True)
+def test_answers_that_nobody_asked_for_are_dropped(hostile: Hostile, token: Path) -> None:
+    host = workers_of("127.0.0.1", token, hostile.port)
+    worker = asked(host)
+    (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
+    assert isinstance(result, ScoreResult) and result.reward == 1.0
+    host.close()
+
+
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
+    if request.path == "/secret":
+        return web.Response(text="metadata")
+    raise web.HTTPFound("/secret")
+
+
+@pytest.mark.parametrize("hostile", [_elsewhere], indirect=True)
+def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) -> None:
+    host = workers_of("127.0.0.1", token, hostile.port)
+    worker = asked(host)
+    assert [hostile.requests.get(timeout=LIMIT_S) for _ in range(2)] == [protocol.PATH] * 2, "it only tries again"
+    worker.kill()
+    assert worker.gone.result(LIMIT_S)
+    host.close()
+
+
+def test_the_pods_program_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, longshore_runtime.rewards.server, longshore_runtime.rewards.code, longshore_runtime.rewards.http\n"
+        "heavy = {'ray', 'torch', 'vllm', 'transformers', 'numpy'}\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & heavy))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

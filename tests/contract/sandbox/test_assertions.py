@@ -1,0 +1,135 @@
+"""Test programs of assertions: what they ask for, and what they refuse to be."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore_runtime.sandbox import literals
+from longshore_runtime.sandbox.assertions import read_test_program
+from longshore_runtime.sandbox.cases import AssertionCase, Outcome, Ran, parse_case, verdict
+from longshore_runtime.sandbox.sandbox import Sandbox
+
+_KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
+_LITERALS = st.recursive(
+    _KEYS | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False) | st.sets(_KEYS, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=8,
+)
+_CHECK = """
+METADATA = {'author': 'somebody'}
+
+
+def check(candidate):
+    assert candidate([1, 2]) == {1: 'a', (2, 3): None}, "keys"
+    assert sorted(candidate(text='x')) == [1, (2, 3)] or not candidate(text='y')
+    assert abs(candidate(-1) - 1.5) < 1e-6
+    assert math.isclose(candidate(10**3), math.pi, rel_tol=1e-3)
+    assert candidate(()) is None
+
+check(f)
+"""
+_RIGHT: list[Any] = [{1: "a", (2, 3): None}, [1], [], 1.5000001, 3.1415, None]
+
+
+def _outcome(test: str, values: list[Any]) -> Outcome:
+    case = parse_case({"entry": "f", "test": test}, "row 7")
+    return verdict(case, Ran(0, 0.1, 0.1, claim=literals.dumps(values).encode())).outcome
+
+
+@settings(max_examples=40)
+@given(_LITERALS)
+def test_literals_survive_json(value: Any) -> None:
+    back = literals.loads(literals.dumps(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"dict": 3}', '{"set": [{"list": []}]}', '{"eval": "1"}', "["])
+def test_what_is_no_literal_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not written by dumps|no kind of literal|unpack|Expecting"):
+        literals.loads(text)
+
+
+def test_assertions_hold_for_the_values_that_they_ask_for() -> None:
+    assert _outcome(_CHECK, _RIGHT) is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [(0, {"1": "a"}), (0, None), (1, [3]), (3, 1.6), (3, "1.5"), (4, 3.0), (5, 0)],
+)
+def test_one_that_does_not_hold_or_cannot_be_evaluated_fails(place: int, wrong: Any) -> None:
+    values = [*_RIGHT]
+    values[place] = wrong
+    if place == 1:
+        values[2] = [7]
+    assert _outcome(_CHECK, values) is Outcome.FAILED
+
+
+def test_values_of_some_calls_only_are_not_enough() -> None:
+    assert _outcome(_CHECK, _RIGHT[:-1]) is Outcome.FAILED
+    assert _outcome(_CHECK, []) is Outcome.FAILED
+
+
+def test_the_program_sees_the_calls_and_not_what_is_expected() -> None:
+    case = parse_case({"entry": "f", "test": "assert f({1: 2}) == 'a secret'"}, "row 7")
+    assert isinstance(case, AssertionCase)
+    assert b"secret" not in case.shown
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "",
+        "(",
+        "pass",
+        "for i in range(3):\n    assert f(i) == i",
+        "assert f(f(1)) == 2",
+        "assert f(*[1]) == 1",
+        "assert f(open('/etc/passwd')) == 1",
+        "assert os.system('true') == f(1)",
+        "assert f(1).__class__",
+        "assert (lambda: f(1))() == 1",
+        "assert f(1) * 10**9",
+        "assert list(range(f(1)))",
+        "assert [f(i) for i in range(3)] == []",
+        "x = __import__('os')",
+    ],
+)
+def test_a_test_program_that_is_more_than_assertions_about_literals_is_refused_with_its_row(test: str) -> None:
+    with pytest.raises(ValueError, match=r"^row 7: test: "):
+        parse_case({"entry": "f", "test": test}, "row 7")
+
+
+def test_calls_of_a_test_program_follow_one_another_in_one_program(sandbox: Sandbox) -> None:
+    case = parse_case({"entry": "f", "test": "assert f({1: (2, 3)}) == {(2, 3): 1}\nassert f({}) == {}"}, "row 7")
+    right = "def f(given): return {value: key for key, value in given.items()}"
+    wrong = "def f(given): return {}"
+    assert [sandbox.run(program, [case])[0].outcome for program in (right, wrong)] == [Outcome.PASSED, Outcome.FAILED]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "class Yes:\n  def __eq__(self, other): return True\ndef f(given): return Yes()",
+        "class Yes(dict):\n  def __eq__(self, other): return True\ndef f(given): return Yes()",
+        "import os\ndef f(given):\n  os.write(3, b'true'); os._exit(0)",
+        "import os\ndef f(given): os._exit(0)",
+        "import builtins\nbuiltins.AssertionError = None\ndef f(given): return 1",
+        "def check(candidate): pass\ndef f(given): return 1",
+    ],
+)
+def test_an_assertion_cannot_be_forged(sandbox: Sandbox, program: str) -> None:
+    case = parse_case({"entry": "f", "test": "def check(c):\n    assert c(1) == {'a': 1}\ncheck(f)"}, "row 7")
+    assert sandbox.run(program, [case])[0].outcome in (Outcome.FAILED, Outcome.ERROR)
+
+
+def test_a_test_program_is_read_once() -> None:
+    program = read_test_program(_CHECK, "f")
+    assert [(list(call.arguments), dict(call.keywords)) for call in program.calls[:2]] == [
+        ([[1, 2]], {}),
+        ([], {"text": "x"}),
+    ]
+    assert len(program.assertions) == 5

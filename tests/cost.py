@@ -1,0 +1,155 @@
+"""What each test costs: CPU seconds and processes of everything that it starts, and a budget for the whole run.
+
+Wall-clock time says more about the machine than about the tests, so the budget (`cost_budget.json`) is in CPU seconds
+and in processes. A run of all tests that leaps past the budget fails; a run of a part only reports.
+
+A thread samples `/proc`. A process belongs to the run if its parent does when it is first seen, so daemons are
+counted. A process that ends between two samples is not counted as one, but its CPU time is: its parent has it among
+the time of its children.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+BUDGET: Final = Path(__file__).parent / "cost_budget.json"
+SAMPLE_S: Final = 0.5
+NUM_SHOWN: Final = 25
+SHOWN_FROM_S: Final = 1.0
+PROPERTY: Final = "cpu_s"
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Process(NamedTuple):
+    """A process; `waited_s` are the CPU seconds of the children that it has waited for."""
+
+    started: int
+    pid: int
+    parent: int
+    own_s: float
+    waited_s: float
+
+
+class Cost(NamedTuple):
+    """CPU seconds, and processes that lived long enough to be seen."""
+
+    cpu_s: float
+    num_processes: int
+
+
+def processes() -> Iterator[Process]:
+    """All processes of the machine."""
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = Path(entry.path, "stat").read_text()
+        except OSError:
+            continue  # It has just ended.
+        fields = text[text.rindex(")") + 2 :].split()
+        user, system, waited_user, waited_system = (int(ticks) / _TICKS_PER_S for ticks in fields[11:15])
+        yield Process(int(fields[19]), int(entry.name), int(fields[1]), user + system, waited_user + waited_system)
+
+
+class Tree:
+    """A process and everything that descends from it, including what outlives its parent."""
+
+    def __init__(self, root: Process) -> None:
+        self._known = {root.pid: root}
+        self._at_start_s = root.own_s + root.waited_s
+        self._orphans_s = 0.0
+        self._num_processes = 0
+
+    def update(self, seen: Iterable[Process]) -> Cost:
+        """Take a sample; returns the cost since the start."""
+        now = {process.pid: process for process in seen}
+        ended = [known for pid, known in self._known.items() if pid not in now or now[pid].started != known.started]
+        for process in ended:
+            del self._known[process.pid]
+            if process.parent not in self._known:  # Otherwise the parent has waited for it and has its time.
+                self._orphans_s += process.own_s + process.waited_s
+        for process in sorted(now.values()):  # Parents come before their children.
+            if process.pid in self._known or process.parent in self._known:
+                self._num_processes += process.pid not in self._known
+                self._known[process.pid] = process
+        cpu_s = sum(process.own_s + process.waited_s for process in self._known.values())
+        return Cost(cpu_s + self._orphans_s - self._at_start_s, self._num_processes)
+
+
+class Meter:
+    """Samples the tree of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._tree = Tree(next(process for process in processes() if process.pid == os.getpid()))
+        threading.Thread(target=self._sample, name="cost", daemon=True).start()
+
+    def read(self) -> Cost:
+        """The cost so far."""
+        with self._lock:
+            return self._tree.update(processes())
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(SAMPLE_S):
+            self.read()
+
+
+class CostPlugin:
+    """Charges each test with what was spent since the test before it ended, shared fixtures included.
+
+    With several test processes each measures its own tests; the one that they descend from measures the total.
+    """
+
+    def __init__(self) -> None:
+        self._meter = Meter()
+        self._spent_s = 0.0
+        self._cpu_s: dict[str, float] = {}
+        self.exceeded: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Where the test runs: the figure travels with the last of the test's reports."""
+        report = yield
+        if report.when == "teardown":
+            spent_s = self._meter.read().cpu_s
+            report.user_properties.append((PROPERTY, spent_s - self._spent_s))
+            self._spent_s = spent_s
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Where reports are collected."""
+        for name, value in report.user_properties:
+            if name == PROPERTY and isinstance(value, float):
+                self._cpu_s[report.nodeid] = value
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run of all tests that leaps past its budget."""
+        self._meter.stop()
+        budget = json.loads(BUDGET.read_text())
+        if len(self._cpu_s) < budget["num_tests"] or hasattr(session.config, "workerinput"):
+            return
+        spent = self._meter.read()._asdict()
+        self.exceeded = [f"{name}: {spent[name]:.0f} of {budget[name]}" for name in spent if spent[name] > budget[name]]
+        if self.exceeded and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what the run cost, and which tests cost most."""
+        total = self._meter.read()
+        terminalreporter.section("cost")
+        terminalreporter.line(f"{total.cpu_s:.0f} CPU s, {total.num_processes} processes of more than {SAMPLE_S} s")
+        for nodeid, cpu_s in sorted(self._cpu_s.items(), key=lambda item: -item[1])[:NUM_SHOWN]:
+            if cpu_s >= SHOWN_FROM_S:
+                terminalreporter.line(f"{cpu_s:7.1f} CPU s  {nodeid}")
+        for figure in self.exceeded:
+            terminalreporter.line(f"FAILED: over the budget of {BUDGET.name}: {figure}", red=True)

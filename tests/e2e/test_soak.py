@@ -1,0 +1,33 @@
+"""Jobs whose pods are killed again and again, at moments that nobody chose."""
+
+import random
+
+import pytest
+
+from tests.e2e.jobs import Cluster, Job, assert_every_draw_once, fake_job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(3600)]
+
+NUM_STEPS = 60
+NUM_KILLS = 8
+
+
+def disturb(job: Job, chance: random.Random) -> None:
+    """Kill a pod after some more steps."""
+    step = job.status()["runtime"]["step"]
+    job.wait_step(min(step + chance.randint(1, NUM_STEPS // NUM_KILLS), NUM_STEPS - 2))
+    job.kill(chance.choice(("coordinator", "worker-0")))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_loses_pods_again_and_again_trains_every_draw_once(cluster: Cluster, seed: int) -> None:
+    algorithm = {"steps": NUM_STEPS, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
+    options = {"algorithm": algorithm, "backoffLimit": 2 * NUM_KILLS, "checkpoint": {"everySteps": 1}}
+    job = cluster.apply(fake_job(f"unlucky-{seed}", **options))
+    job.wait_step(1)
+    chance = random.Random(seed)
+    for _ in range(NUM_KILLS):
+        disturb(job, chance)
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    job.delete()

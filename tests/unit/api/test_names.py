@@ -1,0 +1,45 @@
+"""Names of jobs: children are named after them, so not every name that Kubernetes accepts will do."""
+
+import pytest
+import re2
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from longshore.api import names
+from longshore.api.mistakes import sentence
+from longshore.api.rljob import RLJob
+from tests.unit.operator.model import make_job
+
+LONGEST = "a" * names.MAX_JOB_NAME_LENGTH
+
+
+@pytest.mark.parametrize("name", ["a", "gsm8k", "a-1", LONGEST])
+def test_these_names_will_do(name: str) -> None:
+    assert names.job_name_mistake(name) is None
+
+
+@pytest.mark.parametrize("name", ["a.b", "1a", "A", "a-", "-a", "a_b", "", "a\n", "ä"])
+def test_names_that_a_service_cannot_have_are_refused(name: str) -> None:
+    assert names.job_name_mistake(name) == names.JOB_NAME_FORM_RULE
+
+
+def test_a_name_that_is_too_long_for_pods_is_refused() -> None:
+    assert names.job_name_mistake(LONGEST + "a") == names.JOB_NAME_LENGTH_RULE
+
+
+@given(st.from_regex(names.JOB_NAME_PATTERN, fullmatch=True).filter(lambda name: len(name) <= 45))
+def test_every_child_of_a_good_name_is_a_host_name(name: str) -> None:
+    children = [
+        names.coordinator_pod(name), names.worker_pod(name, 4095), names.trainer_pod(name, 4095),
+        names.reward_pod(name, 4095), names.judge_pod(name, 131071), names.headless_service(name),
+    ]  # fmt: skip
+    assert all(re2.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", child) for child in children)
+
+
+def test_the_mistake_names_the_field() -> None:
+    stored = make_job().model_dump(mode="json", by_alias=True)
+    stored["metadata"]["name"] = "a.b"
+    with pytest.raises(ValidationError) as caught:
+        RLJob.model_validate(stored)
+    assert sentence(caught.value).startswith("metadata.name must begin with a letter")

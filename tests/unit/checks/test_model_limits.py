@@ -1,0 +1,79 @@
+"""What a model cannot do is known from its configuration."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.rollout import Engine
+from longshore.checks.model_limits import context_tokens, limit_mistakes
+
+QWEN = {
+    "model_type": "qwen2", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2,
+    "intermediate_size": 8960, "max_position_embeddings": 32768,
+}  # fmt: skip
+
+
+def mistakes(config: dict[str, Any], max_context_tokens: int = 4096, *, gpus: bool = True, **engine: Any) -> list[str]:
+    return limit_mistakes(config, Engine(**engine), max_context_tokens, has_accelerator=gpus)
+
+
+def test_a_job_that_the_model_suits_has_no_mistakes() -> None:
+    assert mistakes(QWEN, 32768) == mistakes(QWEN, gpus=False) == mistakes(QWEN, tensor_parallel_size=4) == []
+
+
+@pytest.mark.parametrize(
+    ("quantization", "method"),
+    [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"bits": 4}, "unknown"), (4, "unknown")],
+)
+def test_quantised_weights_are_refused_and_plain_ones_are_not(quantization: object, method: str) -> None:
+    quantised = {"quantization_config": quantization}
+    for config in (QWEN | quantised, {"text_config": QWEN | quantised}):
+        (mistake,) = mistakes(config)
+        assert f"the weights are quantised (quant_method '{method}')" in mistake
+    assert mistakes(QWEN | {"quantization_config": None}) == []
+
+
+def test_a_context_that_the_model_cannot_have_is_told_with_what_it_can() -> None:
+    told = "model.maxContextTokens: 32769 exceeds the 32768 tokens of the model; lower it"
+    assert mistakes(QWEN, 32769) == [told]
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 32768),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 131072),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 65536),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 32768),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 32768),
+        ({"max_position_embeddings": None, "n_positions": 1024}, 1024),
+        ({"max_position_embeddings": None}, None),
+        ({"max_position_embeddings": "many"}, None),
+    ],
+)
+def test_the_context_follows_from_the_configuration(changes: dict[str, Any], tokens: int | None) -> None:
+    config = {**QWEN, **changes}
+    assert context_tokens(config) == context_tokens({"text_config": config}) == tokens
+
+
+def test_overrides_of_the_configuration_count() -> None:
+    extended = {"hf_overrides": {"max_position_embeddings": 131072}}
+    assert mistakes(QWEN, 131072, extra_args=extended) == []
+
+
+@pytest.mark.parametrize("config", [QWEN | {"head_dim": 16}, QWEN | {"hidden_size": 12 * 48}])
+def test_heads_that_have_no_kernel_on_the_cpu_are_refused_there_alone(config: dict[str, Any]) -> None:
+    (told,) = mistakes(config, gpus=False)
+    size = config.get("head_dim", 48)
+    assert told.startswith(f"model.path: the attention heads have size {size}, which vLLM does not support on the CPU")
+    assert mistakes(config) == mistakes(config, gpus=False, backend="Fake") == []
+
+
+def test_a_model_that_does_not_split_is_told_with_the_field() -> None:
+    (told,) = mistakes(QWEN, tensor_parallel_size=8)
+    assert told.startswith("rollout.engine.tensorParallelSize: the model does not split into 8 parts")
+
+
+@pytest.mark.parametrize("config", [{}, {"text_config": 3}, {"num_attention_heads": 0, "hidden_size": "x"}])
+def test_nothing_is_said_where_the_configuration_does_not_tell(config: dict[str, Any]) -> None:
+    assert mistakes(config, 10_000_000, gpus=False) == []

@@ -1,0 +1,162 @@
+"""When jobs are reconciled: passes end, a noisy job delays itself, and health is about passes and not about one job."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from longshore_operator import schedule as module
+from longshore_operator.health import MAX_STALL_S
+from longshore_operator.metrics import Metrics
+from longshore_operator.schedule import PASS_BURST, Outcome, Schedule
+
+Key = tuple[str, str]
+VICTIM = ("quiet", "job")
+
+
+class Passes:
+    """Passes that do what a test says, and are counted."""
+
+    def __init__(self) -> None:
+        self.seen: list[Key] = []
+        self.gone: list[Key] = []
+        self.does: Callable[[Key], Awaitable[Outcome]] = self._nothing
+        self._began = asyncio.Condition()
+        self.schedule = Schedule(self._pass, self.gone.append, Metrics(), num_slots=4, has_one_namespace=False)
+
+    async def _nothing(self, key: Key) -> Outcome:
+        await asyncio.sleep(0)
+        return Outcome(exists=True)
+
+    async def _pass(self, key: Key) -> Outcome:
+        async with self._began:
+            self.seen.append(key)
+            self._began.notify_all()
+        return await self.does(key)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60), self._began:
+            await self._began.wait_for(condition)
+
+    async def until_quiet(self) -> None:
+        async with asyncio.timeout(60):
+            while self.schedule.num_pending():  # noqa: ASYNC110 - passes end without telling anybody here
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def passes() -> AsyncIterator[Passes]:
+    made = Passes()
+    made.schedule.open()
+    yield made
+    await made.schedule.close()
+
+
+async def test_a_job_that_changes_in_every_pass_neither_runs_twice_nor_is_unhealthy(passes: Passes) -> None:
+    running: Counter[Key] = Counter()
+
+    async def changed_meanwhile(key: Key) -> Outcome:
+        running[key] += 1
+        assert running[key] == 1
+        passes.schedule.wake(key)
+        await asyncio.sleep(0)
+        running[key] -= 1
+        return Outcome(exists=True)
+
+    passes.does = changed_meanwhile
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) >= 20)
+    # What is measured is the time since a pass ended, not how long the job has been restless.
+    assert passes.schedule.stalled_s(time.monotonic()) < MAX_STALL_S
+    passes.does = passes._nothing
+    await passes.until_quiet()
+    assert passes.schedule.stalled_s(time.monotonic() + 10 * MAX_STALL_S) == 0
+
+
+async def test_a_noisy_job_is_looked_at_no_more_than_its_share(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PASSES_PER_S", 1e-6)
+
+    async def changed_meanwhile(key: Key) -> Outcome:
+        passes.schedule.wake(key)
+        return Outcome(exists=True)
+
+    passes.does = changed_meanwhile
+    noisy = ("noisy", "job")
+    passes.schedule.wake(noisy)
+    await passes.until(lambda: passes.seen.count(noisy) >= PASS_BURST)
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: VICTIM in passes.seen)
+    await passes.until(lambda: passes.seen.count(VICTIM) >= PASS_BURST)
+    assert passes.seen.count(noisy) == PASS_BURST
+
+
+async def test_a_job_of_another_namespace_waits_for_one_pass_and_not_for_the_queue(passes: Passes) -> None:
+    slot = asyncio.Event()
+
+    async def slow(key: Key) -> Outcome:
+        if key[0] == "noisy":
+            await slot.wait()
+        return Outcome(exists=True)
+
+    passes.does = slow
+    for index in range(200):
+        passes.schedule.wake(("noisy", f"job-{index}"))
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: VICTIM in passes.seen)
+    assert len(passes.seen) == 3, "half of the slots are the most that a namespace has"
+    slot.set()
+    await passes.until_quiet()
+    assert len(passes.seen) == 201
+
+
+async def test_a_pass_that_hangs_is_given_up_and_tried_again(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PASS_LIMIT_S", 0.01)
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
+
+    async def hangs(key: Key) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends by itself")
+
+    passes.does = hangs
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) >= 2)
+
+
+async def test_a_pass_that_ends_without_any_progress_elsewhere_is_noticed(passes: Passes) -> None:
+    async def hangs(key: Key) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends by itself")
+
+    passes.does = hangs
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) == 1)
+    assert passes.schedule.stalled_s(time.monotonic() + MAX_STALL_S + 1) > MAX_STALL_S
+
+
+async def test_a_job_that_is_gone_is_forgotten_unless_it_came_back_meanwhile(passes: Passes) -> None:
+    async def gone(key: Key) -> Outcome:
+        if len(passes.seen) == 1:
+            passes.schedule.wake(key)
+        return Outcome(exists=False)
+
+    passes.does = gone
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) == 2)
+    await passes.until_quiet()
+    assert passes.gone == [VICTIM]
+
+
+async def test_a_failure_is_tried_again_and_ends_nothing_else(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
+
+    async def fails(key: Key) -> Outcome:
+        if key != VICTIM:
+            raise RuntimeError("broken")
+        return Outcome(exists=True)
+
+    passes.does = fails
+    passes.schedule.wake(("noisy", "job"))
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: VICTIM in passes.seen and len(passes.seen) >= 3)

@@ -1,0 +1,155 @@
+"""Whatever a template holds: it is refused with a sentence, or its pods are the job's and keep to the standard."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.names import Component
+from longshore.api.status import Phase
+from longshore_operator.plan import CreatePod, Plan
+from tests.unit.operator.model import CONFIG, Cluster
+
+Json = Any
+FIELDS = (
+    "metadata", "spec", "labels", "annotations", "ownerReferences", "name", "containers", "initContainers", "volumes",
+    "env", "envFrom", "ports", "volumeMounts", "tolerations", "resources", "requests", "limits", "securityContext",
+    "runAsNonRoot", "runAsUser", "capabilities", "seccompProfile", "allowPrivilegeEscalation", "readinessProbe",
+    "httpGet", "lifecycle", "preStop", "projected", "sources", "nodeSelector", "hostAliases", "imagePullSecrets",
+    "terminationGracePeriodSeconds", "priorityClassName", "longshore.dev/job", "team", "mountPath", "containerPort",
+    "image", "value", "hostname", "serviceAccountName", "restartPolicy",
+)  # fmt: skip
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2**40),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["longshore", "sidecar", "storage", "demo", "", "x"]),
+    st.text(max_size=8),
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.sampled_from(FIELDS), st.text(max_size=6)), inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+CONTAINERS = st.lists(
+    st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=3).flatmap(
+        lambda fields: st.sampled_from(["longshore", "sidecar"]).map(lambda name: {**fields, "name": name})
+    ),
+    max_size=2,
+)
+LIKELY = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.one_of(
+            ANYTHING,
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    field: st.one_of(ANYTHING, st.dictionaries(st.sampled_from(FIELDS), st.text()))
+                    for field in ("labels", "annotations")
+                },
+            ),
+        ),
+        "spec": st.one_of(
+            ANYTHING,
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "containers": CONTAINERS,
+                    "initContainers": CONTAINERS,
+                    "securityContext": ANYTHING,
+                    "nodeSelector": ANYTHING,
+                },
+            ),
+        ),
+    },
+)
+TEMPLATES = st.one_of(LIKELY, st.dictionaries(st.text(max_size=6), ANYTHING, max_size=3))
+NEVER_REFUSED = {"spec": {"containers": [{"name": "sidecar", "image": "x"}], "initContainers": [{"name": "first"}]}}
+
+
+def spec_with(template: Json) -> dict[str, Any]:
+    """All pods of every kind that a job can have beside trainers carry the template."""
+    pool = {"replicas": 1, "gpusPerPod": 0, "template": template}
+    judge = {"name": "judge", "kind": "Judge", "judge": {"placement": "Pool", "modelPath": "m", "pool": pool}}
+    return {
+        "coordinator": {"template": template},
+        "workers": {"replicas": 1, "gpusPerPod": 1, "template": template},
+        "reward": {"pods": 1, "template": template, "functions": [judge]},
+        "placement": "Disaggregated",
+        "trainerWorkers": {"replicas": 1, "gpusPerPod": 1, "template": template},
+    }
+
+
+def plans(template: Json, privileged: bool) -> Iterator[Plan]:
+    """Those of a job's first pass, and of the one in which its coordinator has an address."""
+    cluster = Cluster(spec_with(template), config=replace(CONFIG, allow_privileged_templates=privileged))
+    for _ in range(4):
+        yield cluster.step()
+        cluster.kubelet()
+
+
+@given(TEMPLATES, st.booleans())
+def test_any_template_is_refused_with_a_sentence_or_keeps_its_pods_the_jobs(template: Json, privileged: bool) -> None:
+    holds(template, privileged)
+
+
+@pytest.mark.parametrize("privileged", [False, True])
+def test_pods_of_every_component_are_looked_at(privileged: bool) -> None:
+    assert holds(NEVER_REFUSED, privileged) == set(Component)
+
+
+def holds(template: Json, privileged: bool) -> set[str]:
+    """The components whose pods were looked at; none where the template was refused."""
+    seen = set()
+    for plan in plans(template, privileged):
+        assert plan.status is not None
+        created = [action.manifest for action in plan.actions if isinstance(action, CreatePod)]
+        if plan.status.phase is Phase.FAILED:
+            (failed,) = [one for one in plan.status.conditions if one.type == "Failed"]
+            assert failed.reason == "TemplateRefused"
+            assert failed.message.startswith("spec.coordinator.template.") or "spec.workers.template." in failed.message
+            assert created == []
+        for pod in created:
+            seen.add(pod["metadata"]["labels"]["longshore.dev/component"])
+            is_the_jobs(pod)
+            if not privileged:
+                keeps_the_standard(pod)
+    return seen
+
+
+def is_the_jobs(pod: dict[str, Any]) -> None:
+    metadata = pod["metadata"]
+    assert metadata["namespace"] == "team"
+    assert metadata["name"].startswith("demo-")
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == ("job-uid", True)
+    labels = metadata["labels"]
+    assert labels["longshore.dev/job"] == labels["app.kubernetes.io/instance"] == "demo"
+    assert labels["app.kubernetes.io/managed-by"] == "longshore"
+    assert {"longshore.dev/attempt", "longshore.dev/index", "longshore.dev/component"} <= labels.keys()
+    assert metadata["annotations"]["longshore.dev/spec-hash"]
+
+
+def keeps_the_standard(pod: dict[str, Any]) -> None:
+    spec = pod["spec"]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["automountServiceAccountToken"] is (
+        pod["metadata"]["labels"]["longshore.dev/component"] == "coordinator"
+    )
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["containers"]
+    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["runAsNonRoot"] is True
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -1,0 +1,212 @@
+"""Signs that a job does not learn: told once per episode, by the cause, and cleared when the episode ends."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.policy.training_alarms import (
+    AlarmLimits,
+    AlarmReason,
+    AlarmState,
+    RaisedAlarm,
+    StepSignals,
+    after_evaluation,
+    after_step,
+    fall_in_standard_errors,
+)
+
+LIMITS = AlarmLimits(max_mismatch=0.1, max_response_tokens=64)
+WELL = StepSignals(
+    num_responses=8,
+    num_cut=7,
+    num_timed_out=7,
+    num_faults=7,
+    num_groups=4,
+    num_rejected=3,
+    max_reward=1.0,
+    max_advantage=1.2,
+    max_grad_norm=0.3,
+    mismatch=0.1,
+)
+"""Nearly everything goes wrong, and yet something is learned."""
+SIGNS = {
+    AlarmReason.LOG_PROB_MISMATCH: replace(WELL, mismatch=3.1),
+    AlarmReason.REWARDS_TIME_OUT: replace(WELL, num_timed_out=8, max_reward=0.0, max_advantage=0.0, max_grad_norm=0.0),
+    AlarmReason.REWARDS_FAULT: replace(WELL, num_faults=8),
+    AlarmReason.REWARDS_ALL_ZERO: replace(WELL, max_reward=0.0, max_advantage=0.0, max_grad_norm=0.0),
+    AlarmReason.REWARDS_ALL_EQUAL: replace(WELL, max_advantage=0.0, max_grad_norm=0.0),
+    AlarmReason.GRADIENT_ZERO: replace(WELL, max_grad_norm=0.0),
+    AlarmReason.RESPONSES_ALL_CUT: replace(WELL, num_cut=8),
+}
+PATIENCE = {
+    AlarmReason.LOG_PROB_MISMATCH: 1, AlarmReason.REWARDS_TIME_OUT: 1, AlarmReason.REWARDS_FAULT: 1,
+    AlarmReason.REWARDS_ALL_ZERO: 3, AlarmReason.REWARDS_ALL_EQUAL: 3, AlarmReason.GRADIENT_ZERO: 3,
+    AlarmReason.RESPONSES_ALL_CUT: 3,
+}  # fmt: skip
+
+
+def run(steps: Sequence[StepSignals], state: AlarmState | None = None) -> tuple[AlarmState, list[RaisedAlarm]]:
+    """Steps one after the other, from step 1."""
+    state, told = state or AlarmState(), []
+    for number, signals in enumerate(steps, start=1):
+        state, new = after_step(state, signals, LIMITS, number)
+        told += new
+    return state, told
+
+
+def reasons(alarms: Sequence[RaisedAlarm]) -> list[AlarmReason]:
+    return [alarm.reason for alarm in alarms]
+
+
+def test_a_job_that_learns_raises_nothing_however_long_it_runs() -> None:
+    assert run([WELL] * 50) == (AlarmState(), [])
+
+
+@pytest.mark.parametrize("reason", SIGNS)
+def test_a_sign_is_told_once_when_it_has_lasted(reason: AlarmReason) -> None:
+    patience = PATIENCE[reason]
+    assert run([SIGNS[reason]] * (patience - 1))[1] == []
+    state, told = run([SIGNS[reason]] * 10)
+    assert reasons(told) == [reason], "the cause alone, not what follows from it"
+    assert told[0].step == patience
+    assert state.raised == tuple(told)
+
+
+@pytest.mark.parametrize("reason", SIGNS)
+def test_one_good_step_ends_the_episode_and_another_episode_is_told_again(reason: AlarmReason) -> None:
+    episode = [SIGNS[reason]] * PATIENCE[reason]
+    assert run([*episode, WELL])[0] == AlarmState()
+    assert reasons(run([*episode, WELL, *episode])[1]) == [reason, reason]
+    interrupted = [*episode[:-1], WELL, *episode[:-1]]
+    assert run(interrupted)[1] == []
+
+
+@pytest.mark.parametrize("reason", SIGNS)
+def test_the_sentence_names_a_field_or_a_place_to_look(reason: AlarmReason) -> None:
+    (alarm,) = run([SIGNS[reason]] * PATIENCE[reason])[1]
+    assert any(word in alarm.message for word in ("rollout.", "reward", "algorithm.", "timeoutSeconds"))
+    assert len(alarm.message) < 400 and "\n" not in alarm.message
+
+
+def test_a_cause_that_changes_is_told() -> None:
+    """Rewards are 0, and later it shows that scoring hangs."""
+    zero, hangs = SIGNS[AlarmReason.REWARDS_ALL_ZERO], SIGNS[AlarmReason.REWARDS_TIME_OUT]
+    state, told = run([zero] * 3 + [hangs])
+    assert reasons(told) == [AlarmReason.REWARDS_ALL_ZERO, AlarmReason.REWARDS_TIME_OUT]
+    assert reasons(state.raised) == [AlarmReason.REWARDS_TIME_OUT]
+
+
+def test_a_mismatch_that_is_not_a_number_is_told_and_one_that_does_not_exist_is_not() -> None:
+    assert reasons(run([replace(WELL, mismatch=math.nan)])[1]) == [AlarmReason.LOG_PROB_MISMATCH]
+    assert run([replace(WELL, mismatch=None)])[1] == []
+
+
+def test_groups_that_are_replaced_for_want_of_rewards_are_a_fault() -> None:
+    assert reasons(run([replace(WELL, num_faults=0, num_rejected=4)])[1]) == [AlarmReason.REWARDS_FAULT]
+
+
+STEPS = st.lists(st.sampled_from([WELL, *SIGNS.values()]), max_size=30)
+
+
+@given(STEPS, st.integers(0, 30))
+def test_a_checkpoint_between_any_two_steps_changes_nothing(steps: list[StepSignals], cut: int) -> None:
+    before, told = run(steps[:cut])
+    loaded = AlarmState.load(json.loads(json.dumps(before.export())))
+    assert loaded == before
+    after, more = run(steps[cut:], loaded)
+    whole, all_told = run(steps)
+    assert reasons(told + more) == reasons(all_told)
+    assert (reasons(after.raised), after.lasting) == (reasons(whole.raised), whole.lasting)
+
+
+@given(STEPS)
+def test_what_is_raised_has_been_told_and_has_its_sign_in_the_newest_steps(steps: list[StepSignals]) -> None:
+    state, told = run(steps)
+    assert set(reasons(state.raised)) <= set(reasons(told))
+    assert len(set(reasons(state.raised))) == len(state.raised)
+    for reason in reasons(state.raised):
+        assert all(reasons(run([one] * PATIENCE[reason])[1]).count(reason) for one in steps[-PATIENCE[reason] :])
+
+
+def test_alarms_of_another_version_are_dropped_from_a_checkpoint() -> None:
+    exported = AlarmState({AlarmReason.REWARDS_ALL_ZERO: 2}).export()
+    exported["lasting"]["PlanetsMisaligned"] = 1
+    exported["raised"].append(["PlanetsMisaligned", "look up", 3])
+    assert AlarmState.load(exported) == AlarmState({AlarmReason.REWARDS_ALL_ZERO: 2})
+
+
+BEFORE = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0] * 8
+
+
+def fallen(num_prompts: int) -> list[float]:
+    """So many prompts are not answered any longer."""
+    right = [place for place, reward in enumerate(BEFORE) if reward]
+    return [0.0 if place in right[:num_prompts] else reward for place, reward in enumerate(BEFORE)]
+
+
+def evaluations(*scores: Sequence[float]) -> list[list[AlarmReason]]:
+    """What each evaluation raises."""
+    state, told = AlarmState(), []
+    for number, score in enumerate(scores):
+        state, new = after_evaluation(state, BEFORE, score, number)
+        told.append(reasons(new))
+    return told
+
+
+FELL = [AlarmReason.HELD_OUT_REWARD_FELL]
+
+
+def test_a_fall_that_is_no_chance_is_told_once() -> None:
+    assert evaluations(BEFORE, fallen(12), fallen(12)) == [[], FELL, []]
+
+
+def test_a_fall_that_may_be_chance_is_told_when_it_lasts() -> None:
+    """Six of 64 prompts: two and a half standard errors."""
+    assert 1.64 < fall_in_standard_errors(BEFORE, fallen(6)) < 3
+    assert evaluations(fallen(6), fallen(6)) == [[], FELL]
+    assert evaluations(fallen(6), BEFORE, fallen(6)) == [[], [], []]
+    assert fall_in_standard_errors(BEFORE, fallen(2)) < 1.64
+    assert evaluations(fallen(2), fallen(2), fallen(2)) == [[], [], []]
+
+
+def test_a_reward_that_recovers_ends_the_episode() -> None:
+    assert evaluations(fallen(12), BEFORE, fallen(12)) == [FELL, [], FELL]
+
+
+def test_a_fall_by_a_tenth_is_told_at_the_second_evaluation_of_64_prompts() -> None:
+    """From 0.67 to 0.58: nine answers lost and three won."""
+    before = [1.0] * 43 + [0.0] * 21
+    latest = [0.0] * 9 + [1.0] * 37 + [0.0] * 18
+    assert 1.64 < fall_in_standard_errors(before, latest) < 2
+    state, told = after_evaluation(AlarmState(), before, latest, 4)
+    assert not told
+    assert reasons(after_evaluation(state, before, latest, 8)[1]) == FELL
+
+
+def test_steps_do_not_end_an_episode_of_evaluations() -> None:
+    state, _ = after_evaluation(AlarmState(), BEFORE, fallen(12), 4)
+    assert reasons(run([WELL] * 3, state)[0].raised) == FELL
+
+
+@pytest.mark.parametrize(
+    ("before", "latest"),
+    [
+        ([1.0] * 7, [0.0] * 7),
+        ([], [0.5] * 8),
+        ([1.0] * 20, [0.995] * 20),
+        ([0.0] * 20, [0.0] * 20),
+        ([0.0] * 20, [1.0] * 20),
+    ],
+    ids=["too few prompts", "an older checkpoint", "too little", "nothing", "a rise"],
+)
+def test_what_is_no_fall(before: list[float], latest: list[float]) -> None:
+    assert fall_in_standard_errors(before, latest) == 0.0
+
+
+def test_every_prompt_falling_alike_is_no_chance() -> None:
+    assert fall_in_standard_errors([1.0] * 20, [0.5] * 20) == math.inf

@@ -1,0 +1,100 @@
+"""Reward pods in this process: the real server on loopback addresses, in a thread of its own."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.server import RewardServer
+from longshore_runtime.rollout.pod_workers import PodWorkers
+
+TOKEN = "of the tests"
+
+
+@dataclass
+class Pods:
+    """Pods that come and go, with one worker each, and the coordinator's way to them."""
+
+    directory: Path
+    close_limit_s: float = 60.0
+    factory: ScorerFactory | None = None
+    """Of pods that join from now on."""
+    _ends: dict[int, asyncio.Event] = field(default_factory=dict)
+    _gone: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
+    servers: dict[int, RewardServer] = field(default_factory=dict)
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        (self.directory / "token").write_text(f"{TOKEN}\n")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reward-servers", daemon=True)
+        self._thread.start()
+
+    def host(self, num_pods: int) -> PodWorkers:
+        """The coordinator's side."""
+        self._run(self._choose_port())
+        return PodWorkers(num_pods, 1, self.address, self.directory / "token", self.port)
+
+    def address(self, index: int) -> str | None:
+        """As the operator would tell it: of a pod that is there."""
+        return self._address(index) if index in self._ends else None
+
+    def join(self, index: int) -> None:
+        """A pod starts; it listens when this returns."""
+        self._run(self._join(index))
+
+    def leave(self, index: int) -> None:
+        """It ends, with every connection."""
+        self._run(self._leave(index))
+
+    def close(self) -> None:
+        for index in list(self._ends):
+            self.leave(index)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _address(self, index: int) -> str:
+        pid = os.getpid()
+        return f"127.{66 + pid // 250 % 60}.{pid % 250}.{index + 2}"
+
+    async def _choose_port(self) -> None:
+        """Free at the first address; the others are this process's own."""
+        server = await asyncio.start_server(lambda *_: None, self._address(0), self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+
+    async def _join(self, index: int) -> None:
+        assert self.factory is not None, "a pod knows its functions"
+        server = RewardServer(self.factory, TOKEN, 1, close_limit_s=self.close_limit_s)
+        listens, end = asyncio.Event(), asyncio.Event()
+        self.servers[index] = server
+        self._gone[index] = asyncio.create_task(
+            self._serve(server.listening(self._address(index), self.port), listens, end)
+        )
+        await listens.wait()
+        self._ends[index] = end
+
+    async def _leave(self, index: int) -> None:
+        # What runs in a pod ends with it.
+        threads = list(self.servers[index]._threads)
+        self._ends.pop(index).set()
+        await self._gone.pop(index)
+        for thread in threads:
+            await asyncio.to_thread(thread._scorers.close)
+
+    async def _serve(
+        self, listening: "contextlib.AbstractAsyncContextManager[int]", listens: asyncio.Event, end: asyncio.Event
+    ) -> None:
+        async with listening:
+            listens.set()
+            await end.wait()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()

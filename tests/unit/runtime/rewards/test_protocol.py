@@ -1,0 +1,164 @@
+"""What a reward pod says is read as if an attacker had written it; what the coordinator says arrives as it was."""
+
+import datetime
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.reward import Http, RewardFunction, RewardKind
+from longshore.policy.adaptive_timeout import CaseRun
+from longshore_runtime.rewards import protocol
+from longshore_runtime.rewards.protocol import Answer, BadMessage, Failed, Ready, Request, Started
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerBroken,
+)
+from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.sandbox.layers import Layer, LayerReport
+
+CODE = RewardFunction(name="run", kind=RewardKind.CODE)
+MATHS = RewardFunction(name="sum", kind=RewardKind.MATHS)
+SERVICE = RewardFunction(name="ask", kind=RewardKind.HTTP, http=Http(url="http://there/"))
+ITEM = ScoreItem("d, line 1", "what?", "this", "that", {"tests": [{"stdin": ""}] * 2, "secret": 1}, [1.0, 2.0])
+SCORED: dict[str, Any] = {
+    "reward": 1.0,
+    "seconds": 0.5,
+    "timed_out": False,
+    "broken": None,
+    "passed_all": True,
+    "runs": [],
+}
+RUN: dict[str, Any] = {"case": 0, "wall_s": 0.1, "cpu_s": 0.1, "timed_out": False}
+
+finite = st.floats(-protocol.MAX_REWARD, protocol.MAX_REWARD)
+seconds = st.floats(0, 1e5)
+runs = st.lists(st.builds(CaseRun, st.integers(0, 1), seconds, seconds, st.booleans()), unique_by=lambda run: run.case)
+words = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), max_size=80)
+results = st.builds(ScoreResult, finite, seconds, st.booleans(), st.none(), runs.map(tuple), st.booleans())
+broken = st.builds(ScoreResult, st.just(0.0), seconds, st.booleans(), words)
+errors = st.one_of(*(words.map(kind) for kind in (RewardError, RewardFault, RewardSetupError, WorkerBroken)))
+
+
+def read(answer: dict[str, Any], *items: ScoreItem) -> list[ScoreOutcome]:
+    """As the coordinator reads it."""
+    return protocol.outcomes_of(protocol.decode(Answer, orjson.dumps(answer)), items)
+
+
+@given(st.lists(results | broken | errors, max_size=4))
+def test_outcomes_arrive_as_they_were(outcomes: list[ScoreOutcome]) -> None:
+    answer = protocol.decode(Answer, protocol.encode_outcomes(7, outcomes))
+    arrived = protocol.outcomes_of(answer, [ITEM] * len(outcomes))
+    assert answer.number == 7
+    assert list(map(repr, arrived)) == list(map(repr, outcomes))
+
+
+@pytest.mark.parametrize(
+    ("function", "row"),
+    [(CODE, {"tests": ITEM.row["tests"]}), (MATHS, {}), (SERVICE, ITEM.row)],
+    ids=lambda value: value.name if isinstance(value, RewardFunction) else "",
+)
+def test_a_call_carries_what_its_function_reads_of_the_row(function: RewardFunction, row: dict[str, Any]) -> None:
+    request = protocol.decode(Request, protocol.encode_request(3, function, [ITEM]))
+    assert (request.number, request.function) == (3, function.name)
+    assert protocol.items_of(request.items) == [ScoreItem("d, line 1", "what?", "this", "that", row, [1.0, 2.0])]
+
+
+def test_a_row_may_hold_what_json_does_not_know() -> None:
+    row = {"day": datetime.timedelta(days=1), "who": {1: "one"}}
+    request = protocol.decode(Request, protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", row)]))
+    assert request.items[0].row == {"day": "1 day, 0:00:00", "who": {"1": "one"}}
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("x" * (protocol.MAX_REQUEST_BYTES + 1), r"reward ask: d: the row is 64 MiB large; at most 64 can be sent"),
+        (1 << 70, "reward ask: d: the row cannot be sent to a reward pod: Integer exceeds 64-bit range"),
+    ],
+    ids=["large", "wide"],
+)
+def test_a_row_that_cannot_be_sent_is_told_with_its_name(value: object, sentence: str) -> None:
+    with pytest.raises(RewardError, match=f"^{sentence}$"):
+        protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", {"value": value})])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"reward": None}, "valid number"),
+        ({"reward": "1"}, "valid number"),
+        ({"reward": True}, "valid number"),
+        ({"reward": 1e10}, "less than or equal to"),
+        ({"seconds": -1.0}, "greater than or equal to 0"),
+        ({"seconds": 1e300}, "less than or equal to"),
+        ({"timed_out": 1}, "valid boolean"),
+        ({"more": 1}, "no such field"),
+        ({"runs": [RUN | {"case": 2}]}, "test cases that the row does not have"),
+        ({"runs": [RUN | {"case": -1}]}, "greater than or equal to 0"),
+        ({"runs": [RUN, RUN]}, "test cases that the row does not have"),
+        ({"runs": [RUN | {"cpu_s": None}]}, "valid number"),
+        ({"runs": [RUN] * (protocol.MAX_CASES + 1)}, "at most"),
+    ],
+)
+def test_an_answer_in_any_other_shape_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadMessage, match=sentence):
+        read({"number": 1, "outcomes": [SCORED | change]}, ITEM)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_are_finite(number: str) -> None:
+    data = orjson.dumps({"number": 1, "outcomes": [SCORED]}).replace(b"1.0", number.encode())
+    with pytest.raises(BadMessage):
+        protocol.outcomes_of(protocol.decode(Answer, data), [ITEM])
+
+
+@pytest.mark.parametrize("num_outcomes", [0, 2])
+def test_every_response_has_one_outcome(num_outcomes: int) -> None:
+    with pytest.raises(BadMessage, match=f"it answers {num_outcomes} of 1 responses"):
+        read({"number": 1, "outcomes": [SCORED] * num_outcomes}, ITEM)
+
+
+def test_sentences_reach_no_terminal_with_what_steers_it() -> None:
+    failure: dict[str, Any] = {"kind": "error", "error": "\x1b[2Jred\nline"}
+    (error,) = read({"number": 1, "outcomes": [failure]}, ITEM)
+    assert str(error) == " [2Jred line"
+
+
+@given(
+    st.binary(max_size=60)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    ).map(orjson.dumps)
+)
+def test_whatever_else_arrives_is_refused_in_one_sentence(data: bytes) -> None:
+    for kind in (Answer, Started):
+        with pytest.raises(BadMessage) as told:
+            protocol.decode(kind, data)
+        assert str(told.value).isprintable() and str(told.value)
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(BadMessage):
+        protocol.decode(Answer, b"[" * 100_000)
+
+
+def test_layers_arrive_and_one_that_is_not_named_does_not_hold() -> None:
+    report = LayerReport({layer: None if layer is Layer.SECCOMP else f"no {layer}" for layer in Layer})
+    told = protocol.decode(Started, protocol.encode(protocol.started(Surroundings(report)))).outcome
+    assert isinstance(told, Ready)
+    assert protocol.surroundings_of(told) == Surroundings(report)
+    assert protocol.surroundings_of(Ready(sandbox={})).sandbox.available == frozenset()  # type: ignore[union-attr]
+    assert protocol.surroundings_of(Ready()) == Surroundings()
+
+
+def test_an_error_that_nobody_expected_is_a_fault_with_its_name() -> None:
+    assert protocol.failed(KeyError("x")) == Failed(kind="fault", error="the reward worker failed (KeyError: 'x')")

@@ -1,0 +1,126 @@
+"""A full disk is told with its path and figures, whoever meets it."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore_runtime import durable
+from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.durable import is_no_room, no_room
+from longshore_runtime.errors import UserError
+from longshore_runtime.logs import _Lines
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Wrapped(Exception):
+    """As Ray wraps what a remote call raised."""
+
+    def __init__(self, cause: Exception | None, text: str = "remote call failed") -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+def raised_from(error: Exception) -> Exception:
+    outer = ValueError("outer")
+    outer.__cause__ = error
+    return outer
+
+
+TORCH = (
+    "PytorchStreamWriter failed writing file data/0: file write failed",
+    "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534",
+)
+"""What `torch.save` raises on a full disk, by where it met the end."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FULL, True),
+        (OSError(errno.EDQUOT, "quota"), True),
+        (Wrapped(FULL), True),
+        (raised_from(Wrapped(FULL)), True),
+        (Wrapped(None, "SafetensorError: I/O error: No space left on device (os error 28)"), True),
+        (OSError(errno.EACCES, "denied"), False),
+        *((RuntimeError(text), False) for text in TORCH),
+    ],
+)
+def test_a_full_disk_is_known_behind_every_wrapping(tmp_path: Path, error: Exception, expected: bool) -> None:
+    assert is_no_room(error, tmp_path) is expected
+
+
+@pytest.mark.parametrize("text", TORCH)
+def test_a_writer_that_does_not_say_why_is_believed_by_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(durable, "free_bytes", lambda _: 0)
+    assert is_no_room(RuntimeError(text), tmp_path)
+
+
+def test_the_sentence_names_path_needed_and_free_bytes_and_what_to_do(tmp_path: Path) -> None:
+    told = no_room(tmp_path / "not" / "there", 12_345_678)
+    assert told.startswith(f"storage: the volume is full: {tmp_path}/not/there needs 12,345,678 bytes, and ")
+    assert " bytes are free; enlarge the volume, delete old outputs in it, or lower checkpoint.keep" in told
+
+
+def fail(directory: Path) -> None:
+    (directory / "weights").write_bytes(b"half")
+    raise Wrapped(FULL)
+
+
+def write(directory: Path) -> None:
+    (directory / "weights").write_bytes(b"x" * 1000)
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_one_sentence_and_leaves_the_older_one(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    store.publish(1, {}, {}, write)
+    with pytest.raises(UserError, match=rf"the volume is full: {tmp_path}/step-000002 needs 1,00\d bytes"):
+        store.publish(2, {}, {}, fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_what_the_last_checkpoint_took_is_asked_for_before_the_next_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    store.publish(1, {}, {}, write)
+    monkeypatch.setattr("longshore_runtime.checkpoint.free_bytes", lambda _: 999)
+    with pytest.raises(UserError, match="the volume is full"):
+        store.publish(2, {}, {}, lambda _: pytest.fail("it must not begin"))
+
+
+def test_a_model_for_which_there_is_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=2).publish(1, {}, {}, write)
+
+    def full(*_: object, **__: object) -> None:
+        raise FULL
+
+    monkeypatch.setattr("longshore_runtime.checkpoint.shutil.copytree", full)
+    with pytest.raises(UserError, match=f"the volume is full: {tmp_path}/final cannot be written"):
+        export_model(checkpoint, tmp_path / "final")
+
+
+@pytest.fixture
+def full_device() -> Callable[[], object]:
+    return lambda: Path("/dev/full").open("a", encoding="utf-8", buffering=1)
+
+
+def test_a_log_that_cannot_be_copied_goes_on_where_it_can(
+    full_device: Callable[[], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    lines = _Lines([sys.stderr, full_device()])  # type: ignore[list-item]  # An open file.
+    lines.msg("first")
+    lines.msg("second http://user:s3cret@grader")
+    told = capsys.readouterr().err
+    assert told.splitlines() == [
+        "first",
+        "the log is no longer copied to /dev/full: [Errno 28] No space left on device",
+        "second http://grader",
+    ]

@@ -1,0 +1,91 @@
+"""A checkpoint that cannot be trained is refused with one sentence before anything starts."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.api.model import Model
+from longshore.api.rollout import Engine
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.errors import UserError
+from longshore_runtime.model_source import check_model
+from longshore_runtime.storage import JobStorage
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("built") / "tiny"
+    build_tiny_model(directory, seed=0)
+    return directory
+
+
+@pytest.fixture
+def storage(built: Path, tmp_path: Path) -> JobStorage:
+    shutil.copytree(built, tmp_path / "models" / "tiny")
+    return JobStorage(tmp_path, "out")
+
+
+def check(storage: JobStorage, **model: Any) -> None:
+    check_model(Model(path="models/tiny", **model), Engine(), storage, has_accelerator=False)
+
+
+def test_what_transformers_writes_is_accepted(storage: JobStorage) -> None:
+    check(storage)
+    load_tokenizer(storage.resolve("models/tiny"))
+
+
+def test_a_context_beyond_the_models_is_refused(storage: JobStorage) -> None:
+    with pytest.raises(UserError, match=r"model\.maxContextTokens: 4096 exceeds the 2048 tokens"):
+        check(storage, max_context_tokens=4096)
+
+
+def edited(**changes: Any) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        path = directory / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return edit
+
+
+def cut(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (cut, "model.path: models/tiny/model.safetensors is cut off"),
+        (edited(head_dim=24), "model.path: the attention heads have size 24"),
+        (lambda d: [(d / f).unlink() for f in ("tokenizer.json",)], "model.path: 'models/tiny' has no tokenizer"),
+    ],
+)
+def test_damage_is_told_with_its_file(storage: JobStorage, damage: Callable[[Path], object], told: str) -> None:
+    damage(storage.resolve("models/tiny"))
+    with pytest.raises(UserError, match=told):
+        check(storage)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "the tokenizer of 'tiny' has no vocabulary"),
+        ("{", "has no usable tokenizer"),
+        ("{}", "no usable tokenizer"),
+    ],
+)
+def test_a_tokenizer_that_is_none_is_not_taken_for_an_empty_one(
+    storage: JobStorage, content: str | None, told: str
+) -> None:
+    directory = storage.resolve("models/tiny")
+    for path in directory.glob("tokenizer*"):
+        path.unlink()
+    if content is not None:
+        (directory / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=told):
+        load_tokenizer(directory)

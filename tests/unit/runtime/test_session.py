@@ -1,0 +1,117 @@
+"""A session prepares in the order in which mistakes cost least: files first, and nothing is started for a job that
+cannot work."""
+
+import queue
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from prometheus_client import CollectorRegistry
+
+from longshore.api.names import Component
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.spec import RLJobSpec
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.errors import UserError
+from longshore_runtime.session import Session
+from longshore_runtime.settings import Settings
+
+
+class Sink:
+    """Where the status goes."""
+
+    def __init__(self) -> None:
+        self.activities: list[str] = []
+
+    def report(self, status: RuntimeStatus) -> None:
+        self.activities.append(status.activity)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class NoAssignments:
+    """An operator that asks for nothing."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("built") / "tiny"
+    build_tiny_model(directory, seed=0)
+    return directory
+
+
+@pytest.fixture
+def storage(model: Path, tmp_path: Path) -> Iterator[Path]:
+    shutil.copytree(model, tmp_path / "models" / "tiny")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n' * 8)
+    yield tmp_path
+    assert not ray.is_initialized(), "a job that cannot work starts nothing"
+
+
+def prepared(storage: Path, **changes: Any) -> Sink:
+    spec = {
+        "model": {"path": "models/tiny", "maxContextTokens": 256},
+        "data": {"path": "rows.jsonl", "heldOutPrompts": 2},
+        "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+        "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "storage": {"claimName": "shared"},
+    }
+    address = "127.0.0.9"
+    settings = Settings(
+        "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
+        storage / "spec.json", storage, storage / "why",
+    )  # fmt: skip
+    sink = Sink()
+    first = RuntimeStatus(attempt=1, activity="WaitForWorkers")
+    job = RLJobSpec.model_validate(spec | changes)
+    assignments: Any = NoAssignments()
+    with Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments) as session:
+        session.build()
+    return sink
+
+
+def cut(storage: Path) -> None:
+    path = storage / "models" / "tiny" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize(
+    ("damage", "changes", "told"),
+    [
+        (cut, {}, r"^model\.path: models/tiny/model\.safetensors is cut off"),
+        (
+            lambda s: (s / "models" / "tiny" / "tokenizer.json").unlink(),
+            {},
+            r"^model\.path: 'models/tiny' has no tokenizer",
+        ),
+        (
+            lambda s: (s / "rows.jsonl").write_bytes(b'{"prompt": "a", "answer": "b"}\n{"prompt": "\xe9"}'),
+            {},
+            r"^rows\.jsonl, line 2: byte 13 \(0xe9\) is not UTF-8",
+        ),
+        (
+            lambda _: None,
+            {"model": {"path": "models/tiny", "maxContextTokens": 10_000_000}},
+            r"^model\.maxContextTokens: 10000000 exceeds the 2048 tokens of the model; lower it$",
+        ),
+        (
+            lambda _: None,
+            {"reward": {"functions": [{"name": "maths", "kind": "Maths", "domains": ["a"]}]},
+             "data": {"path": "rows.jsonl", "domainField": "answer"}},
+            r"^rows\.jsonl, line \d: no reward function scores domain '2'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_ends_the_preparation_before_anything_starts(
+    storage: Path, damage: Callable[[Path], object], changes: dict[str, Any], told: str
+) -> None:
+    damage(storage)
+    with pytest.raises(UserError, match=told):
+        prepared(storage, **changes)

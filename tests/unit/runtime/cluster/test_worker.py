@@ -56,8 +56,9 @@ def settings(tmp_path: Path) -> Settings:
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
     """What the pod's Ray node consists of here."""
     process = subprocess.Popen(["sleep", str(LIMIT_S)], start_new_session=True)
-    node = RayNode(tmp_path / "ray", process.pid, [psutil.Process(process.pid)])
-    monkeypatch.setattr(worker, "join", lambda settings: node)
+    _, lifeline = os.pipe()
+    node = RayNode(tmp_path / "ray", process.pid, [psutil.Process(process.pid)], lifeline)
+    monkeypatch.setattr(worker, "join", lambda settings, imports: node)
     yield process
     process.kill()
     process.wait()

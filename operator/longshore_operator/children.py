@@ -7,10 +7,23 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.pods import ClaimTemplate
 from longshore.api.rljob import RLJob
+from longshore_operator.context import Context
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.network import network_policies
+from longshore_operator.outcome import Outcome
 from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
+
+
+def reconcile_children(context: Context) -> Outcome:
+    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again."""
+    job, observed = context.job, context.observed
+    if not context.progress.active or observed.applied_generation == Identity.of(job).generation > 0:
+        return Outcome()
+    applied = observed.children
+    changed = [apply for apply in children(job, context.config) if applied.get(apply.key) != apply.fingerprint]
+    secrets = (token_secret(job, observed.ray_token, observed.judge_token), reward_secret(job, observed.reward_token))
+    return Outcome(actions=(*changed, *(secret for secret in secrets if secret.key not in applied)))
 
 
 def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:

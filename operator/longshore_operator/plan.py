@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
 from longshore_operator.template_rules import Allowed
+
+POD_BATCH: Final = 32
+"""Pods that one pass creates or deletes, and pods that it labels."""
 
 
 @dataclass(frozen=True, slots=True)

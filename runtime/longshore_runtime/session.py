@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api import contract
 from longshore.api.model import Data
 from longshore.api.names import Component
+from longshore.api.reasons import NoticeReason
 from longshore.api.runtime_status import Notice, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
@@ -192,7 +193,7 @@ class Session:
         vocab_size = self._config().get("vocab_size")
         require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
-            self._recorder.notice("FewPrompts", remark)
+            self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
 

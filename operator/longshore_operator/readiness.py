@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from longshore.api.names import Component
 from longshore.api.reasons import ReadyReason, ScheduledReason
-from longshore.api.runtime_status import ACTIVITY_DONE
+from longshore.api.runtime_status import ENDING_ACTIVITIES
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_operator.context import Context
 from longshore_operator.converge import num_required
@@ -116,10 +116,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _phase(context: Context, *, is_ready: bool) -> Phase:
-    """One word for people. Pods that leave because the job is done do not make it restart."""
+    """One word for people. Pods that leave because the job is about to end do not make it restart."""
     progress, before, runtime = context.progress, context.job.status.phase, context.runtime
-    is_done = runtime is not None and runtime.activity == ACTIVITY_DONE
-    if before is Phase.RUNNING and progress.active and is_done:
+    is_ending = runtime is not None and runtime.activity in ENDING_ACTIVITIES
+    if before is Phase.RUNNING and progress.active and is_ending:
         return Phase.RUNNING
     if progress.phase is not None:
         return progress.phase

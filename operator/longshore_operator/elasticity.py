@@ -8,15 +8,7 @@ from longshore.api.reasons import EventReason, RegroupUnavailableReason, Repurpo
 from longshore.api.rollout import Parallelism, RepurposeTrigger
 from longshore.api.runtime_status import RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.status import (
-    Assignment,
-    Baseline,
-    ConditionStatus,
-    ConditionType,
-    Overlay,
-    PlannerStatus,
-    RLJobStatus,
-)
+from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile
 from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
@@ -43,7 +35,11 @@ def reconcile_elasticity(context: Context) -> Outcome:
         return kept
     runtime = before.runtime or RuntimeStatus()
     assigned = _assign(context, runtime) if progress.attempt else kept
-    return replace(assigned, conditions=_limits(spec, runtime))
+    unavailable = {
+        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
+        ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes),
+    }
+    return replace(assigned, conditions=unavailable)
 
 
 def _assign(context: Context, runtime: RuntimeStatus) -> Outcome:
@@ -76,14 +72,6 @@ def _assign(context: Context, runtime: RuntimeStatus) -> Outcome:
 
 def _outcome(assignment: Assignment, planner: PlannerStatus | None, events: tuple[Event, ...] = ()) -> Outcome:
     return Outcome(events=events, status=RLJobStatus(assignment=assignment, planner=planner))
-
-
-def _limits(spec: RLJobSpec, runtime: RuntimeStatus) -> dict[ConditionType, Fact]:
-    unavailable = {
-        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
-        ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes),
-    }
-    return {kind: fact for kind, fact in unavailable.items() if fact is not None}
 
 
 def _rejection(current: Assignment, runtime: RuntimeStatus, told: int) -> tuple[Event, ...]:
@@ -237,13 +225,13 @@ def _repurpose_unavailable(spec: RLJobSpec) -> Fact | None:
         return None
     if spec.placement is Placement.DISAGGREGATED:
         message = "spec.placement: trainers have pods of their own, so no pod goes from rollout to training"
-        return Fact(ConditionStatus.TRUE, RepurposeUnavailableReason.DISAGGREGATED, message)
+        return Fact(True, RepurposeUnavailableReason.DISAGGREGATED, message)
     workers = spec.workers
     pods = [PodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
     if pick_pods(pods, replica_pods(spec)):
         return None
     message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
-    return Fact(ConditionStatus.TRUE, RepurposeUnavailableReason.NO_POD_TO_SPARE, message)
+    return Fact(True, RepurposeUnavailableReason.NO_POD_TO_SPARE, message)
 
 
 def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:
@@ -253,7 +241,7 @@ def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | Non
         return None
     if gpus <= 1:
         message = f"spec.workers.gpusPerPod: an engine lies inside one pod, and pods of {gpus} GPUs allow one size only"
-        return Fact(ConditionStatus.TRUE, RegroupUnavailableReason.TOO_FEW_GPUS, message)
+        return Fact(True, RegroupUnavailableReason.TOO_FEW_GPUS, message)
     sizes = _possible(spec, tp_sizes)
     if not tp_sizes or (len(sizes) > 1 and engine.tensor_parallel_size in sizes):
         return None
@@ -262,4 +250,4 @@ def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | Non
         f"spec.rollout.engine.tensorParallelSize: engines keep {engine.tensor_parallel_size}; sizes that suit the "
         f"model and the pods: {found}"
     )
-    return Fact(ConditionStatus.TRUE, RegroupUnavailableReason.NO_OTHER_SIZE, message)
+    return Fact(True, RegroupUnavailableReason.NO_OTHER_SIZE, message)

@@ -16,7 +16,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reasons import CompleteReason, EventReason, FailedReason, Reason, RestartReason, SuspendedReason
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import FINISHED_PHASES, ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_operator.clock import next_of, parse, timestamp, timestamp_not_before
 from longshore_operator.context import Context, Progress
 from longshore_operator.identity import Identity
@@ -98,13 +98,8 @@ def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spe
         return _begin(current, status, now)
     deadline = _deadline(spec, current)
     if deadline is not None and deadline <= now:
-        return finish(
-            current,
-            Phase.FAILED,
-            FailedReason.DEADLINE_EXCEEDED,
-            f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)",
-            now,
-        )
+        message = f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)"
+        return finish(current, Phase.FAILED, FailedReason.DEADLINE_EXCEEDED, message, now)
     return _advance_attempt(spec, current, mine, spec_hash, now)
 
 
@@ -133,12 +128,11 @@ def _conditions(progress: Progress, before: RLJobStatus) -> dict[ConditionType, 
         old = before.condition(kind)
         reason = progress.reason or (old.reason if old else CompleteReason.FINISHED)
         message = progress.message or (old.message if old else "")
-        return {kind: Fact(ConditionStatus.TRUE, reason, message)}
+        return {kind: Fact(True, reason, message)}
     if progress.suspended:
-        return {ConditionType.SUSPENDED: Fact(ConditionStatus.TRUE, progress.reason, progress.message)}
+        return {ConditionType.SUSPENDED: Fact(True, progress.reason, progress.message)}
     if before.condition(ConditionType.SUSPENDED) is not None:
-        resumed = Fact(ConditionStatus.FALSE, SuspendedReason.RESUMED, "the job was resumed")
-        return {ConditionType.SUSPENDED: resumed}
+        return {ConditionType.SUSPENDED: Fact(False, SuspendedReason.RESUMED, "the job was resumed")}
     return {}
 
 

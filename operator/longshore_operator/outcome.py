@@ -17,7 +17,7 @@ _NOTHING: Final = RLJobStatus()
 class Fact:
     """A condition before it has a history."""
 
-    status: ConditionStatus
+    holds: bool
     reason: str
     message: str
 
@@ -28,7 +28,8 @@ class Outcome:
 
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
-    conditions: Mapping[ConditionType, Fact] = field(default_factory=dict)
+    conditions: Mapping[ConditionType, Fact | None] = field(default_factory=dict)
+    """None: the condition is absent."""
     status: RLJobStatus = _NOTHING
     """Only the fields that were set count."""
     requeue_at: datetime | None = None
@@ -49,7 +50,7 @@ class Outcome:
 
 
 def with_history(
-    facts: Mapping[ConditionType, Fact], previous: Iterable[Condition], generation: int, now: datetime
+    facts: Mapping[ConditionType, Fact | None], previous: Iterable[Condition], generation: int, now: datetime
 ) -> list[Condition]:
     """Conditions in a fixed order; the transition time moves only when the status does."""
     before = {condition.type: condition for condition in previous}
@@ -58,14 +59,14 @@ def with_history(
         fact, old = facts.get(kind), before.get(kind.value)
         if fact is None:
             continue
-        is_same = old is not None and old.status is fact.status
+        status = ConditionStatus.TRUE if fact.holds else ConditionStatus.FALSE
         conditions.append(
             Condition(
                 type=kind.value,
-                status=fact.status,
+                status=status,
                 reason=fact.reason,
                 message=fact.message[:_MAX_MESSAGE_LENGTH],
-                last_transition_time=old.last_transition_time if old and is_same else timestamp(now),
+                last_transition_time=old.last_transition_time if old and old.status is status else timestamp(now),
                 observed_generation=generation,
             )
         )

@@ -23,7 +23,7 @@ def reconcile_roles(context: Context) -> Outcome:
     return Outcome(
         actions=labels[:POD_BATCH],
         events=_events(context.job.status, runtime, fact),
-        conditions={} if fact is None else {ConditionType.REPURPOSED: fact},
+        conditions={ConditionType.REPURPOSED: fact},
         status=RLJobStatus(gpus=_gpu_counts(context, runtime)),
         requeue_at=context.now if len(labels) > POD_BATCH else None,
     )
@@ -49,11 +49,11 @@ def _repurposed(status: RLJobStatus, runtime: RuntimeStatus | None) -> Fact | No
     """True while pods train and others sample, False ever after; None in a job in which this never happened."""
     before = status.condition(ConditionType.REPURPOSED)
     if runtime is not None and runtime.trainer_pods:
-        return Fact(ConditionStatus.TRUE, RepurposedReason.ACKNOWLEDGED, _why(status, runtime, before))
+        return Fact(True, RepurposedReason.ACKNOWLEDGED, _why(status, runtime, before))
     if before is None:
         return None
     message = "the overlay is over: it holds for the rest of one round of one attempt"
-    return Fact(ConditionStatus.FALSE, RepurposedReason.OVERLAY_ENDED, message)
+    return Fact(False, RepurposedReason.OVERLAY_ENDED, message)
 
 
 def _why(status: RLJobStatus, runtime: RuntimeStatus, before: Condition | None) -> str:
@@ -70,7 +70,7 @@ def _events(status: RLJobStatus, runtime: RuntimeStatus | None, fact: Fact | Non
     """One when pods begin to train."""
     before = status.condition(ConditionType.REPURPOSED)
     was_repurposed = before is not None and before.status is ConditionStatus.TRUE
-    if runtime is None or fact is None or fact.status is not ConditionStatus.TRUE or was_repurposed:
+    if runtime is None or fact is None or not fact.holds or was_repurposed:
         return ()
     return (Event("Normal", EventReason.REPURPOSED, fact.message, f"epoch-{runtime.applied_epoch}"),)
 

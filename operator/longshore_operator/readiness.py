@@ -21,12 +21,12 @@ def reconcile_readiness(context: Context) -> Outcome:
     pods = tuple(pod for pod in context.pods if not _is_extra(context, pod))
     num_pods = sum(num_required(context).values())
     ready = next(_obstacles(context, pods, num_pods), None) or Fact(
-        ConditionStatus.TRUE, ReadyReason.PODS_READY, f"all {num_pods} pods are ready"
+        True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready"
     )
     facts = {ConditionType.READY: ready}
     if context.progress.active:
         facts[ConditionType.SCHEDULED] = _scheduled(pods, num_pods)
-    phase = _phase(context, is_ready=ready.status is ConditionStatus.TRUE)
+    phase = _phase(context, is_ready=ready.holds)
     return Outcome(events=_events(context, facts), conditions=facts, status=RLJobStatus(phase=phase))
 
 
@@ -39,12 +39,12 @@ def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:
     for pod in pods:
         if pod.unschedulable is not None and not pod.scheduled:
             message = f"{pod.name}: {pod.unschedulable}"
-            return Fact(ConditionStatus.FALSE, ScheduledReason.UNSCHEDULABLE, message)
+            return Fact(False, ScheduledReason.UNSCHEDULABLE, message)
     num_scheduled = sum(pod.scheduled for pod in pods)
     if num_scheduled < num_pods:
         message = f"{num_scheduled} of {num_pods} pods have a node"
-        return Fact(ConditionStatus.FALSE, ScheduledReason.WAITING_FOR_PODS, message)
-    return Fact(ConditionStatus.TRUE, ScheduledReason.SCHEDULED, f"all {num_pods} pods have a node")
+        return Fact(False, ScheduledReason.WAITING_FOR_PODS, message)
+    return Fact(True, ScheduledReason.SCHEDULED, f"all {num_pods} pods have a node")
 
 
 def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, ...]:
@@ -59,28 +59,28 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
     """What keeps the job from being ready, first what explains the rest."""
     progress, observed = context.progress, context.observed
     if progress.finished:
-        yield _not_ready(ReadyReason.FINISHED, "the job has ended")
+        yield Fact(False, ReadyReason.FINISHED, "the job has ended")
     if progress.suspended:
-        yield _not_ready(ReadyReason.SUSPENDED, "the job is suspended")
+        yield Fact(False, ReadyReason.SUSPENDED, "the job is suspended")
     if observed.apply_error is not None:
-        yield _not_ready(ReadyReason.APPLY_FAILED, observed.apply_error)
+        yield Fact(False, ReadyReason.APPLY_FAILED, observed.apply_error)
     if progress.phase is Phase.RESTARTING:
         yield _restarting(context)
     for pod in pods:
         if pod.waiting_reason is not None and pod.waiting_reason not in _WAITING_IS_NORMAL:
             detail = f": {pod.waiting_message}" if pod.waiting_message else ""
-            yield _not_ready(pod.waiting_reason, f"{pod.name}{detail}")
+            yield Fact(False, pod.waiting_reason, f"{pod.name}{detail}")
     leaving = sorted(
         pod.name
         for pod in observed.pods
         if pod.attempt != progress.attempt or (pod.deleting and not _is_extra(context, pod))
     )
     if leaving:
-        yield _not_ready(ReadyReason.WAITING_FOR_PODS_TO_END, f"still ending: {_some(leaving)}")
+        yield Fact(False, ReadyReason.WAITING_FOR_PODS_TO_END, f"still ending: {_some(leaving)}")
     num_ready = sum(pod.ready for pod in pods)
     if num_ready < num_pods:
         yield from _storage(observed.claim)
-        yield _not_ready(ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
+        yield Fact(False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
 
 
 def _restarting(context: Context) -> Fact:
@@ -88,10 +88,10 @@ def _restarting(context: Context) -> Fact:
     progress, before = context.progress, context.job.status.condition(ConditionType.READY)
     if progress.reason:
         until = f"; restart not before {progress.restart_time}" if progress.restart_time else ""
-        return _not_ready(progress.reason, f"{progress.message}{until}")
+        return Fact(False, progress.reason, f"{progress.message}{until}")
     if before is not None and before.status is ConditionStatus.FALSE:
-        return _not_ready(before.reason, before.message)
-    return _not_ready(ReadyReason.RESTARTING, "failed pods are being replaced")
+        return Fact(False, before.reason, before.message)
+    return Fact(False, ReadyReason.RESTARTING, "failed pods are being replaced")
 
 
 def _storage(claim: ClaimView | None) -> Iterator[Fact]:
@@ -99,15 +99,11 @@ def _storage(claim: ClaimView | None) -> Iterator[Fact]:
         return
     if not claim.exists:
         message = f"there is no PersistentVolumeClaim {claim.name} in this namespace: create it, or use storage.create"
-        yield _not_ready(ReadyReason.STORAGE_NOT_FOUND, message)
+        yield Fact(False, ReadyReason.STORAGE_NOT_FOUND, message)
     if claim.phase == "Pending":
-        yield _not_ready(ReadyReason.STORAGE_PENDING, f"PersistentVolumeClaim {claim.name} is not bound yet")
+        yield Fact(False, ReadyReason.STORAGE_PENDING, f"PersistentVolumeClaim {claim.name} is not bound yet")
     if claim.phase == "Lost":
-        yield _not_ready(ReadyReason.STORAGE_LOST, f"PersistentVolumeClaim {claim.name} lost its volume")
-
-
-def _not_ready(reason: str, message: str) -> Fact:
-    return Fact(ConditionStatus.FALSE, reason, message)
+        yield Fact(False, ReadyReason.STORAGE_LOST, f"PersistentVolumeClaim {claim.name} lost its volume")
 
 
 def _some(names: Sequence[str]) -> str:

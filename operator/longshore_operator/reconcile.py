@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
-from longshore.api.status import FINISHED_PHASES, ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_operator.children import reconcile_children
 from longshore_operator.clock import timestamp
 from longshore_operator.context import Context
@@ -78,8 +78,8 @@ def reject(
     is_template = "template" in error.errors()[0]["loc"]
     reason = FailedReason.TEMPLATE_REFUSED if is_template else FailedReason.INVALID_SPEC
     facts = {
-        ConditionType.FAILED: Fact(ConditionStatus.TRUE, reason, message),
-        ConditionType.READY: Fact(ConditionStatus.FALSE, ReadyReason.FINISHED, "the job has ended"),
+        ConditionType.FAILED: Fact(True, reason, message),
+        ConditionType.READY: Fact(False, ReadyReason.FINISHED, "the job has ended"),
     }
     failed = status.model_copy(
         update={

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import EventReason, StatusUnreadableReason
-from longshore.api.status import Assignment, ConditionStatus, ConditionType, RewardPodCounts, RLJobStatus
+from longshore.api.status import Assignment, ConditionType, RewardPodCounts, RLJobStatus
 from longshore_operator.clock import timestamp
 from longshore_operator.context import Context
 from longshore_operator.lifecycle import BACKOFF_LIMIT
@@ -58,7 +58,7 @@ def reconcile_stored_status(context: Context) -> Outcome:
     event = Event("Warning", EventReason.STATUS_UNREADABLE, why, key=f"unreadable-{before.attempt}")
     return Outcome(
         events=() if before.condition(ConditionType.STATUS_UNREADABLE) else (event,),
-        conditions={ConditionType.STATUS_UNREADABLE: Fact(ConditionStatus.TRUE, StatusUnreadableReason.DROPPED, why)},
+        conditions={ConditionType.STATUS_UNREADABLE: Fact(True, StatusUnreadableReason.DROPPED, why)},
     )
 
 

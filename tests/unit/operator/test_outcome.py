@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.reasons import CONDITIONS, EVENTS
-from longshore.api.status import FINISHED_PHASES, ConditionStatus, ConditionType, PodCounts, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, ConditionType, PodCounts, RLJobStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import DeletePod, Event
@@ -16,7 +16,7 @@ from tests.properties import examples
 from tests.unit.operator.model import CONFIG, START, make_job
 from tests.unit.operator.test_reconcile_properties import PODS, STATUSES, _named
 
-READY = {ConditionType.READY: Fact(ConditionStatus.TRUE, "PodsReady", "all pods are ready")}
+READY = {ConditionType.READY: Fact(True, "PodsReady", "all pods are ready")}
 SOON, LATER = START + timedelta(seconds=1), START + timedelta(seconds=2)
 
 

@@ -12,11 +12,8 @@ POD_BATCH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Server-side apply of a child; `fingerprint` is remembered as applied."""
-
+class _Child:
     manifest: dict[str, Any]
-    fingerprint: str
 
     @property
     def key(self) -> tuple[str, str]:
@@ -25,15 +22,15 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateOnce:
+class Apply(_Child):
+    """Server-side apply of a child; `fingerprint` is remembered as applied."""
+
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOnce(_Child):
     """Create a child unless one of that name exists; it is never read nor changed (Secrets)."""
-
-    manifest: dict[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name) of the child."""
-        return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 from longshore.api.names import Component
 from longshore.api.reasons import EventReason
-from longshore.api.reward import Reward
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RewardPodCounts, RLJobStatus
 from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPressure, desired_pods, next_look_s
@@ -22,7 +21,8 @@ def reconcile_rewards(context: Context) -> Outcome:
     if not context.progress.active:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
     before, now = context.job.status.rewards, context.now
-    limits, pressure = _limits(context.job.spec.reward), _pressure(context.runtime)
+    reward, pressure = context.job.spec.reward, _pressure(context.runtime)
+    limits = RewardPodLimits(reward.pods, reward.most_pods, reward.workers_per_pod)
     after = desired_pods(_pods(before), limits, pressure, now.timestamp())
     counts = RewardPodCounts(
         desired=after.count, changed_time=_time(after.changed_s), calm_since=_time(after.calm_since_s)
@@ -41,10 +41,6 @@ def _addresses(pods: Sequence[PodView]) -> list[str]:
     return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 
-def _limits(reward: Reward) -> RewardPodLimits:
-    return RewardPodLimits(reward.pods, reward.most_pods, reward.workers_per_pod)
-
-
 def _pressure(runtime: RuntimeStatus | None) -> RewardPressure | None:
     """What the coordinator reported last."""
     if runtime is None or runtime.rewards is None:
@@ -61,9 +57,8 @@ def _events(before: RewardPodCounts, after: RewardPodCounts, why: str) -> tuple[
     if not why:
         return ()
     message = f"reward pods from {before.desired} to {after.desired}: {why}"
-    return (
-        Event("Normal", EventReason.REWARD_PODS_RESIZED, message, key=f"rewards-{after.desired}-{after.changed_time}"),
-    )
+    key = f"rewards-{after.desired}-{after.changed_time}"
+    return (Event("Normal", EventReason.REWARD_PODS_RESIZED, message, key),)
 
 
 def _seconds(time: str | None) -> float | None:

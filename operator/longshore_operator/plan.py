@@ -2,35 +2,35 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
 from longshore_operator.template_rules import Allowed
 
+POD_BATCH: Final = 32
+"""Pods that one pass creates or deletes, and pods that it labels."""
+
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class _Child:
+    manifest: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name) of the child."""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(_Child):
     """Server-side apply of a child; `fingerprint` is remembered as applied."""
 
-    manifest: dict[str, Any]
     fingerprint: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name) of the child."""
-        return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 @dataclass(frozen=True, slots=True)
-class CreateOnce:
+class CreateOnce(_Child):
     """Create a child unless one of that name exists; it is never read nor changed (Secrets)."""
-
-    manifest: dict[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name) of the child."""
-        return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ _WORDS: Final = {
     "Train": "training",
     "Publish": "weights to the engines",
     "Done": "end of the pods",
+    "Failing": "end of the pods",
     "Restarting": "restart",
     "Suspended": "suspension",
 }

@@ -160,6 +160,10 @@ class RewardSurroundings(ApiModel):
 
 ACTIVITY_DONE: Final = "Done"
 """The coordinator has written everything, and is about to end."""
+ACTIVITY_FAILING: Final = "Failing"
+"""The coordinator has found a mistake that no retry mends, and is about to end."""
+ENDING_ACTIVITIES: Final = frozenset({ACTIVITY_DONE, ACTIVITY_FAILING})
+"""What a coordinator does just before the job ends with it."""
 
 
 class Notice(ApiModel):

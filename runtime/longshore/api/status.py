@@ -182,3 +182,7 @@ class RLJobStatus(ApiModel):
     """The parallelism planner, where it is at work."""
     runtime: RuntimeStatus | None = None
     """What the coordinator reports; written by it alone."""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if there is one."""
+        return next((condition for condition in self.conditions if condition.type == kind.value), None)

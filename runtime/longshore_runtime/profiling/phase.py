@@ -7,6 +7,7 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
+from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Parallelism
 from longshore.api.runtime_status import RolloutTimes
 from longshore.api.spec import Placement, Profiling, RLJobSpec
@@ -89,7 +90,7 @@ def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None
     except (ValidationError, ProfileMismatch) as error:
         reason = str(error).splitlines()[0]
         log.warning("measuring again", reason=reason)
-        notify("ProfileMismatch", f"{path.name} is measured again: {reason}")
+        notify(NoticeReason.PROFILE_MISMATCH, f"{path.name} is measured again: {reason}")
         return None
     log.info("the profile of an earlier attempt is used", path=str(path))
     return profile

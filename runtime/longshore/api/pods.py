@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api import names
-from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, cel
+from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity
+from longshore.api.rules import Rule
 
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
@@ -83,14 +84,18 @@ class ClaimTemplate(ApiModel):
     """ReadWriteOnce serves jobs whose pods share one node."""
 
 
-class Storage(ApiModel):
-    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
+_STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
+    Rule(
+        "",
+        "has(self.claimName) != has(self.create)",
+        lambda storage: (storage.claim_name is None) != (storage.create is None),
+        "set exactly one of claimName and create",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            ("has(self.claimName) != has(self.create)", "set exactly one of claimName and create"),
-        )
-    }
+
+class Storage(ApiModel, rules=_STORAGE_RULES):
+    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
 
     claim_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Existing PersistentVolumeClaim in the namespace of the job."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import ACTIVITY_DONE
+from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.status import Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_operator.clock import timestamp
 from longshore_operator.lifecycle import Progress
@@ -84,7 +84,7 @@ def phase(progress: Progress, pods: tuple[PodView, ...], ready: bool, status: RL
 def _is_done(progress: Progress, status: RLJobStatus) -> bool:
     """Whether the coordinator has said that all is done; its pod ends next."""
     runtime = status.runtime
-    return runtime is not None and runtime.attempt == progress.attempt and runtime.activity == ACTIVITY_DONE
+    return runtime is not None and runtime.attempt == progress.attempt and runtime.activity is RuntimeActivity.DONE
 
 
 def _finished_facts(progress: Progress, status: RLJobStatus) -> dict[ConditionType, Fact]:

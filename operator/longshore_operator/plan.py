@@ -1,11 +1,14 @@
 """What a reconciliation decides: actions for the shell to carry out, and the status to write."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
 from longshore_operator.template_rules import Allowed
+
+API_SERVER_PORTS: Final = (443, 6443)
+"""Of the service of the API server, and of its endpoints in most clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class OperatorConfig:
     runtime_image: str
     allow_privileged_templates: bool = False
     network_policies: bool = True
-    api_server_ports: tuple[int, ...] = field(default=(443, 6443))
+    api_server_ports: tuple[int, ...] = API_SERVER_PORTS
     """Ports through which coordinators reach the API server, for the network policy."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api import contract
 from longshore.api.model import Data
 from longshore.api.names import Component
-from longshore.api.runtime_status import Notice, RuntimeStatus
+from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -119,7 +119,7 @@ class Session:
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
-        self._recorder.activity("PrepareModel")
+        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         spec, algorithm = self._spec, self._spec.algorithm
         check_model(spec.model, spec.rollout.engine, self._storage, has_accelerator=spec.workers.has_accelerator)
         model = self._initial_model()
@@ -128,7 +128,7 @@ class Session:
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
         rewards.wait_ready(_REWARD_PODS_LIMIT_S)
-        self._recorder.activity("StartEngines")
+        self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(

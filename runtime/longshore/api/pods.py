@@ -73,6 +73,11 @@ class Workers(PodOptions):
         return self.gpus_per_pod > 0 and not self.gpu_resource_name.startswith(f"{names.GROUP}/")
 
 
+class AccessMode(StrEnum):
+    READ_WRITE_MANY = "ReadWriteMany"
+    READ_WRITE_ONCE = "ReadWriteOnce"
+
+
 class ClaimTemplate(ApiModel):
     """A volume claim that the operator creates and owns: it is deleted with the job."""
 
@@ -80,7 +85,7 @@ class ClaimTemplate(ApiModel):
     """Requested capacity."""
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Storage class; unset: the cluster's default."""
-    access_mode: str = Field(default="ReadWriteMany", pattern="^(ReadWriteMany|ReadWriteOnce)$")
+    access_mode: AccessMode = AccessMode.READ_WRITE_MANY
     """ReadWriteOnce serves jobs whose pods share one node."""
 
 

@@ -69,6 +69,15 @@ class EngineBackend(StrEnum):
     FAKE = "Fake"
 
 
+class EngineDtype(StrEnum):
+    """Type of weights and activations, by its name in vLLM."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 class WeightTransfer(StrEnum):
     """How new weights reach the engines."""
 
@@ -155,7 +164,7 @@ class Engine(ApiModel):
     """Memory for the KV cache of an engine; unset: what `gpuMemoryUtilization` leaves."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory that an engine may use."""
-    dtype: str = Field(default="auto", pattern="^(auto|float32|float16|bfloat16)$")
+    dtype: EngineDtype = EngineDtype.AUTO
     """Type of weights and activations in the engine."""
     enforce_eager: bool = False
     """Skip compilation and CUDA graphs: quicker start, slower steps."""

@@ -206,14 +206,16 @@ def rljobs(api: Api) -> Iterator[str]:
     crd["spec"]["group"] = GROUP
     crd["spec"]["names"] |= {"shortNames": [], "categories": []}
     path = f"{DEFINITIONS}/{crd['metadata']['name']}"
-    with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
-        answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
-        assert answer.status == 201, answer.text
-        count = 1
-        while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
-            count += 1
-    yield f"/apis/{GROUP}/{names.VERSION}"
-    api.delete(path)
+    try:
+        with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
+            answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
+            assert answer.status == 201, answer.text
+            count = 1
+            while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
+                count += 1
+        yield f"/apis/{GROUP}/{names.VERSION}"
+    finally:
+        api.delete(path)
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: str(path.stem))

@@ -12,7 +12,7 @@ import ray
 from prometheus_client import CollectorRegistry
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import UserError
@@ -24,7 +24,7 @@ class Sink:
     """Where the status goes."""
 
     def __init__(self) -> None:
-        self.activities: list[str] = []
+        self.activities: list[RuntimeActivity | None] = []
 
     def report(self, status: RuntimeStatus) -> None:
         self.activities.append(status.activity)
@@ -69,7 +69,7 @@ def prepared(storage: Path, **changes: Any) -> Sink:
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
     sink = Sink()
-    first = RuntimeStatus(attempt=1, activity="WaitForWorkers")
+    first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
     with Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments) as session:

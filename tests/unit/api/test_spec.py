@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore.api.base import ApiModel
 from longshore.api.mistakes import sentence
+from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Handover, Leftovers, OnPolicy, Strategy
 from longshore.api.rules import Rule, Unchecked
@@ -125,8 +126,15 @@ def changed_specs() -> st.SearchStrategy[Json]:
 @given(changed_specs())
 def test_python_and_the_api_server_always_agree(changes: Json) -> None:
     told, answered = set(from_python(changes)), set(from_api_server(changes))
-    assert told <= answered, "what holds on the API server holds in Python, in the same words"
-    assert bool(told) == bool(answered), "Python stops at the innermost model with a mistake, and at no other"
+    assert told <= answered
+    unsaid = answered - told
+    assert not unsaid or min(map(_level, told), default=9) < min(map(_level, unsaid)), "Python stops at inner models"
+
+
+def _level(mistake: tuple[str, str]) -> int:
+    """How far out the model is whose rule is broken."""
+    around = (RewardFunction, Reward, RLJobSpec)
+    return next((n for n, model in enumerate(around, 1) if mistake[1] in {rule.message for rule in model.rules}), 0)
 
 
 @pytest.mark.parametrize(

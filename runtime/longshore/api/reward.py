@@ -1,6 +1,5 @@
 """How responses are scored: reward functions, where they run, and what happens when they fail."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -10,7 +9,7 @@ from longshore.api.addresses import HttpAddress
 from longshore.api.base import ApiModel, Quantity, RelativePath
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
-from longshore.api.rules import Rule, Unchecked
+from longshore.api.rules import Rule, Unchecked, belongs
 
 
 class RewardKind(StrEnum):
@@ -100,23 +99,13 @@ class JudgePlacement(StrEnum):
 
 
 _JUDGE_RULES: "tuple[Rule[Judge], ...]" = (
-    Rule(
-        "url",
-        "(self.placement == 'Remote') == has(self.url)",
-        lambda judge: (judge.placement is JudgePlacement.REMOTE) == (judge.url is not None),
-        "url belongs to placement Remote: set both or neither",
-    ),
+    belongs("url", "placement", JudgePlacement.REMOTE, lambda judge: (judge.placement, judge.url)),
+    belongs("pool", "placement", JudgePlacement.POOL, lambda judge: (judge.placement, judge.pool)),
     Rule(
         "modelPath",
         "(self.placement == 'Remote') != has(self.modelPath)",
         lambda judge: (judge.placement is JudgePlacement.REMOTE) != (judge.model_path is not None),
         "modelPath belongs to placements Colocated and Pool: set it with these, and remove it with Remote",
-    ),
-    Rule(
-        "pool",
-        "(self.placement == 'Pool') == has(self.pool)",
-        lambda judge: (judge.placement is JudgePlacement.POOL) == (judge.pool is not None),
-        "pool belongs to placement Pool: set both or neither",
     ),
 )
 
@@ -164,19 +153,10 @@ _TIMEOUT_S: Final = 2.0
 _TIMEOUTS_S: Final = {RewardKind.JUDGE: 60.0, RewardKind.HTTP: 10.0}
 
 
-def _belongs(kind: RewardKind, field: str, value: "Callable[[RewardFunction], object]") -> "Rule[RewardFunction]":
-    return Rule(
-        field,
-        f"(self.kind == '{kind}') == has(self.{field})",
-        lambda function: (function.kind is kind) == (value(function) is not None),
-        f"{field} belongs to kind {kind}: set both or neither",
-    )
-
-
 _FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
-    _belongs(RewardKind.PYTHON, "importPath", lambda function: function.import_path),
-    _belongs(RewardKind.HTTP, "http", lambda function: function.http),
-    _belongs(RewardKind.JUDGE, "judge", lambda function: function.judge),
+    belongs("importPath", "kind", RewardKind.PYTHON, lambda function: (function.kind, function.import_path)),
+    belongs("http", "kind", RewardKind.HTTP, lambda function: (function.kind, function.http)),
+    belongs("judge", "kind", RewardKind.JUDGE, lambda function: (function.kind, function.judge)),
 )
 
 

@@ -5,15 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from longshore.api import names
 from longshore.api.base import ApiModel
-from longshore.api.names import (
-    API_VERSION,
-    JOB_NAME_FORM_RULE,
-    JOB_NAME_LENGTH_RULE,
-    JOB_NAME_PATTERN,
-    KIND,
-    MAX_JOB_NAME_LENGTH,
-)
 from longshore.api.rules import Rule
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RLJobStatus
@@ -21,15 +14,15 @@ from longshore.api.status import RLJobStatus
 _RULES: "tuple[Rule[RLJob], ...]" = (
     Rule(
         "",
-        f"size(self.metadata.name) <= {MAX_JOB_NAME_LENGTH}",
-        lambda job: len(job.name or "") <= MAX_JOB_NAME_LENGTH,
-        f"metadata.{JOB_NAME_LENGTH_RULE}",
+        f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
+        lambda job: len(job.name or "") <= names.MAX_JOB_NAME_LENGTH,
+        f"metadata.{names.JOB_NAME_LENGTH_RULE}",
     ),
     Rule(
         "",
-        f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
-        lambda job: job.name is None or re.fullmatch(JOB_NAME_PATTERN, job.name) is not None,
-        f"metadata.{JOB_NAME_FORM_RULE}",
+        f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
+        lambda job: job.name is None or re.fullmatch(names.JOB_NAME_PATTERN, job.name) is not None,
+        f"metadata.{names.JOB_NAME_FORM_RULE}",
     ),
 )
 
@@ -37,9 +30,9 @@ _RULES: "tuple[Rule[RLJob], ...]" = (
 class RLJob(ApiModel, rules=_RULES):
     """A reinforcement-learning job as stored in the API server."""
 
-    api_version: Literal["longshore.dev/v1alpha1"] = API_VERSION
+    api_version: Literal["longshore.dev/v1alpha1"] = names.API_VERSION
     """longshore.dev/v1alpha1"""
-    kind: Literal["RLJob"] = KIND
+    kind: Literal["RLJob"] = names.KIND
     """RLJob"""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Name, namespace, labels and so on."""

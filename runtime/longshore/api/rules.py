@@ -38,6 +38,17 @@ class Rule(Generic[M]):
     """One sentence with the field and the fix."""
 
 
+def belongs(field: str, selector: str, choice: str, pair: Callable[[M], tuple[str, object]]) -> Rule[M]:
+    """`field` is set with one choice of `selector` and with no other; `pair`: what the selector and the field hold."""
+
+    def holds(value: M) -> bool:
+        chosen, found = pair(value)
+        return (chosen == choice) == (found is not None)
+
+    message = f"{field} belongs to {selector} {choice}: set both or neither"
+    return Rule(field, f"(self.{selector} == '{choice}') == has(self.{field})", holds, message)
+
+
 def check(rules: Iterable[Rule[M]], value: M) -> M:
     """The value, once every rule holds.
 

@@ -14,7 +14,7 @@ from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
-from longshore.api.rules import IMMUTABLE, TRANSITION, Rule
+from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.training import Checkpoint, Trainer
 
 
@@ -165,11 +165,8 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
         lambda spec: not spec.rollout.is_streamed or spec.rollout.strategy is not Strategy.GROUP_PIPELINE,
         "handover cannot be Streamed with GroupPipeline, which updates while the round runs: remove it",
     ),
-    Rule(
-        "trainerWorkers",
-        "(self.placement == 'Disaggregated') == has(self.trainerWorkers)",
-        lambda spec: (spec.placement is Placement.DISAGGREGATED) == (spec.trainer_workers is not None),
-        "trainerWorkers belongs to placement Disaggregated: set both or neither",
+    belongs(
+        "trainerWorkers", "placement", Placement.DISAGGREGATED, lambda spec: (spec.placement, spec.trainer_workers)
     ),
     Rule(
         "algorithm.maxResponseTokens",

@@ -131,7 +131,7 @@ def _coordinator_rights(identity: Identity) -> list[dict[str, Any]]:
 
 def _claim(template: ClaimTemplate, identity: Identity) -> dict[str, Any]:
     spec: dict[str, Any] = {
-        "accessModes": [template.access_mode],
+        "accessModes": [template.access_mode.value],
         "resources": {"requests": {"storage": str(template.size)}},
     }
     if template.storage_class_name is not None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
@@ -74,7 +74,9 @@ def _train(settings: Settings) -> None:
         ray.init(
             address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
         )
-        first = RuntimeStatus(attempt=settings.attempt, steps=spec.algorithm.steps, activity="WaitForWorkers")
+        first = RuntimeStatus(
+            attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
+        )
         try:
             _until_done(settings, spec, registry, sink, first, stop)
         finally:

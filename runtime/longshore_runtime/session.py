@@ -16,7 +16,7 @@ from longshore.api import contract
 from longshore.api.model import Data
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
-from longshore.api.runtime_status import ACTIVITY_FAILING, Notice, RuntimeStatus
+from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -114,7 +114,7 @@ class Session:
     ) -> None:
         # Reported before pods leave, so that the operator does not take their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
-            self._recorder.activity(ACTIVITY_FAILING)
+            self._recorder.activity(RuntimeActivity.FAILING)
         self._exit.close()
 
     def run(self, parts: Parts) -> bool:
@@ -134,7 +134,7 @@ class Session:
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
-        self._recorder.activity("PrepareModel")
+        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         spec, algorithm = self._spec, self._spec.algorithm
         check_model(spec.model, spec.rollout.engine, self._storage, has_accelerator=spec.workers.has_accelerator)
         model = self._initial_model()
@@ -143,7 +143,7 @@ class Session:
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
         rewards.wait_ready(_REWARD_PODS_LIMIT_S)
-        self._recorder.activity("StartEngines")
+        self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
-from longshore.api.limits import MAX_COUNT
+from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
 from longshore.api.runtime_status import RoundKind, RuntimeStatus
 
 
@@ -96,7 +96,7 @@ class Assignment(ApiModel):
     """Valid until the next epoch."""
     overlay: Overlay | None = None
     """Valid for its round and attempt only."""
-    reason: str = Field(default="", max_length=1024)
+    reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from longshore.api.rollout import Repurposing
 from longshore.policy.length_distribution import LengthDistribution
 
 FIRST_SHARE: Final = 0.2
@@ -16,7 +17,7 @@ LAST_SHARE: Final = 0.5
 """After it, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
-MAX_KV_PEAK: Final = 0.9
+MAX_KV_PEAK: Final = Repurposing().max_kv_peak
 """Projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected value over
 evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64

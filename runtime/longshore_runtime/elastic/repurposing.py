@@ -50,7 +50,7 @@ class RepurposingOptions:
     attempt: int
     max_response_tokens: int
     fixed_fraction: float | None
-    """The only milestone; None: every 5 % between 20 % and 50 %."""
+    """As of `Milestones`."""
 
 
 @dataclass(frozen=True)

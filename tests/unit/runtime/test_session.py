@@ -13,7 +13,7 @@ import ray
 from prometheus_client import CollectorRegistry
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
@@ -25,7 +25,7 @@ class Sink:
     """Where the status goes."""
 
     def __init__(self) -> None:
-        self.activities: list[str] = []
+        self.activities: list[RuntimeActivity | None] = []
 
     def report(self, status: RuntimeStatus) -> None:
         self.activities.append(status.activity)
@@ -69,7 +69,7 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
-    first = RuntimeStatus(attempt=1, activity="WaitForWorkers")
+    first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
     return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments)

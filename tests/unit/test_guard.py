@@ -3,10 +3,12 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +75,10 @@ def test_only_loopback_is_local(host: str, is_forbidden: bool) -> None:
 
 def test_sockets_of_the_file_system_are_local() -> None:
     assert forbidden("socket.connect", (None, "/run/some.sock")) is None
+
+
+def test_no_unit_test_imports_what_takes_seconds_to_import() -> None:
+    heavy = re.compile(r"^\s*(?:from|import) (?:megatron|torch|transformers|vllm)\b", re.MULTILINE)
+    files = list(Path(__file__).parent.rglob("*.py"))
+    assert files
+    assert [file.name for file in files if heavy.search(file.read_text())] == []

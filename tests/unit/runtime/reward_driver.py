@@ -15,7 +15,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout import pod_workers, reward_workers
+from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
 from longshore_runtime.rollout.reward_pool import RewardPool
@@ -134,6 +134,7 @@ def pods_in(directory: Path) -> Iterator[Pods]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reward_workers, "CallWatch", partial(CallWatch, check_s=0.05))
         patch.setattr(pod_workers, "_TICK_S", 0.02)
+        patch.setattr(reward_pool, "PULSE_S", 0.05)
         pods = Pods(directory)
         yield pods
         pods.close()

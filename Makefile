@@ -15,6 +15,8 @@ TESTS ?= tests
 # Test processes. Tests of one group, which share an engine or a cluster, stay together.
 JOBS ?= 2
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
+# Modules are compiled once, also where the environment says otherwise: many processes import the same ones.
+unexport PYTHONDONTWRITEBYTECODE
 # The CPU build of torch: from the wheel folder that pip is configured with, else from PyTorch's CPU index.
 WHEELS = $(shell $(BIN)/pip config get global.find-links 2>/dev/null || echo "$${PIP_FIND_LINKS:-}")
 TORCH_SOURCE = $(if $(WHEELS),--find-links $(firstword $(WHEELS)),--torch-backend=cpu)

@@ -16,7 +16,7 @@ from longshore_runtime.cluster import worker
 from longshore_runtime.cluster.ray_node import RayNode
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
-from tests.unit.runtime.judge.test_mps import CONTROL, Container
+from tests.contract.judge.test_mps import CONTROL, Container
 
 LIMIT_S = 60.0
 SERVER_LIST, SERVER_STATUS = 'cat "$pipe/servers" 2>/dev/null || true', 'cat "$pipe/status"'

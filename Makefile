@@ -63,7 +63,8 @@ figures: $(READY) ## Draw the figures of the docs again
 
 .PHONY: docs
 docs: $(READY) ## Build the documentation site into .site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .site && echo "Open .site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .site
+	@echo "Built .site; to read it with search: $(BIN)/python -m http.server --directory .site, then http://localhost:8000"
 
 # Versions and hashes that are in a lock file stay unless something needs others. --no-config: without the overrides that
 # keep CUDA builds out.

@@ -63,6 +63,11 @@ bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
 figures: $(READY) ## Draw the figures of the docs again
 	$(BIN)/python -m docs.figures
 
+.PHONY: docs
+docs: $(READY) ## Build the documentation site into .site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .site
+	@echo "Built .site; to read it with search: $(BIN)/python -m http.server --directory .site, then http://localhost:8000"
+
 # Versions and hashes that are in a lock file stay unless something needs others. --no-config: without the overrides that
 # keep CUDA builds out.
 COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -137,10 +137,10 @@ class Repurposing(ApiModel):
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
     """Adaptive: between 20 % and 50 % of finished requests, as soon as what still runs fits the KV caches of the other
-    half. Fixed: at `fraction`, whatever fits. Never: trainers that have processors of their own stream beside the
-    engines, the others after the round."""
+    half. Fixed: at `fraction`, whatever fits. Neither while a gate of `admission` holds requests back. Never: trainers
+    that have processors of their own stream beside the engines, the others after the round."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Trigger Fixed: share of launched requests that have finished."""
+    """Trigger Fixed: share of the step's prompts whose groups the batch has."""
     max_kv_peak: float = Field(default=0.9, gt=0, le=1)
     """Trigger Adaptive: projected peak use of the KV caches that are left."""
 

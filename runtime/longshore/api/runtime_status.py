@@ -72,7 +72,7 @@ class RoundStatus(ApiModel):
     kind: RoundKind
     """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished over launched requests."""
+    """Finished requests over all of the round: launched ones, and those that it still has to launch."""
     load: RolloutLoad | None = None
     """At milestones, where pods may be repurposed: every 5 % between 20 % and 50 %."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import (
     Acceptance,
     AcceptedGroup,
@@ -144,6 +145,11 @@ class RoundPolicy(ABC):
                 self._rules.load_limit.lost(engine)
         self._use(engines)
         return self._running.pass_through(self._gates)
+
+    @property
+    def progress(self) -> RoundProgress:
+        """How far the running round is."""
+        return self._running.progress
 
     def end_round(self) -> RoundEnd:
         """Close a round whose batch is complete."""

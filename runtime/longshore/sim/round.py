@@ -11,6 +11,7 @@ from typing import Final
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.routing import Router
@@ -77,6 +78,7 @@ class SimRound:
         self._on_progress = on_progress
         self._state = _Progress(tokens=dict(kept))
         self._running: set[ResponseId] = set()
+        self._aborting: set[ResponseId] = set()
         self._moving: set[ResponseId] = set()
         self._unscored: list[AcceptedGroup] = []
         self._scored_s: dict[ResponseId, float] = {}
@@ -127,9 +129,9 @@ class SimRound:
         return self._fleet.num_sampled_tokens - self._num_sampled_before
 
     @property
-    def num_accepted(self) -> int:
-        """Groups of the batch so far."""
-        return len(self._state.accepted)
+    def progress(self) -> RoundProgress:
+        """How far the round is."""
+        return self._policy.progress
 
     @property
     def active_engines(self) -> tuple[int, ...]:
@@ -142,8 +144,9 @@ class SimRound:
         self._draining, self._on_drained = set(engines), on_drained
         orphans = {number: self._router.lost(number) for number in engines}
         for number, responses in orphans.items():
-            self._moving.update(responses)
-            self._fleet.abort(number, responses)
+            moving = [response for response in responses if response not in self._aborting]
+            self._moving.update(moving)
+            self._fleet.abort(number, moving)
         self._execute(self._policy.engines_changed(self.active_engines))
         self._look_drained()
 
@@ -194,6 +197,7 @@ class SimRound:
 
     def _abort(self, responses: Sequence[ResponseId]) -> None:
         by_engine: dict[int, list[ResponseId]] = {}
+        self._aborting.update(responses)
         for response in responses:
             if response in self._moving:
                 self._moving.discard(response)
@@ -215,6 +219,7 @@ class SimRound:
                 moved.append(end.response)
                 continue
             self._running.remove(end.response)
+            self._aborting.discard(end.response)
             if end.finished:
                 if self._job.rewards.while_rolling_out:
                     self._submit(end.response)

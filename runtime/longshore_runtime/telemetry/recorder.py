@@ -23,13 +23,13 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
     WarmStart,
 )
+from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.training_alarms import AlarmState, RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import KindTotals, RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
@@ -129,7 +129,7 @@ class Recorder:
         """These alarms last."""
         self._update(alarms=_alarms(raised))
 
-    def round_progress(self, state: RunState, progress: Progress) -> None:
+    def round_progress(self, state: RunState, progress: RoundProgress) -> None:
         """Report a round's start, and its progress at milestones only."""
         fraction = progress.fraction_finished
         if progress.num_finished == 0:
@@ -143,7 +143,7 @@ class Recorder:
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
         self._update(activity="Rollout", round=now)
 
-    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         """How full the engines are and will be: the operator may repurpose pods."""
         running = self._status.round
         assert running is not None, "a round has begun"

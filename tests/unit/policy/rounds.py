@@ -96,6 +96,8 @@ class FakeRollout:
         self._finished: set[ResponseId] = set()
         self._number = 0
         self.audit = Audit(job)
+        self.launched: list[ResponseId] = []
+        """In this round, in order."""
         self.before_each_event: Callable[[], object] = lambda: None
 
     def use(self, policy: RoundPolicy) -> None:
@@ -109,6 +111,7 @@ class FakeRollout:
         self._unscored: list[AcceptedGroup] = []
         self._accepted: set[Draw] = set()
         self._ended = False
+        self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
         start = self._policy.start_round(draining=draining, engines=(0, 1))
         assert start.kind is expected_kind, "the kind of a round is known before it starts"
@@ -149,6 +152,7 @@ class FakeRollout:
         for response in decision.launch:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
+            self.launched.append(response)
             self._versions.setdefault(response, []).append(self._number)
         for response in decision.abort:
             del self._left[response]

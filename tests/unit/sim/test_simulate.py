@@ -18,7 +18,7 @@ from longshore.sim.result import SimResult, Span, Work
 from longshore.sim.rewards import CodeRewards, MathsRewards
 from longshore.sim.simulate import simulate
 from tests.properties import examples
-from tests.unit.sim.jobs import LENGTHS, POOL, SHAPE, job, rollout
+from tests.unit.sim.jobs import IN_TURNS, LENGTHS, POOL, SHAPE, job, rollout
 
 STREAMED = TrainerLayout(Training.STREAMED, gpus_per_replica=2)
 PIPELINED = TrainerLayout(Training.PIPELINED, GpuPool(GPUS["RTX4090"], 8), gpus_per_replica=4, groups_per_update=2)
@@ -160,6 +160,23 @@ def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:
         assert step.num_launched == step.num_trained_samples
 
 
+def test_what_was_being_stopped_when_its_engine_left_does_not_go_on_elsewhere() -> None:
+    """Every fifth response is one that the race drops, at the very moment at which GPUs go to the trainer."""
+    raced = TraceLengths([[100 + row] * 4 + [3_000] for row in range(64)])
+    trainer = replace(STREAMED, scale_down_at=0.25)
+    step = simulate(job(Strategy.TAIL_BATCHING, lengths=raced, trainer=trainer), 1).steps[0]
+    assert step.scale_downs
+    assert step.reward_wait_s < 1
+
+
+@pytest.mark.parametrize("admission", [Admission(max_active_per_engine=2), Admission(frontier_width=4)])
+def test_a_gated_round_is_not_made_longer_by_scaling_down(admission: Admission) -> None:
+    gated = rollout(Strategy.SYNCHRONOUS).model_copy(update={"admission": admission})
+    plain, streamed = (simulate(job(chosen=gated, trainer=trainer), 6) for trainer in (IN_TURNS, STREAMED))
+    assert streamed.steps[-1].scale_downs
+    assert streamed.mean_step_s <= plain.mean_step_s
+
+
 def test_repurposed_gpus_wait_for_the_migration_and_those_that_follow_at_the_end_of_the_round_do_not() -> None:
     profile = Profile(to_training_s=0.5, migration_s=0.25)
     result = simulate(job(trainer=replace(STREAMED, scale_down_at=0.25), profile=profile), 1)
@@ -176,7 +193,8 @@ def test_one_pod_cannot_be_halved() -> None:
 def test_a_fixed_trigger_frees_gpus_once_per_round_when_its_share_of_groups_is_served() -> None:
     for share in (0.25, 0.75):
         result = simulate(job(trainer=replace(STREAMED, scale_down_at=share)), 3)
-        assert all(step.scale_downs == (f"{share:.0%} of the groups are served",) for step in result.steps)
+        assert all(len(step.scale_downs) == 1 for step in result.steps)
+        assert all("4 of 8 GPUs to training" in step.scale_downs[0] for step in result.steps)
     early, late = (
         simulate(job(trainer=replace(STREAMED, scale_down_at=share)), 3).steps[0].first_dispatch_s
         for share in (0.25, 0.75)

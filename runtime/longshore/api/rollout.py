@@ -124,8 +124,8 @@ class Admission(ApiModel):
     """Which requests run at once, with any strategy; they also combine."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """F_w: only so many groups are in service, in their order (RolloutPipe, section 3.3). Unset: all; with
-    GroupPipeline: the groups of one update."""
+    """F_w: only so many groups are in service per engine, in their order (RolloutPipe, section 3.3). Unset: all; with
+    GroupPipeline: as many as the KV caches hold, and at least those of one update."""
     max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
     """Requests that one engine is given at once. Unset: all."""
     adaptive: bool = False

@@ -42,7 +42,7 @@ class AdmissionRules:
 
     acceptance: Acceptance = Acceptance.SERVED
     frontier_width: int | None = None
-    """F_w: groups in service at once."""
+    """F_w: groups in service at once, per engine."""
     max_active_per_engine: int | None = None
     """Requests at once, per engine."""
     load_limit: ConcurrencyLimit | None = None
@@ -94,8 +94,13 @@ class RoundPolicy(ABC):
         self._bearable = 0
         """Requests at once by what the engines bear, where that limits them; kept up to date engine by engine."""
 
-    def start_round(self, *, draining: bool = False, engines: Collection[int] = (0,)) -> RoundStart:
-        """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do."""
+    def start_round(
+        self, *, draining: bool = False, engines: Collection[int] = (0,), kv_capacity_tokens: int = 0
+    ) -> RoundStart:
+        """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do.
+
+        `kv_capacity_tokens`: what the KV cache of each engine holds; 0: unknown.
+        """
         assert self._round is None, "the last round has not ended"
         self._use(engines)
         plan = self._plan_drain() if draining else self._plan()
@@ -232,7 +237,13 @@ class RoundPolicy(ABC):
             limits.append(rules.max_active_per_engine * max(1, len(self._engines)))
         if rules.load_limit is not None:
             limits.append(self._bearable)
-        return Gates(rules.frontier_width, min(limits, default=None))
+        return Gates(self._frontier_width, min(limits, default=None))
+
+    @property
+    def _frontier_width(self) -> int | None:
+        """Groups in service at once, over all engines."""
+        per_engine = self._rules.frontier_width
+        return None if per_engine is None else per_engine * max(1, len(self._engines))
 
     def _complete(self, decision: Decision) -> Decision:
         """Replace groups that were consumed without a gradient, or rejected, by fresh draws."""

@@ -13,7 +13,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
-from longshore.policy.round_policy import RoundEnd, RoundPolicy
+from longshore.policy.round_policy import RoundEnd, RoundPolicy, RoundStart
 from longshore.policy.routing import Router
 from longshore.sim.engine import Ended, SimRequest
 from longshore.sim.events import EventQueue
@@ -98,11 +98,10 @@ class SimRound:
         self._num_sampled_before = fleet.num_sampled_tokens
         fleet.on_ended = self._ended
 
-    def start(self, kind: RoundKind, decisions: Sequence[Decision]) -> None:
-        """Execute the first decisions of the round."""
-        self._kind = kind
-        for decision in decisions:
-            self._execute(decision)
+    def start(self, start: RoundStart) -> None:
+        """Execute the first decision of the round."""
+        self._kind = start.kind
+        self._execute(start.decision)
         if self._job.rollout.admission.adaptive:
             self._queue.at(self._queue.now_s + _LOAD_PERIOD_S, self._tell_loads)
 

@@ -128,7 +128,11 @@ class RoundRunner:
         Raises UserError, Interrupted, and TrainerLost when the weights that it samples from are gone.
         """
         started_s, before = self._clock.now_s(), self._engines.stats()
-        start = self._policy.start_round(draining=draining, engines=self._engines.alive())
+        start = self._policy.start_round(
+            draining=draining,
+            engines=self._engines.alive(),
+            kv_capacity_tokens=min((stats.kv_capacity_tokens for stats in before.values()), default=0),
+        )
         self._kind, self._num_groups = start.kind, start.num_groups
         self._execute(start.decision)
         self._observer.progressed(self.progress)

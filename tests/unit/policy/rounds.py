@@ -46,11 +46,9 @@ class Job:
 
     @property
     def frontier_width(self) -> int | None:
-        """Groups that may be in service at once."""
-        if self.rollout.strategy is Strategy.GROUP_PIPELINE:
-            preset = self.groups_per_update or self.shape.num_prompts
-            return self.rollout.admission.frontier_width or preset
-        return self.rollout.admission.frontier_width
+        """Groups that may be in service at once on both engines, as far as the job says."""
+        per_engine = self.rollout.admission.frontier_width
+        return None if per_engine is None else 2 * per_engine
 
 
 @dataclass
@@ -113,7 +111,7 @@ class FakeRollout:
         self._ended = False
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
-        start = self._policy.start_round(draining=draining, engines=(0, 1))
+        start = self._policy.start_round(draining=draining, engines=(0, 1), kv_capacity_tokens=300)
         assert start.kind is expected_kind, "the kind of a round is known before it starts"
         self._execute(start.decision)
         while not self._ended or self._unscored:

@@ -265,7 +265,7 @@ SCENARIOS = (
         Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRollout(max_postponements=1)),
         SHAPE,
     ),
-    Job(Rollout(strategy=Strategy.GROUP_PIPELINE), SHAPE, groups_per_update=1),
+    Job(Rollout(strategy=Strategy.GROUP_PIPELINE, admission=Admission(frontier_width=1)), SHAPE, groups_per_update=1),
 )
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pytest
 
 from longshore.api.rollout import Admission, Strategy
-from longshore.policy.round_policy import RoundPolicy
+from longshore.policy.draws import DrawCursor
+from longshore.policy.group_pipeline import GroupPipeline
+from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.events import (
     EngineJoined,
@@ -143,6 +145,17 @@ def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
     assert roomy[0] == full[0] == 4
     assert max(roomy) > 4
     assert max(full) == 4
+
+
+def test_the_frontier_of_the_pipeline_goes_by_the_kv_caches_of_the_engines() -> None:
+    class CachingEngines(ScriptedEngines):
+        def stats(self) -> dict[int, EngineStats]:
+            return dict.fromkeys(self.running, EngineStats(kv_capacity_tokens=1))
+
+    policy = GroupPipeline(BatchShape(8, 2), DrawCursor(50, seed=0))
+    first, second = (most_running(CachingEngines(num_engines=1), policy) for _ in range(2))
+    assert max(first) == 16, "all, while no length is known"
+    assert max(second) == 4, "the group that fills the cache, and the next"
 
 
 def test_a_gate_delays_and_loses_nothing() -> None:

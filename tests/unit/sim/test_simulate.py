@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.rollout import Admission, Engine, Strategy
+from longshore.api.rollout import Admission, Engine, Rollout, Strategy
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
-from longshore.sim.lengths import Accuracy, TraceLengths
+from longshore.sim.lengths import Accuracy, LognormalLengths, TraceLengths
 from longshore.sim.profile import Profile
 from longshore.sim.result import SimResult, Span, Work
 from longshore.sim.rewards import CodeRewards, MathsRewards
@@ -124,15 +124,48 @@ def test_pipelining_starts_the_trainer_early_and_changes_none_of_its_work() -> N
 
 def test_a_frontier_delivers_the_first_update_earlier() -> None:
     crowded = GpuPool(GPUS["A100-40"], 1, 1)
-    pipeline = rollout(Strategy.GROUP_PIPELINE).model_copy(update={"engine": Engine(max_num_seqs=64)})
-    unordered = pipeline.model_copy(update={"admission": Admission(frontier_width=SHAPE.num_prompts)})
+    engine = {"engine": Engine(max_num_seqs=64)}
+    narrow, unordered = (
+        rollout(Strategy.GROUP_PIPELINE).model_copy(update=engine | {"admission": Admission(frontier_width=width)})
+        for width in (2, SHAPE.num_prompts)
+    )
     similar = TraceLengths([[200 + row % 7] * 4 for row in range(64)])
     frontier, everything = (
         simulate(job(chosen=chosen, trainer=PIPELINED, pool=crowded, lengths=similar), 1).steps[0]
-        for chosen in (pipeline, unordered)
+        for chosen in (narrow, unordered)
     )
     assert frontier.first_dispatch_s < everything.first_dispatch_s
     assert frontier.num_launched == everything.num_launched
+
+
+@pytest.mark.parametrize("groups_per_update", [2, 8])
+@pytest.mark.parametrize("num_engines", [1, 4, 16])
+@pytest.mark.parametrize("kv_capacity_tokens", [5_000, 30_000])
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, LognormalLengths(1500, 0.7, 2048, prompt_share=0.8)], ids=["tail", "full"]
+)
+def test_the_frontier_of_the_group_pipeline_never_makes_steps_longer(
+    lengths: LognormalLengths, kv_capacity_tokens: int, num_engines: int, groups_per_update: int
+) -> None:
+    """Against all groups at once with the same handover, whatever the cluster: rounds vary by a per cent or so."""
+    trainer = replace(PIPELINED, groups_per_update=groups_per_update)
+    at_once, frontier = (
+        simulate(
+            job(
+                chosen=Rollout(strategy=strategy, engine=Engine(max_num_seqs=64)),
+                trainer=trainer,
+                pool=GpuPool(GPUS["H800"], num_engines, 1),
+                profile=Profile(kv_capacity_tokens={1: kv_capacity_tokens}),
+                shape=BatchShape(32, 4),
+                lengths=lengths,
+            ),
+            4,
+            keeps_spans=False,
+        )
+        for strategy in (Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE)
+    )
+    assert frontier.num_groups_in_cache is not None
+    assert frontier.mean_step_s <= 1.02 * at_once.mean_step_s
 
 
 def test_repurposed_gpus_stream_gradients_while_the_rest_goes_on_sampling() -> None:

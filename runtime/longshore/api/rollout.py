@@ -153,8 +153,9 @@ class Engine(ApiModel):
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """GPUs per engine; must divide the GPUs of a pod."""
     parallelism: Parallelism = Parallelism.FIXED
-    """Adaptive: engines regroup between rounds. More preemptions than usual double their size and four rounds without
-    any halve it, for each kind of round apart; it begins with `tensorParallelSize`."""
+    """Adaptive: engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other
+    request, double their size; four rounds without any halve it, for each kind of round apart. It begins with
+    `tensorParallelSize`, or with what the job's profile says is best (`spec.profiling`)."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
     """Requests that an engine runs at once."""
     kv_cache: Quantity | None = None

@@ -51,6 +51,8 @@ class RoundSummary(ApiModel):
     """Short, Long or Full."""
     preemptions: int = Field(ge=0, le=MAX_COUNT)
     """Requests that engines preempted in it."""
+    requests: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Requests that it launched."""
 
 
 class RolloutTimes(ApiModel):
@@ -62,6 +64,8 @@ class RolloutTimes(ApiModel):
     """What a preemption adds to a round."""
     round_s: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(alias="roundSeconds")
     """Rollout of a round without preemptions, by kind and size."""
+    preemptions: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(default_factory=dict)
+    """Preemptions in a round, by kind and size."""
 
 
 class RoundStatus(ApiModel):

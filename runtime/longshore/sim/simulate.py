@@ -85,7 +85,7 @@ class _Simulation:
         this_round, end = self._roll_out(draining=draining)
         complete_s = self._queue.now_s
         if self._planner is not None:
-            self._planner.round_ended(end.kind, this_round.num_preemptions)
+            self._planner.round_ended(end.kind, this_round.num_preemptions, this_round.tally.num_launched)
         trained_s = self._training.finish()
         published_s = self._publish(trained_s)
         self._wait_until(published_s)

@@ -235,7 +235,12 @@ class Recorder:
         self._update(activity=ACTIVITY_DONE, final_model=final_model)
 
     def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
-        newest = RoundSummary(number=number, kind=result.end.kind, preemptions=result.num_preemptions)
+        newest = RoundSummary(
+            number=number,
+            kind=result.end.kind,
+            preemptions=result.num_preemptions,
+            requests=result.num_launched,
+        )
         return [*(one for one in self._status.recent_rounds if one.number < number), newest][-_NUM_RECENT_ROUNDS:]
 
     def _update(self, **changes: Any) -> None:

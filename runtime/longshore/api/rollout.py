@@ -116,8 +116,12 @@ class ReorderRollout(ApiModel):
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
     """X: rounds that may leave a draw over; a long round then takes it, with what else waited longest."""
+    group_factor: float = Field(default=2.0, ge=1, le=16)
+    """Groups in play, as a multiple of P0, where the engines hold as many; at most maxPostponements + 1 of them, or
+    draws could not be taken in time."""
     length_grouping: bool = False
-    """Look one batch further ahead and put draws of alike predicted length into one round."""
+    """Look as far ahead as `groupFactor` says, whatever the engines hold, and put draws of alike predicted length into
+    one round."""
 
 
 class Admission(ApiModel):
@@ -202,7 +206,8 @@ class Rollout(ApiModel):
     repurposing: Repurposing = Field(default_factory=Repurposing)
     """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
-    """Pipelined: whole groups are given to the trainer up to so many tokens at a time; a larger group goes alone."""
+    """Pipelined: whole groups are given to the trainer up to so many tokens per replica at a time; a larger group goes
+    alone."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
     """Largest mean of |log-probability of trainer - engine| per token that a step may have. With onPolicy Strict, a
     step past it is not trained on: the engines get the weights again and sample the round again, and the job fails if

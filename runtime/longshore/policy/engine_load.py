@@ -4,7 +4,7 @@ Requests that no longer fit the KV cache are preempted and computed again, so th
 few. The limit grows by steps while the cache has room, and falls at once when it has none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +71,14 @@ class ConcurrencyLimit:
     def lost(self, engine: int) -> None:
         """An engine is gone; one that returns under its number starts from the beginning."""
         self._engines.pop(engine, None)
+
+    def export_state(self) -> list[list[int]]:
+        """Engines and their limits, as JSON values. Counters of preemptions begin anew with the engines."""
+        return [[engine, state.limit] for engine, state in self._engines.items()]
+
+    def load_state(self, state: Iterable[Sequence[int]]) -> None:
+        """Undo `export_state`, as far as `max_num_seqs` still allows it."""
+        self._engines = {engine: _Engine(min(limit, self._max)) for engine, limit in state}
 
     def _shrunk(self, limit: int, load: EngineLoad) -> int:
         """From what runs and not from the limit: a second observation of the same overload changes nothing."""

@@ -178,6 +178,7 @@ class RoundPolicy(ABC):
             "cursor": self._cursor.export_state(),
             "leftovers": self._export_leftovers(),
             "history": self._export_history(),
+            "limits": self._rules.load_limit.export_state() if self._rules.load_limit is not None else [],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -191,6 +192,8 @@ class RoundPolicy(ABC):
         self._load_leftovers(state["leftovers"])
         if state["strategy"] == type(self).__name__:
             self._load_history(state["history"])
+        if self._rules.load_limit is not None:
+            self._rules.load_limit.load_state(state.get("limits", ()))
 
     @abstractmethod
     def _plan(self) -> RoundPlan: ...

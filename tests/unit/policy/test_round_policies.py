@@ -49,7 +49,11 @@ def jobs(draw: st.DrawFn) -> Job:
         partial_rollout=PartialRollout(
             group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),
-        reorder_rollout=ReorderRollout(max_postponements=draw(st.integers(1, 3)), length_grouping=draw(st.booleans())),
+        reorder_rollout=ReorderRollout(
+            max_postponements=draw(st.integers(1, 3)),
+            group_factor=draw(st.floats(1.0, 6.0)),
+            length_grouping=draw(st.booleans()),
+        ),
         admission=Admission(
             frontier_width=draw(st.none() | st.integers(1, 4)),
             max_active_per_engine=draw(st.none() | st.integers(1, 9)),

@@ -6,7 +6,6 @@ The counterpart of the runtime's round runner, with the same order of calls on t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
@@ -20,9 +19,6 @@ from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
 from longshore.sim.job import SimJob
 from longshore.sim.rewards import RewardStage, Scoring
-
-_LOAD_PERIOD_S: Final = 1.0
-"""How often engines tell their load, where the job adapts to it; the runtime asks as often."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +98,6 @@ class SimRound:
         """Execute the first decision of the round."""
         self._kind = start.kind
         self._execute(start.decision)
-        if self._job.rollout.admission.adaptive:
-            self._queue.at(self._queue.now_s + _LOAD_PERIOD_S, self._tell_loads)
 
     @property
     def complete(self) -> bool:
@@ -227,6 +221,7 @@ class SimRound:
         self.tally.num_finished += len(finished)
         self.tally.num_aborted += len(ended) - len(finished) - len(moved)
         self._place(moved)
+        self._tell_load(engine)
         if finished:
             self._execute(self._policy.responses_finished(finished))
             self._on_progress(self)
@@ -237,16 +232,14 @@ class SimRound:
             on_drained, self._on_drained = self._on_drained, None
             on_drained()
 
-    def _tell_loads(self) -> None:
-        if self.ended_s is not None:
+    def _tell_load(self, number: int) -> None:
+        """Engines tell their load with the responses that leave them."""
+        if not self._job.rollout.admission.adaptive:
             return
-        now_s = self._queue.now_s
-        for number in self.active_engines:
-            engine = self._fleet.engines[number]
-            usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
-            load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions)
-            self._execute(self._policy.engine_load(number, load))
-        self._queue.at(now_s + _LOAD_PERIOD_S, self._tell_loads)
+        now_s, engine = self._queue.now_s, self._fleet.engines[number]
+        usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
+        load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions, now_s)
+        self._execute(self._policy.engine_load(number, load))
 
     # Rewards --------------------------------------------------------------------------------------------------------
 

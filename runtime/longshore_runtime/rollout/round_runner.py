@@ -328,4 +328,4 @@ class RoundRunner:
 
 
 def _load(stats: EngineStats) -> EngineLoad:
-    return EngineLoad(stats.num_running, stats.num_waiting, stats.kv_usage, stats.num_preemptions)
+    return EngineLoad(stats.num_running, stats.num_waiting, stats.kv_usage, stats.num_preemptions, stats.read_s)

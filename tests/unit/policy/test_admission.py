@@ -14,9 +14,9 @@ from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching
 from tests.unit.policy.tables import Did, Ended, Table, cursor, did
 
-ROOMY = EngineLoad(num_running=2, num_waiting=0, kv_usage=0.1, num_preemptions=0)
+ROOMY = EngineLoad(num_running=2, num_waiting=0, kv_usage=0.1, num_preemptions=0, at_s=0.0)
 """All that the engine was given runs, and its cache is nearly empty: the limit grows by a step."""
-FULL = EngineLoad(num_running=3, num_waiting=0, kv_usage=0.99, num_preemptions=0)
+FULL = EngineLoad(num_running=3, num_waiting=0, kv_usage=0.99, num_preemptions=0, at_s=0.0)
 
 
 def synchronous(rules: AdmissionRules, num_prompts: int = 3) -> Synchronous:

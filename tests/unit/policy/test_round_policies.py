@@ -121,7 +121,7 @@ def test_a_round_goes_on_whatever_the_engines_report(job: Job, loads: list[tuple
     policy = job.policy()
     fake = FakeRollout(policy, job, random.Random(1))
     fake.before_each_event = lambda: [
-        policy.engine_load(engine, EngineLoad(0, 0, usage, count)) for engine, usage, count in loads
+        policy.engine_load(engine, EngineLoad(0, 0, usage, count, at_s=0.0)) for engine, usage, count in loads
     ]
     assert len(fake.round().accepted) == job.shape.num_prompts
 

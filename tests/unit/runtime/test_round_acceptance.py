@@ -129,22 +129,24 @@ def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
     @dataclass
     class TellingEngines(ScriptedEngines):
         kv_usage: float = 0.1
+        step_s: float = 1.0
 
         def get(self) -> Event:
             event = super().get()
             if not isinstance(event, ResponsesEnded):
                 return event
-            stats = EngineStats(num_running=9, kv_usage=self.kv_usage)
+            stats = EngineStats(num_running=9, kv_usage=self.kv_usage, read_s=self.steps * self.step_s)
             return ResponsesEnded(event.engine, event.completions, stats)
 
-    policies = [build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16) for _ in range(2)]
-    roomy, full = (
-        most_running(TellingEngines(num_engines=1, kv_usage=usage), policy)
-        for usage, policy in zip((0.1, 0.99), policies, strict=True)
-    )
-    assert roomy[0] == full[0] == 4
-    assert max(roomy) > 4
+    def ran(**engines: float) -> list[int]:
+        policy = build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16)
+        return most_running(TellingEngines(num_engines=1, **engines), policy)  # type: ignore[arg-type]
+
+    roomy, full, sudden = ran(), ran(kv_usage=0.99), ran(step_s=0.0)
+    assert roomy[0] == full[0] == sudden[0] == 4
+    assert max(roomy) > 5
     assert max(full) == 4
+    assert max(sudden) == 5, "all reports are of the same second"
 
 
 def test_the_frontier_of_the_pipeline_goes_by_the_kv_caches_of_the_engines() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from longshore.api.rollout import Admission, Engine, Rollout, Strategy
 from longshore.api.runtime_status import RoundKind
+from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
@@ -289,6 +290,22 @@ def test_adaptive_admission_ends_preemption() -> None:
     plain = simulate(job(chosen=chosen, profile=profile, pool=pool, shape=shape), 2)
     limited = simulate(job(chosen=adaptive, profile=profile, pool=pool, shape=shape), 2)
     assert sum(step.num_preemptions for step in limited.steps) < sum(step.num_preemptions for step in plain.steps)
+
+
+def test_engines_tell_their_load_with_the_responses_that_leave_them_as_in_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told_s: list[float] = []
+    observed = ConcurrencyLimit.observed
+
+    def listening(self: ConcurrencyLimit, engine: int, load: EngineLoad) -> int:
+        told_s.append(load.at_s)
+        return observed(self, engine, load)
+
+    monkeypatch.setattr(ConcurrencyLimit, "observed", listening)
+    adaptive = rollout(Strategy.SYNCHRONOUS).model_copy(update={"admission": Admission(adaptive=True)})
+    step = simulate(job(chosen=adaptive, lengths=TraceLengths([[2_000] * 4] * 16)), 1).steps[0]
+    assert min(told_s) > step.rollout_s / 4, "nothing leaves before it has all of its 2,000 tokens"
 
 
 def test_measured_costs_make_up_the_step() -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from longshore.api.runtime_status import WarmStart
 from longshore.checks import summary
 from longshore.checks.model_files import config_of, model_file_mistakes
 from longshore.checks.model_limits import limit_mistakes
+from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.errors import UserError
 from longshore_runtime.storage import JobStorage
 
@@ -34,50 +36,41 @@ class InitialModel:
     warm_start: WarmStart | None = None
 
 
-@ray.remote(num_cpus=0, max_retries=3)
-def _build_tiny(relative: str, num_steps: int, seed: int) -> float:
-    """Make the built-in model in the storage; returns the seconds that it took."""
-    from longshore_runtime.backends.warm_start import warm_start
+@ray.remote(num_cpus=0, max_retries=3, max_calls=1)
+def _tiny_model(environment: Mapping[str, str], num_steps: int, seed: int) -> tuple[str, bool]:
+    """The built-in model, relative to the storage, and whether it was there already."""
+    set_environment(environment)
+    from longshore_runtime.backends.warm_start import fingerprint, warm_start
 
+    relative = f"{_CACHE}-{fingerprint(num_steps, seed)}"
     target = JobStorage.from_env("").resolve(relative)
+    if target.is_dir():
+        return relative, True
     unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}-{target.name}")
     unfinished.mkdir(parents=True)
     started_s = time.monotonic()
     warm_start(unfinished, num_steps, seed)
-    elapsed_s = time.monotonic() - started_s
-    (unfinished / "warm_start.json").write_text(json.dumps({"seconds": elapsed_s}))
+    (unfinished / "warm_start.json").write_text(json.dumps({"seconds": time.monotonic() - started_s}))
     try:
         unfinished.rename(target)
     except OSError:
         if not target.is_dir():
             raise
         shutil.rmtree(unfinished)  # Another job that shares the storage was quicker: its result is the same.
-    return elapsed_s
+    return relative, False
 
 
-@ray.remote(num_cpus=0)
-def _fingerprint(num_steps: int, seed: int) -> str:
-    from longshore_runtime.backends.warm_start import fingerprint
-
-    return fingerprint(num_steps, seed)
-
-
-def initial_model(model: Model, seed: int, storage: JobStorage, worker_options: dict[str, object]) -> InitialModel:
-    """The user's checkpoint; or make the built-in model on a worker unless an earlier job has."""
+def initial_model(model: Model, seed: int, storage: JobStorage, worker: ActorPlacement) -> InitialModel:
+    """The user's checkpoint; or the built-in model, made on a worker unless an earlier job has."""
     if model.path is not None:
         return InitialModel(model.path)
     steps = model.warm_start_steps
-    name = _get(_fingerprint.options(**worker_options).remote(steps, seed))
-    relative = f"{_CACHE}-{name}"
-    path = storage.resolve(relative)
-    cached = path.is_dir()
-    if not cached:
-        log.info("building the tiny model", warm_start_steps=steps)
-        _get(_build_tiny.options(**worker_options).remote(relative, steps, seed))
+    log.info("building the tiny model, unless it is in the cache", warm_start_steps=steps)
+    relative, was_cached = _get(worker.remote(_tiny_model, steps, seed))
     if not steps:
         return InitialModel(relative)
-    seconds = json.loads((path / "warm_start.json").read_text())["seconds"]
-    return InitialModel(relative, WarmStart(seconds=round(seconds, 1), cached=cached))
+    seconds = json.loads((storage.resolve(relative) / "warm_start.json").read_text())["seconds"]
+    return InitialModel(relative, WarmStart(seconds=round(seconds, 1), cached=was_cached))
 
 
 def _get(answer: Any) -> Any:

@@ -26,7 +26,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
-from longshore_runtime.cluster.placement import placement
+from longshore_runtime.cluster.placement import ActorPlacement, placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
@@ -240,7 +240,7 @@ class Session:
         self._exit.callback(trainers.stop)
         return trainers
 
-    def _judges(self) -> list[dict[str, Any]]:
+    def _judges(self) -> list[ActorPlacement]:
         """One process beside every engine GPU, with all judges that run there."""
         limit = memory_limit(self._spec.reward.functions)
         return [

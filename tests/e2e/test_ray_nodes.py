@@ -208,6 +208,8 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             pod.wait_ready()
             with urlopen(f"http://{pod.ip}:{contract.HEALTH_PORT}/readyz", timeout=LIMIT_S) as answer:
                 assert answer.status == 200
+            children = sorted(process.name() for process in pod.processes()[1:])
+            assert children == ["raylet", "sleep", "sleep"], "no agent of Ray runs in a pod"
         ray.init(address=cluster.settings().ray_address, _node_ip_address=cluster.head_ip, log_to_driver=False)
         try:
             handles = [engine(index, events) for index in range(2)]

@@ -1,6 +1,8 @@
-"""Where actors run: options for Ray that pin an actor to a pod and to GPUs in it."""
+"""Where actors run: in which pod, and on which of its GPUs."""
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -8,9 +10,21 @@ from longshore.api import names
 from longshore.api.names import Component
 
 
-def node_labels(component: Component, index: int) -> dict[str, str]:
-    """Labels of a pod's Ray node: those of the pod itself."""
-    return {names.LABEL_COMPONENT: component.value, names.LABEL_INDEX: str(index)}
+@dataclass(frozen=True)
+class ActorPlacement:
+    """Options of Ray that pin an actor to a pod, and variables that pin it to GPUs there.
+
+    The variables are the first argument of every actor and task that is placed, which passes them to
+    `set_environment` before anything else: CUDA reads them when it is first used. A `runtime_env` of Ray would set
+    them earlier, but needs an agent in every pod (see `ray_start`).
+    """
+
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+    def remote(self, target: Any, *arguments: Any) -> Any:
+        """Start an actor or a task here."""
+        return target.options(**self.options).remote(self.environment, *arguments)
 
 
 def placement(
@@ -19,10 +33,19 @@ def placement(
     gpus: Sequence[int] = (),
     component: Component = Component.WORKER,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Actor options for pod `index`. Ray counts neither CPUs nor GPUs: who holds a GPU changes within a round."""
-    return {
-        "num_cpus": 0,
-        "label_selector": node_labels(component, index),
-        "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), **environment}},
-    }
+) -> ActorPlacement:
+    """Place an actor in pod `index`. Ray counts neither CPUs nor GPUs: who holds a GPU changes within a round."""
+    return ActorPlacement(
+        {"num_cpus": 0, "label_selector": node_labels(component, index)},
+        {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), **environment},
+    )
+
+
+def node_labels(component: Component, index: int) -> dict[str, str]:
+    """Labels of a pod's Ray node: those of the pod itself."""
+    return {names.LABEL_COMPONENT: component.value, names.LABEL_INDEX: str(index)}
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Pin this process to its GPUs."""
+    os.environ.update(environment)

@@ -4,6 +4,7 @@ Nodes have addresses of their own but may share a machine (a development cluster
 """
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -81,8 +82,7 @@ class RayNode:
 
 def start_head(settings: Settings) -> RayNode:
     """Start the Ray head in this pod; raises RayNodeError."""
-    flags = ["--head", f"--port={settings.ray_port}", "--include-dashboard=false", "--no-monitor"]
-    return _start(settings, flags, START_LIMIT_S)
+    return _start(settings, START_LIMIT_S, port=settings.ray_port)
 
 
 def join(settings: Settings) -> RayNode:
@@ -124,24 +124,21 @@ def head_goes(settings: Settings) -> bool:
 def _join_once(settings: Settings) -> RayNode:
     if not head_answers(settings):
         raise RayNodeError(f"no Ray head answers at {settings.ray_address}")
-    return _start(settings, [f"--address={settings.ray_address}"], START_LIMIT_S)
+    return _start(settings, START_LIMIT_S, address=settings.ray_address)
 
 
-def _start(settings: Settings, flags: Sequence[str], limit_s: float) -> RayNode:
-    """`ray start` returns once the node is registered, and leaves its processes behind: they share its session."""
+def _start(settings: Settings, limit_s: float, port: int | None = None, address: str | None = None) -> RayNode:
+    """`ray_start` returns once the node is registered, and leaves its processes behind: they share its session."""
     temp_dir = _temp_dir()
-    labels = node_labels(settings.component, settings.index)
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start"),
-        *flags,
-        f"--node-ip-address={settings.pod_ip}",
-        f"--temp-dir={temp_dir}",
-        "--num-cpus=0",
-        "--num-gpus=0",
-        "--include-log-monitor=false",
-        "--disable-usage-stats",
-        "--labels=" + ",".join(f"{key}={value}" for key, value in labels.items()),
-    ]
+    options = {
+        "ip": settings.pod_ip,
+        "temp_dir": str(temp_dir),
+        "labels": node_labels(settings.component, settings.index),
+        "port": port,
+        "address": address,
+    }
+    # Ray is imported in a process of its own: the pod's health server answers meanwhile.
+    command = [sys.executable, "-m", "longshore_runtime.cluster.ray_start", json.dumps(options)]
     with contextlib.ExitStack() as unless_started:
         starter = subprocess.Popen(
             command,

@@ -7,6 +7,7 @@ import ray
 import structlog
 
 from longshore.api.reward import RewardFunction
+from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.rewards.judge import streamed_options
@@ -23,7 +24,8 @@ _LIMIT_S: Final = 300.0
 class _Probe:
     """Body of a Ray actor."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        set_environment(environment)
         self._judge: Any = None
         self._reply_tokens = 0
 
@@ -48,14 +50,14 @@ _Actor: Any = ray.remote(num_cpus=0, max_restarts=0)(_Probe)
 
 
 def measure_judges(
-    functions: Sequence[RewardFunction], options: Mapping[str, Any], output: str, max_tokens: int, figures: Figures
+    functions: Sequence[RewardFunction], placement: ActorPlacement, output: str, max_tokens: int, figures: Figures
 ) -> None:
     """Seconds and memory by the length of what a judge reads, for every function with a colocated judge.
 
-    `options`: of the Ray actor; `max_tokens`: of what a judge reads in the job. No judge of the job may run meanwhile.
+    `max_tokens`: of what a judge reads in the job. No judge of the job may run meanwhile.
     """
     for function in functions:
-        actor = _Actor.options(**options).remote()
+        actor = placement.remote(_Actor)
         try:
             _measure(actor, function, output, max_tokens, figures)
         except (ray.exceptions.RayError, JudgeSetupError) as error:

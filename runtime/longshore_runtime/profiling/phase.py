@@ -1,6 +1,6 @@
 """The profiling phase of a job: measure unless there is a profile that fits, and say what it means for the planner."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
+from longshore_runtime.cluster.placement import ActorPlacement
 from longshore_runtime.durable import sync
 from longshore_runtime.places import possible_tp_sizes
 from longshore_runtime.profiling.judge_probe import measure_judges
@@ -28,10 +29,10 @@ FILE: Final = "profile.json"
 """In the output directory of the job."""
 
 
-def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[str, Any]) -> bool:
+def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorPlacement) -> bool:
     """Make sure that the job has its profile; whether it was measured now, after which nothing can be trained on.
 
-    `model`: its checkpoint, as this pod sees it; `judge_options`: Ray options of the actor of a colocated judge.
+    `model`: its checkpoint, as this pod sees it; `judge_placement`: where a colocated judge runs.
     """
     path = parts.storage.output_dir / FILE
     subject = subject_of(spec, model)
@@ -51,7 +52,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_options: Mapping[
     if judges:
         parts.recorder.activity("ProfileJudges")
         parts.rewards.stop()
-        measure_judges(judges, judge_options, spec.storage.output, spec.model.max_context_tokens, profiler.figures)
+        measure_judges(judges, judge_placement, spec.storage.output, spec.model.max_context_tokens, profiler.figures)
     profile = profiler.profile(subject)
     write(path, profile)
     log.info("profile", path=str(path), decode_points=len(profile.decode), tp_sizes=list(profile.tp_sizes))

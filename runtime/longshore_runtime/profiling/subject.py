@@ -16,7 +16,7 @@ import ray
 
 from longshore.api.spec import RLJobSpec
 from longshore.sim.profile import CPU, Shape, Subject
-from longshore_runtime.cluster.placement import placement
+from longshore_runtime.cluster.placement import placement, set_environment
 
 _PROGRAMS: Final = ("longshore", "vllm", "torch", "megatron", "ray")
 """By the names under which they are imported."""
@@ -38,7 +38,7 @@ class Pod:
 
 def subject_of(spec: RLJobSpec, model: Path) -> Subject:
     """Of a job whose worker pods are there; `model` is the checkpoint as this pod sees it."""
-    pod: Pod = ray.get(_look.options(**placement(0)).remote(spec.workers.has_accelerator), timeout=_PROBE_LIMIT_S)
+    pod: Pod = ray.get(placement(0).remote(_look, spec.workers.has_accelerator), timeout=_PROBE_LIMIT_S)
     config = read_config(model)
     return Subject(
         model=spec.model.builtin or spec.model.path or "",
@@ -114,8 +114,9 @@ def _fingerprint(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
-@ray.remote(num_cpus=0)
-def _look(has_accelerator: bool) -> Pod:
+@ray.remote(num_cpus=0, max_calls=1)
+def _look(environment: Mapping[str, str], has_accelerator: bool) -> Pod:
+    set_environment(environment)
     distributions = metadata.packages_distributions()
     versions = {name: metadata.version(distributions[name][0]) for name in _PROGRAMS if name in distributions}
     return Pod(_gpu_name() if has_accelerator else CPU, versions)

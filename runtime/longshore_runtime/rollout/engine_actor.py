@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request
@@ -188,7 +189,8 @@ def _died(error: BaseException) -> EngineDied:
 class EngineActor:
     """Class of a Ray actor. Commands carry numbers (from 0) and run in their order: calls may overtake each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        set_environment(environment)
         self._loop = asyncio.get_event_loop()
         self._batches: asyncio.Queue[Batch] = asyncio.Queue()
         self._turns: dict[int, asyncio.Future[None]] = {}

@@ -66,7 +66,7 @@ class EngineHandle:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._alive = self._ended = False
-        self._actor = _Actor.options(**placement(place.worker, gpus=place.gpus)).remote()
+        self._actor = placement(place.worker, gpus=place.gpus).remote(_Actor)
         self._placed = self._actor.__ray_ready__.remote()
         self._started = Reply[None](self._actor.start.remote(spec, model, output))
 

@@ -5,12 +5,13 @@ Ray keeps an actor pending, at no cost, until a node has the labels that it asks
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import ray
 
+from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
@@ -23,7 +24,8 @@ T = TypeVar("T")
 class _RewardActor:
     """One worker: every reward function, ready to score; one call of `score` at a time."""
 
-    def __init__(self, factory: ScorerFactory) -> None:
+    def __init__(self, environment: Mapping[str, str], factory: ScorerFactory) -> None:
+        set_environment(environment)
         self._scorers = ScorerSet(factory)
 
     def node(self) -> str:
@@ -52,16 +54,16 @@ _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_O
 class RayWorkers:
     """Implements `WorkerHost`."""
 
-    def __init__(self, placements: Sequence[dict[str, Any]]) -> None:
-        """`placements`: Ray actor options, one per worker."""
+    def __init__(self, placements: Sequence[ActorPlacement]) -> None:
+        """One placement per worker."""
         self.num_places = len(placements)
         self._placements = placements
 
     def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
-        return _RayWorker(_Actor.options(**self._placements[place]).remote(factory), wait_s)
+        return _RayWorker(self._placements[place].remote(_Actor, factory), wait_s)
 
     def name(self, place: int) -> str:
-        return str(self._placements[place].get("label_selector"))
+        return str(self._placements[place].options["label_selector"])
 
     def close(self) -> None:
         """Actors were killed one by one."""

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
+from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import LogProbMismatch, WeightsGone
 from longshore_runtime.storage import JobStorage
@@ -30,7 +31,8 @@ from longshore_runtime.weights.slices import Bucket
 class _TrainerActor:
     """Holds one replica, or its part of one. Paths are relative to the storage, which pods mount where they like."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        set_environment(environment)
         self._spec: TrainerSpec | None = None
         self._rank = 0
         self._trainer: Trainer | None = None

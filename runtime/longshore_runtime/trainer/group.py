@@ -269,7 +269,7 @@ class TrainerGroup:
 
     def _start(self, pods_limit_s: float) -> None:
         self._actors = [
-            TrainerActor.options(**placement(place.worker, gpus=place.gpus, component=place.component)).remote()
+            placement(place.worker, gpus=place.gpus, component=place.component).remote(TrainerActor)
             for place in self._replicas.places
         ]
         with contextlib.ExitStack() as undo:

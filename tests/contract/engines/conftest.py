@@ -1,5 +1,6 @@
 """The engines that must behave alike."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, MAX_NUM_SEQS, NUM_KV_BLOCKS, Harness
+
+
+@pytest.fixture(autouse=True)
+def _engines_end_alone() -> None:
+    """Leave torch's process groups, which the engines of a process share, to the engines that are still there.
+
+    vLLM has one engine per process in mind, and ends them when an engine is collected or does not start.
+    """
+    if (core := sys.modules.get("vllm.v1.engine.core")) is not None:
+        core.cleanup_dist_env_and_memory = lambda: None
 
 
 @pytest.fixture(scope="session")

@@ -1,63 +1,17 @@
-"""Worker pods as Ray nodes, and the engine pool of a job in them."""
+"""The engine pool of a job, with all that the driver hears of it."""
 
-import contextlib
 import queue
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
-from longshore.api import contract
-from longshore.api.names import Component
-from longshore_runtime.cluster.placement import node_labels
-from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, ResponsesEnded
 from longshore_runtime.types import Completion, Request
 from tests.contract.engines.harness import request
 
 LIMIT_S = 120.0
-REPOSITORY = Path(__file__).parents[3]
-
-
-@contextlib.contextmanager
-def worker_pods(storage: Path, count: int) -> Iterator["Pods"]:
-    """Ray with so many pods that mount this storage."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in RAY_ENVIRONMENT.items():
-            patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", str(REPOSITORY))
-        patch.setenv(contract.ENV_STORAGE, str(storage))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            pods = Pods(cluster)
-            for index in range(count):
-                pods.join(index)
-            yield pods
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
-
-
-@dataclass
-class Pods:
-    """Ray nodes with the labels of worker pods."""
-
-    cluster: Cluster
-    nodes: dict[int, Any] = field(default_factory=dict)
-
-    def join(self, index: int) -> None:
-        """A pod starts."""
-        self.nodes[index] = self.cluster.add_node(num_cpus=0, labels=node_labels(Component.WORKER, index))
-
-    def leave(self, index: int) -> None:
-        """A pod is gone, with all that ran in it."""
-        self.cluster.remove_node(self.nodes.pop(index))
 
 
 @dataclass

@@ -12,7 +12,6 @@ import pytest
 import ray
 import torch
 
-from longshore.api import contract
 from longshore.api.pods import Workers
 from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
@@ -32,10 +31,11 @@ from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 from longshore_runtime.weights.shared import Channel, Part
 from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, SMALL_BUCKET_BYTES, request
-from tests.contract.engines.pods import Job, worker_pods
+from tests.contract.engines.pods import Job
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.replicas import OPTIONS, make_samples
 from tests.contract.trainers.test_group import fetched
+from tests.ray_pods import worker_pods
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -58,10 +58,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a tiny model in it, whose embeddings are tied, in two pods."""
     root = tmp_path_factory.mktemp("storage")
     build_tiny_model(root / "model", seed=0, tied=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
-        with worker_pods(root, count=2):
-            yield root
+    with worker_pods(root, count=2):
+        yield root
 
 
 def start_engines(workers: Workers, backend: EngineBackend, tp_size: int = 1) -> Job:

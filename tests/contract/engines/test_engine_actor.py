@@ -35,7 +35,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def started(**extra_args: object) -> EngineActor:
     """An actor whose engine runs."""
-    actor = EngineActor()
+    actor = EngineActor({})
     options = EngineOptions(backend=EngineBackend.FAKE, extra_args=extra_args)
     await actor.start(EngineSpec(options, max_context_tokens=256), "model", "output")
     return actor
@@ -203,7 +203,7 @@ async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
 
 @pytest.mark.parametrize(("model", "sentence"), [("nothing", "no Hugging Face checkpoint")])
 async def test_an_engine_that_cannot_start_says_why(storage: Path, model: str, sentence: str) -> None:
-    actor = EngineActor()
+    actor = EngineActor({})
     with pytest.raises(EngineStartError, match=sentence):
         await actor.start(EngineSpec(EngineOptions(), max_context_tokens=256), model, "output")
 

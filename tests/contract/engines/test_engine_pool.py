@@ -27,7 +27,8 @@ from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import LiveResponse, Weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import PROMPT, request
-from tests.contract.engines.pods import LIMIT_S, Job, Pods, worker_pods
+from tests.contract.engines.pods import LIMIT_S, Job
+from tests.ray_pods import Pods, worker_pods
 
 SHORT_S = 2.0
 GONE = "the engine's process or pod is gone (ActorDiedError)"

@@ -14,7 +14,7 @@ from longshore.checks.model_limits import CPU_HEAD_SIZES, context_tokens, limit_
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tokenizer, tiny_config
-from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, Harness
+from tests.contract.engines.harness import MAX_CONTEXT_TOKENS
 
 OPTIONS = EngineOptions(enforce_eager=True, kv_cache="4Mi")
 ROPES: tuple[dict[str, Any] | None, ...] = (
@@ -46,11 +46,7 @@ def test_a_context_beyond_the_models_is_refused_with_both_numbers(model: Path) -
         create_engine(EngineSpec(OPTIONS, 4096), model)
 
 
-def test_heads_without_a_kernel_are_refused_when_the_engine_starts(
-    tmp_path: Path, vllm: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # An engine that does not start ends the process groups of torch, also those of the engine beside it.
-    monkeypatch.setattr("vllm.v1.engine.core.cleanup_dist_env_and_memory", lambda: None)
+def test_heads_without_a_kernel_are_refused_when_the_engine_starts(tmp_path: Path) -> None:
     config = Qwen3Config(**{**tiny_config().to_dict(), "head_dim": 24})
     Qwen3ForCausalLM(config).save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)

@@ -20,8 +20,9 @@ from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import Completion, FinishReason, Request, TokenRun, Weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
-from tests.contract.engines.pods import LIMIT_S, Job, worker_pods
+from tests.contract.engines.pods import LIMIT_S, Job
 from tests.contract.engines.reference import reference_log_probs
+from tests.ray_pods import worker_pods
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,21 +10,19 @@ import pytest
 import ray
 from transformers import MistralConfig
 
-from longshore.api import contract
-from longshore.api.names import Component
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
-from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
+from tests.ray_pods import worker_pods
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -37,18 +35,11 @@ LIMIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A job's storage with a tiny model in it, and Ray, whose only node is worker 0."""
+    """A job's storage with a tiny model in it, and worker 0."""
     root = tmp_path_factory.mktemp("storage")
     build_tiny_model(root / "model", seed=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
-        patch.setenv(contract.ENV_STORAGE, str(root))
-        labels = node_labels(Component.WORKER, 0)
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, labels=labels)
-        try:
-            yield root
-        finally:
-            ray.shutdown()
+    with worker_pods(root, count=1):
+        yield root
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
-from longshore.api import contract
-from longshore.api.names import Component
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.cluster.placement import node_labels
-from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 from tests.contract.trainers.test_group import published
+from tests.ray_pods import Pods, worker_pods
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -41,21 +37,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(storage: Path) -> Iterator[Cluster]:
-    """Ray, whose head is worker 0."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in RAY_ENVIRONMENT.items():
-            patch.setenv(name, value)
-        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
-        patch.setenv(contract.ENV_STORAGE, str(storage))
-        head = {"num_cpus": 1, "include_dashboard": False, "labels": node_labels(Component.WORKER, 0)}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+def pods(storage: Path) -> Iterator[Pods]:
+    """Ray with worker 0."""
+    with worker_pods(storage, count=1) as pods:
+        yield pods
 
 
 @pytest.mark.parametrize(
@@ -67,7 +52,7 @@ def cluster(storage: Path) -> Iterator[Cluster]:
     ],
 )
 def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
-    backend: TrainerBackend, moment: str, cluster: Cluster, storage: Path
+    backend: TrainerBackend, moment: str, pods: Pods, storage: Path
 ) -> None:
     sizes = ParallelSizes(tensor=2 if backend is TrainerBackend.MEGATRON else 1)
     last = 2 * sizes.ranks_per_replica - 1
@@ -130,9 +115,9 @@ def generation_of(events: "queue.SimpleQueue[Event]") -> int:
     return event.generation
 
 
-def test_a_world_starts_again_once_its_pods_are_back(cluster: Cluster, storage: Path) -> None:
+def test_a_world_starts_again_once_its_pods_are_back(pods: Pods, storage: Path) -> None:
     """Without its pod it gives up in time; the next attempt, with the pod, trains on as if nothing had happened."""
-    pod = cluster.add_node(num_cpus=1, labels=node_labels(Component.WORKER, 1))
+    pods.join(1)
     trainers = TrainerGroup([Place(0, ()), Place(1, ())], TrainerSpec(TrainerBackend.FAKE, OPTIONS), "m", "output")
     assert [trainers.replicas_on({worker}) for worker in range(2)] == [(0,), (1,)]
     (storage / "saved").mkdir()
@@ -140,12 +125,12 @@ def test_a_world_starts_again_once_its_pods_are_back(cluster: Cluster, storage: 
     trainers.train(BATCHES[0])
     expected = published(trainers, 1)
 
-    cluster.remove_node(pod)
+    pods.leave(1)
     with pytest.raises(TrainerLost):
         trainers.train(BATCHES[0])
     with pytest.raises(TrainerLost, match="a pod of the trainers is not there after 2 s"):
         trainers.restart(timeout_s=2)
-    cluster.add_node(num_cpus=1, labels=node_labels(Component.WORKER, 1))
+    pods.join(1)
     trainers.restart(timeout_s=LIMIT_S)
     assert trainers.generation == 2
     trainers.load("saved")

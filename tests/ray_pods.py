@@ -1,0 +1,81 @@
+"""Pods of a job as Ray nodes on this machine, started as real pods start them."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import ray
+
+from longshore.api import contract
+from longshore.api.names import Component
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.cluster.ray_node import RayNode, join, start_head
+from longshore_runtime.settings import Settings
+
+REPOSITORY = Path(__file__).parents[1]
+_networks = itertools.count(1)
+
+
+@contextlib.contextmanager
+def worker_pods(storage: Path, count: int) -> Iterator["Pods"]:
+    """Ray with so many worker pods that mount this storage; this process is the coordinator."""
+    pid = os.getpid()
+    # Loopback addresses that no other test process of this machine has: the port of the head follows from its address.
+    ip = f"127.{32 + pid // 250 % 64}.{pid % 250}.{next(_networks)}"
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as nodes:
+        for name, value in RAY_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
+        patch.setenv(contract.ENV_STORAGE, str(storage))
+        patch.setenv(contract.ENV_POD_IP, ip)
+        pods = Pods(ip, storage, nodes)
+        nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0)))
+        ray.init(address=f"{ip}:{pods.port}", _node_ip_address=ip, log_to_driver=False)
+        nodes.callback(ray.shutdown)
+        for index in range(count):
+            pods.join(index)
+        yield pods
+
+
+@dataclass
+class Pods:
+    """The worker pods that are there."""
+
+    ip: str
+    storage: Path
+    _exit: contextlib.ExitStack
+    nodes: dict[int, RayNode] = field(default_factory=dict)
+
+    @property
+    def port(self) -> int:
+        """Of the Ray head."""
+        return self.settings(Component.COORDINATOR, 0).ray_port
+
+    def join(self, index: int) -> None:
+        """A pod starts."""
+        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index)))
+
+    def leave(self, index: int) -> None:
+        """A pod is gone, with all that ran in it."""
+        self.nodes.pop(index).stop()
+
+    def settings(self, component: Component, index: int) -> Settings:
+        """What a pod finds in its environment."""
+        return Settings(
+            job="job",
+            namespace="test",
+            job_uid="1",
+            attempt=1,
+            component=component,
+            index=index,
+            pod_name=f"job-{component}-{index}",
+            pod_ip=self.ip,
+            coordinator_ip=self.ip,
+            config=self.storage / "spec.json",
+            storage=self.storage,
+            termination_log=self.storage / "why",
+        )

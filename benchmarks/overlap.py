@@ -21,11 +21,11 @@ from longshore.api.status import Assignment
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.presets import round_policy
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.clock import Clock
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import RunState
 from longshore_runtime.running_step import RunningStep
 from longshore_runtime.telemetry.journal import Journal
@@ -143,7 +143,7 @@ class LoggingRecorder(Recorder):
         self._log = log
         self.steps: list[Step] = []
 
-    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         self._log.note(f"telemetry at {progress.fraction_finished:.0%}")
         super().milestone(progress, load)
 

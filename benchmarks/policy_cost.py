@@ -159,7 +159,7 @@ class Recording:
     def _finish(self, now: float, response: ResponseId) -> None:
         self._running.remove(response)
         if self.case.rollout.admission.adaptive:
-            load = EngineLoad(num_running=REQUESTS_PER_ENGINE, num_waiting=0, kv_usage=0.5, num_preemptions=0)
+            load = EngineLoad(num_running=REQUESTS_PER_ENGINE, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
             self._execute(now, partial(Driven.engine_load, engine=self._driven.engine_of(response), load=load))
         event = ResponseFinished(response, engine_step=int(now), num_tokens=int(now))
         self._execute(now, partial(Driven.response_finished, event=event))

@@ -1,7 +1,7 @@
 """What the GPU pods are asked to do: what the coordinator tells goes to the policies, what they decide to the
 assignment, and what they remember to the status."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longshore.api.reasons import EventReason, RegroupUnavailableReason, RepurposeUnavailableReason
@@ -9,7 +9,7 @@ from longshore.api.rollout import Parallelism, RepurposeTrigger
 from longshore.api.runtime_status import RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
-from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile
+from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes
 from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
 from longshore_operator.context import Context, Progress
@@ -115,19 +115,23 @@ def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, r
     rounds = _unseen(runtime.recent_rounds, before.round if before else 0)
     refused = runtime.refused_tp_size if runtime.rejected_epoch == current.epoch else 0
     possible = _possible(spec, runtime.tp_sizes)
-    if not (rounds or refused) or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
+    is_first = runtime.rollout_times is not None and not (before and before.state)
+    if not (rounds or refused or is_first) or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
         return _Sizes(baseline, before)
     planner, events = _planner(spec, possible, before, runtime.rollout_times)
     kinds = ROUND_KINDS[spec.rollout.strategy]
     reasons: dict[RoundKind, str] = {}
+    newest = max([before.round if before else 0, *(one.number for one in rounds)])
+    if is_first and any(planner.tp_size(kind) != baseline.tp_size for kind in kinds):
+        reasons |= dict.fromkeys(kinds, "tensor-parallel sizes are the best by the job's profile")
+        rounds = []  # They ran with other sizes.
     if refused:
         why = f"engines keep tensor-parallel size {runtime.tp_size}: those of size {refused} did not start"
         reasons |= dict.fromkeys(planner.refused(refused, runtime.tp_size), why)
     for one in rounds:
-        regroup = planner.round_ended(one.kind, one.preemptions) if one.kind in kinds else None
+        regroup = planner.round_ended(one.kind, one.preemptions, one.requests) if one.kind in kinds else None
         reasons |= dict.fromkeys(regroup.kinds, regroup.reason) if regroup else {}
     sizes = {kind: planner.tp_size(kind) for kind in kinds if planner.tp_size(kind) != baseline.tp_size}
-    newest = max([before.round if before else 0, *(one.number for one in rounds)])
     after = PlannerStatus(round=newest, state=planner.export_state())
     if sizes == baseline.tp_sizes:
         return _Sizes(baseline, after, events=events)
@@ -154,16 +158,18 @@ def _planner(
     spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None, times: RolloutTimes | None
 ) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
     """The planner as it was left. A memory that this version cannot read is begun anew, which an event tells."""
-    default = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
-    profile = _profile(times, default, allowed)
-    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile)
+    given = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
+    profile = _profile(times, given, allowed)
+    default = best_sizes(profile, given, allowed) if profile is not None else given
+    expected = _expected_preemptions(profile, default)
+    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
     if before is None or not before.state:
         return planner, ()
     try:
         planner.load_state(before.state)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"what is known of the rounds up to {before.round} cannot be read and begins anew: {error!r}"
-        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile)
+        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
         return fresh, (Event("Warning", EventReason.PLANNER_RESET, message, key=f"planner-{before.round}"),)
     return planner, ()
 
@@ -172,7 +178,13 @@ def _profile(times: RolloutTimes | None, kinds: Iterable[RoundKind], sizes: Sequ
     """The job's own profile, if it knows every size in every kind of round."""
     if times is None or any(size not in times.round_s.get(kind, {}) for kind in kinds for size in sizes):
         return None
-    return RolloutProfile(times.switch_s, times.preemption_s, times.round_s)
+    return RolloutProfile(times.switch_s, times.preemption_s, times.round_s, times.preemptions)
+
+
+def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKind, int]) -> Mapping[RoundKind, float]:
+    """What the profile saw at these sizes, as far as it says."""
+    found = profile.num_preemptions if profile is not None else {}
+    return {kind: found[kind][size] for kind, size in sizes.items() if size in found.get(kind, {})}
 
 
 def _overlay(

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from longshore.policy.progress import RoundProgress
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone, TrainerGone
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
 
@@ -18,14 +18,14 @@ class RunningStep:
         work: StepWork,
         repurposing: Repurposing | None,
         recovery: Recovery,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[RoundProgress], None],
     ) -> None:
         self.work = work
         self.repurposing = repurposing
         self._recovery = recovery
         self._on_progress = on_progress
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         self._on_progress(progress)
         if self.repurposing is not None:
             self.repurposing.progressed(progress)
@@ -49,7 +49,7 @@ class Evaluating:
     def __init__(self, recovery: Recovery) -> None:
         self._recovery = recovery
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         """Nobody asks."""
 
     def trainable(self, group: ScoredGroup) -> None:

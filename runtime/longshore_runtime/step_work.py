@@ -50,6 +50,7 @@ class StepWorks:
             )
         budget = max_tokens_per_batch(
             OBJECTIVES[algorithm.name],
+            trainers.num_replicas,
             is_pipelined=options.is_pipelined,
             max_tokens_per_dispatch=options.max_tokens_per_dispatch,
         )

@@ -52,6 +52,8 @@ class Outcome(ApiModel):
     selection_bias: float
     """Mean length of trained responses over that of all responses of the same draws, less 1."""
     num_preemptions: int
+    num_groups_in_cache: int | None = None
+    """GroupPipeline: groups in service that fill the KV cache of an engine; unset after a single step."""
 
 
 class SkippedStrategy(ApiModel):
@@ -120,6 +122,7 @@ def outcome(run: Run, baseline: SimResult, num_steps: int) -> Outcome:
         speedup=baseline.mean_step_s / result.mean_step_s,
         selection_bias=result.selection_bias,
         num_preemptions=sum(step.num_preemptions for step in result.steps),
+        num_groups_in_cache=result.num_groups_in_cache,
     )
 
 
@@ -141,6 +144,12 @@ def _findings(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield (
                 f"{name}: {fmt.duration(one.reward_wait_s)} of every step pass in waiting for rewards; "
                 "raise reward.pods or reward.workersPerPod."
+            )
+        if one.num_groups_in_cache is not None:
+            groups = fmt.count(one.num_groups_in_cache, "group")
+            yield (
+                f"{name}: the KV cache of an engine holds {groups} in service, which it finds out in its first round; "
+                f"rollout.admission.frontierWidth: {one.num_groups_in_cache} keeps to it from the start."
             )
         if one.num_preemptions:
             yield (

@@ -119,16 +119,20 @@ class ReorderRollout(ApiModel):
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
     """X: rounds that may leave a draw over; a long round then takes it, with what else waited longest."""
+    group_factor: float = Field(default=2.0, ge=1, le=16)
+    """Groups in play, as a multiple of P0, where the engines hold as many; at most maxPostponements + 1 of them, or
+    draws could not be taken in time."""
     length_grouping: bool = False
-    """Look one batch further ahead and put draws of alike predicted length into one round."""
+    """Look as far ahead as `groupFactor` says, whatever the engines hold, and put draws of alike predicted length into
+    one round."""
 
 
 class Admission(ApiModel):
     """Which requests run at once, with any strategy; they also combine."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """F_w: only so many groups are in service, in their order (RolloutPipe, section 3.3). Unset: all; with
-    GroupPipeline: the groups of one update."""
+    """F_w: only so many groups are in service per engine, in their order (RolloutPipe, section 3.3). Unset: all; with
+    GroupPipeline: as many as the KV caches hold, and at least those of one update."""
     max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
     """Requests that one engine is given at once. Unset: all."""
     adaptive: bool = False
@@ -140,10 +144,10 @@ class Repurposing(ApiModel):
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
     """Adaptive: between 20 % and 50 % of finished requests, as soon as what still runs fits the KV caches of the other
-    half. Fixed: at `fraction`, whatever fits. Never: trainers that have processors of their own stream beside the
-    engines, the others after the round."""
+    half. Fixed: at `fraction`, whatever fits. Neither while a gate of `admission` holds requests back. Never: trainers
+    that have processors of their own stream beside the engines, the others after the round."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Trigger Fixed: share of launched requests that have finished."""
+    """Trigger Fixed: share of the step's prompts whose groups the batch has."""
     max_kv_peak: float = Field(default=0.9, gt=0, le=1)
     """Trigger Adaptive: projected peak use of the KV caches that are left."""
 
@@ -156,8 +160,9 @@ class Engine(ApiModel):
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """GPUs per engine; must divide the GPUs of a pod."""
     parallelism: Parallelism = Parallelism.FIXED
-    """Adaptive: engines regroup between rounds. More preemptions than usual double their size and four rounds without
-    any halve it, for each kind of round apart; it begins with `tensorParallelSize`."""
+    """Adaptive: engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other
+    request, double their size; four rounds without any halve it, for each kind of round apart. It begins with
+    `tensorParallelSize`, or with what the job's profile says is best (`spec.profiling`)."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
     """Requests that an engine runs at once."""
     kv_cache: Quantity | None = None
@@ -204,7 +209,8 @@ class Rollout(ApiModel):
     repurposing: Repurposing = Field(default_factory=Repurposing)
     """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
-    """Pipelined: whole groups are given to the trainer up to so many tokens at a time; a larger group goes alone."""
+    """Pipelined: whole groups are given to the trainer up to so many tokens per replica at a time; a larger group goes
+    alone."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
     """Largest mean of |log-probability of trainer - engine| per token that a step may have. With onPolicy Strict, a
     step past it is not trained on: the engines get the weights again and sample the round again, and the job fails if

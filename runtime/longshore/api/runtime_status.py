@@ -51,6 +51,8 @@ class RoundSummary(ApiModel):
     """Short, Long or Full."""
     preemptions: int = Field(ge=0, le=MAX_COUNT)
     """Requests that engines preempted in it."""
+    requests: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Requests that it launched."""
 
 
 class RolloutTimes(ApiModel):
@@ -62,6 +64,8 @@ class RolloutTimes(ApiModel):
     """What a preemption adds to a round."""
     round_s: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(alias="roundSeconds")
     """Rollout of a round without preemptions, by kind and size."""
+    preemptions: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(default_factory=dict)
+    """Preemptions in a round, by kind and size."""
 
 
 class RoundStatus(ApiModel):
@@ -72,7 +76,7 @@ class RoundStatus(ApiModel):
     kind: RoundKind
     """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished over launched requests."""
+    """Finished requests over all of the round: launched ones, and those that it still has to launch."""
     load: RolloutLoad | None = None
     """At milestones, where pods may be repurposed (`spec.rollout.repurposing.trigger`)."""
 

@@ -1,10 +1,11 @@
 """How many requests an engine is given at once, by what it bears: additive increase, multiplicative decrease.
 
 Requests that no longer fit the KV cache are preempted and computed again, so that one too many costs more than one too
-few. The limit grows by steps while the cache has room, and falls at once when it has none.
+few. The limit grows by steps while the cache has room, at most once a second, and falls at once when it has none.
+Engines tell their load with the responses that leave them; how often that is does not change how fast a limit grows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,9 @@ SHRINK_FACTOR: Final = 0.75
 """Of the requests that run when they are too many; less than GROW_BELOW_KV_USAGE, so that one step makes room in a full
 cache."""
 GROWTH_STEPS: Final = 16
-"""Observations in which the limit may grow from nothing to `max_num_seqs`: at one a second, well within a round."""
+"""Steps in which the limit may grow from nothing to `max_num_seqs`: at one a second, well within a round."""
+GROW_EVERY_S: Final = 1.0
+"""Between two steps: what the last one let in must show in the KV cache first."""
 START_SHARE: Final = 0.25
 """Of `max_num_seqs`, for an engine that has told nothing yet."""
 
@@ -31,12 +34,20 @@ class EngineLoad:
     """Share of the KV cache in use, 0 to 1."""
     num_preemptions: int
     """Since the engine started."""
+    at_s: float
+    """When it was so, by a clock of the engine."""
 
 
 @dataclass
 class _Engine:
     limit: int
     num_preemptions: int = 0
+    grown_s: float | None = None
+    """When the limit last grew, by the clock of the engine."""
+
+    def may_grow(self, now_s: float) -> bool:
+        """Whether the last step lies far enough back; a clock that has gone back began anew."""
+        return self.grown_s is None or not 0 <= now_s - self.grown_s < GROW_EVERY_S
 
 
 class ConcurrencyLimit:
@@ -56,8 +67,8 @@ class ConcurrencyLimit:
         state.num_preemptions = load.num_preemptions
         if preempted or load.kv_usage > SHRINK_ABOVE_KV_USAGE:
             state.limit = self._shrunk(state.limit, load)
-        elif load.kv_usage < GROW_BELOW_KV_USAGE and load.num_running + load.num_waiting >= state.limit:
-            state.limit = self._grown(state.limit, load)
+        elif self._has_room(state, load) and state.may_grow(load.at_s):
+            state.limit, state.grown_s = self._grown(state.limit, load), load.at_s
         return state.limit
 
     def of(self, engine: int) -> int:
@@ -71,6 +82,18 @@ class ConcurrencyLimit:
     def lost(self, engine: int) -> None:
         """An engine is gone; one that returns under its number starts from the beginning."""
         self._engines.pop(engine, None)
+
+    def export_state(self) -> list[list[int]]:
+        """Engines and their limits, as JSON values. Counters of preemptions begin anew with the engines."""
+        return [[engine, state.limit] for engine, state in self._engines.items()]
+
+    def load_state(self, state: Iterable[Sequence[int]]) -> None:
+        """Undo `export_state`, as far as `max_num_seqs` still allows it."""
+        self._engines = {engine: _Engine(min(limit, self._max)) for engine, limit in state}
+
+    @staticmethod
+    def _has_room(state: _Engine, load: EngineLoad) -> bool:
+        return load.kv_usage < GROW_BELOW_KV_USAGE and load.num_running + load.num_waiting >= state.limit
 
     def _shrunk(self, limit: int, load: EngineLoad) -> int:
         """From what runs and not from the limit: a second observation of the same overload changes nothing."""

@@ -6,8 +6,8 @@ cache, and costs communication. Each kind of round has its own size, its own his
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import pairwise, product
 from math import log2
 from statistics import median
 from typing import Any, Final
@@ -27,6 +27,10 @@ FIRST_COOL_DOWN_ROUNDS: Final = 8
 PAYBACK_ROUNDS: Final = 20
 """Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load seldom stays the same for
 longer, since the lengths of responses change as the model learns."""
+OVERLOAD_SHARE: Final = 0.5
+"""Preemptions per launched request from which on a round is overloaded: every other request is computed again."""
+OVERLOAD_ROUNDS: Final = 4
+"""Overloaded rounds of a kind in a row before its size is doubled, though nothing has risen."""
 KEPT_PER_DOUBLING: Final = 0.8
 """Share of preemptions that doubling is expected to leave where nothing is known: the paper measured 21 % fewer."""
 
@@ -41,6 +45,8 @@ class RolloutProfile:
     """What a preemption adds to a round."""
     round_s: Mapping[RoundKind, Mapping[int, float]]
     """Rollout time of a round of a kind by tensor-parallel size, without preemptions."""
+    num_preemptions: Mapping[RoundKind, Mapping[int, float]] = field(default_factory=dict)
+    """Of a round of a kind by tensor-parallel size; empty where the profile does not say."""
 
     def predicted_s(self, kind: RoundKind, tp_size: int, known_preemptions: Mapping[int, float]) -> float:
         """Rollout time of a round, given the preemptions seen at some sizes; the nearest one tells about the others."""
@@ -63,9 +69,10 @@ class Regroup:
 class ParallelismPlanner:
     """Sizes by kind of round. Pure: the same rounds give the same sizes.
 
-    A rise in preemptions doubles the size of its kind, four rounds without any halve it. A size that was left by
-    doubling is not taken again before its cool-down is over, which doubles each time; so the number of changes grows
-    with the logarithm of the number of rounds only, whatever the load does. With a profile, a change must also pay.
+    A rise in preemptions doubles the size of its kind, as does an overload that lasts; four rounds without any halve
+    it. A size that was left by doubling is not taken again before its cool-down is over, which doubles each time; so
+    the number of changes grows with the logarithm of the number of rounds only, whatever the load does. With a
+    profile, a change must also pay.
     """
 
     def __init__(
@@ -92,14 +99,19 @@ class ParallelismPlanner:
         """Size of the engines in a round of this kind."""
         return self._kinds[kind].tp_size
 
-    def round_ended(self, kind: RoundKind, num_preemptions: int) -> Regroup | None:
-        """A round is over; None: every size stays."""
+    def round_ended(self, kind: RoundKind, num_preemptions: int, num_requests: int = 0) -> Regroup | None:
+        """A round is over that launched so many requests, if that is known; None: every size stays."""
         state = self._kinds[kind]
         reference = state.reference
         self._order.append(kind)
-        state.add(num_preemptions)
+        state.add(num_preemptions, num_requests)
+        why = ""
         if is_rise(num_preemptions, reference):
             why = f"{num_preemptions} preemptions in a {kind} round, usually {reference:.0f}"
+        elif state.overload_streak >= OVERLOAD_ROUNDS:
+            of = f"{num_preemptions} preemptions of {num_requests} requests"
+            why = f"{of} in the last of {state.overload_streak} overloaded {kind} rounds"
+        if why:
             regroup = self._best(kind, 2 * state.tp_size, why)
             if regroup is not None:
                 state.proved_too_small()
@@ -169,6 +181,21 @@ class ParallelismPlanner:
                 self._kinds[RoundKind(name)].load_state(exported)
 
 
+def best_sizes(
+    profile: RolloutProfile, given: Mapping[RoundKind, int], allowed: Iterable[int]
+) -> Mapping[RoundKind, int]:
+    """Sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
+    order = _usual_order(given)
+
+    def cost_s(sizes: Mapping[RoundKind, int]) -> float:
+        rounds_s = sum(profile.predicted_s(kind, sizes[kind], profile.num_preemptions.get(kind, {})) for kind in order)
+        return rounds_s + profile.switch_s * sum(sizes[before] != sizes[after] for before, after in pairwise(order))
+
+    candidates = (dict(zip(given, sizes, strict=True)) for sizes in product(sorted(set(allowed)), repeat=len(given)))
+    best = min(candidates, key=cost_s)
+    return best if cost_s(given) - cost_s(best) > profile.switch_s else given
+
+
 def is_rise(num_preemptions: int, reference: float | None) -> bool:
     """Whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
     if reference is None or num_preemptions < MIN_RISE_PREEMPTIONS:
@@ -181,7 +208,8 @@ class _Kind:
 
     def __init__(self, tp_size: int, expected_preemptions: float | None) -> None:
         self.tp_size = tp_size
-        self.zero_streak = 0
+        self.zero_streak = self.overload_streak = 0
+        """Rounds in a row at this size."""
         self.known: dict[int, float] = {}
         """Size -> usual preemptions, of this size and of larger ones that were left by halving."""
         self._recent: deque[int] = deque(maxlen=REFERENCE_ROUNDS)
@@ -200,12 +228,14 @@ class _Kind:
         """Median of recent rounds at this size."""
         return median(self._recent) if self._recent else self._expected
 
-    def add(self, num_preemptions: int) -> None:
+    def add(self, num_preemptions: int, num_requests: int) -> None:
         self._num_rounds += 1
         self._recent.append(num_preemptions)
         larger = {size: usual for size, usual in self.known.items() if size > self.tp_size}
         self.known = larger | {self.tp_size: median(self._recent)}
         self.zero_streak = self.zero_streak + 1 if num_preemptions == 0 else 0
+        is_overloaded = num_requests > 0 and num_preemptions >= max(MIN_RISE_PREEMPTIONS, OVERLOAD_SHARE * num_requests)
+        self.overload_streak = self.overload_streak + 1 if is_overloaded else 0
 
     def may_take(self, size: int) -> bool:
         """Whether it was not refused lately, and no size from there on upwards is in its cool-down."""
@@ -232,12 +262,13 @@ class _Kind:
         self._expected = self.reference if size < self.tp_size else None
         self._recent.clear()
         self.tp_size = size
-        self.zero_streak = 0
+        self.zero_streak = self.overload_streak = 0
 
     def export_state(self) -> dict[str, Any]:
         return {
             "tp_size": self.tp_size,
             "zero_streak": self.zero_streak,
+            "overload_streak": self.overload_streak,
             "known": [[size, usual] for size, usual in self.known.items()],
             "recent": list(self._recent),
             "expected": self._expected,
@@ -248,6 +279,7 @@ class _Kind:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.tp_size, self.zero_streak = state["tp_size"], state["zero_streak"]
+        self.overload_streak = state.get("overload_streak", 0)
         self.known = dict(state["known"])
         self._recent = deque(state["recent"], maxlen=REFERENCE_ROUNDS)
         self._expected = state.get("expected")

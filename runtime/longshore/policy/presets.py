@@ -21,7 +21,7 @@ def round_policy(
     dynamic_sampling: bool = False,
 ) -> RoundPolicy:
     """The round policy of a job; `groups_per_update` is U, by default P0."""
-    rules = _admission_rules(rollout, groups_per_update or shape.num_prompts, dynamic_sampling)
+    rules = _admission_rules(rollout, dynamic_sampling)
     match rollout.strategy:
         case Strategy.SYNCHRONOUS:
             return Synchronous(shape, cursor, rules)
@@ -34,14 +34,14 @@ def round_policy(
             knobs, max_num_seqs = rollout.reorder_rollout, rollout.engine.max_num_seqs
             return ReorderRollout(shape, cursor, knobs, max_num_seqs, rules, keeps_tokens=rollout.keeps_tokens)
         case Strategy.GROUP_PIPELINE:
-            return GroupPipeline(shape, cursor, rules)
+            return GroupPipeline(shape, cursor, rules, groups_per_update or shape.num_prompts)
 
 
-def _admission_rules(rollout: Rollout, groups_per_update: int, dynamic_sampling: bool) -> AdmissionRules:
-    admission, is_pipeline = rollout.admission, rollout.strategy is Strategy.GROUP_PIPELINE
+def _admission_rules(rollout: Rollout, dynamic_sampling: bool) -> AdmissionRules:
+    admission = rollout.admission
     return AdmissionRules(
         acceptance=Acceptance.TRAINABLE if dynamic_sampling else Acceptance.SERVED,
-        frontier_width=admission.frontier_width or (groups_per_update if is_pipeline else None),
+        frontier_width=admission.frontier_width,
         max_active_per_engine=admission.max_active_per_engine,
         load_limit=ConcurrencyLimit(rollout.engine.max_num_seqs) if admission.adaptive else None,
     )

@@ -1,7 +1,7 @@
 """Reorder rollout (verl's recipe): fill the engines, take the first N groups, recycle the rest, up to a bound."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from longshore.api.rollout import ReorderRollout as ReorderRolloutKnobs
 from longshore.api.runtime_status import RoundKind
@@ -10,14 +10,12 @@ from longshore.policy.length_history import LengthHistory
 from longshore.policy.postponement import can_keep, num_due
 from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId, RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
+from longshore.policy.tail_batching import ceil_factor
 from longshore.policy.waiting import Waiting, WaitingDraws
-
-_MAX_SHARE: Final = 2
-"""Groups in play, as a multiple of the batch. With more of them more is put off, and more must be forced soon."""
 
 
 class ReorderRollout(RoundPolicy):
-    """A round starts as many groups as the engines hold (up to 2 P0) and accepts the first P0 that are served.
+    """A round starts as many groups as the engines hold (up to F P0) and accepts the first P0 that are served.
 
     The rest goes back into the pool, without its tokens unless the job keeps them. When a draw is due (X rounds have
     put it off, or more would soon be due than fit), the next round is long: the P0 draws that were put off most, all
@@ -40,6 +38,9 @@ class ReorderRollout(RoundPolicy):
         """`max_num_seqs`: requests that one engine runs at once."""
         super().__init__(shape, cursor, rules)
         self._knobs = knobs
+        factor = min(knobs.group_factor, knobs.max_postponements + 1)
+        self._max_groups = ceil_factor(factor, shape.num_prompts)
+        """In play: with more of them than the next X + 1 rounds accept, some would be put off too often."""
         self._max_num_seqs = rules.max_active_per_engine or max_num_seqs
         self._pool = WaitingDraws(keeps_tokens=keeps_tokens)
         self._lengths = LengthHistory()
@@ -65,8 +66,8 @@ class ReorderRollout(RoundPolicy):
         if due:
             return self._take(RoundKind.LONG, num_groups, num_groups, due)
         held = max(1, len(self._engines)) * self._max_num_seqs // self._shape.num_responses
-        num_admitted = min(_MAX_SHARE * num_groups, max(num_groups, held))
-        self._look_ahead(_MAX_SHARE * num_groups if self._knobs.length_grouping else num_admitted)
+        num_admitted = min(self._max_groups, max(num_groups, held))
+        self._look_ahead(self._max_groups if self._knobs.length_grouping else num_admitted)
         return self._take(RoundKind.FULL, num_groups, num_admitted)
 
     def _plan_drain(self) -> RoundPlan:
@@ -91,7 +92,7 @@ class ReorderRollout(RoundPolicy):
 
     def _due(self, num_groups: int) -> list[Waiting]:
         """What the next round must accept. Draws that were never put off fit into the X rounds after it anyway, since
-        no more than 2 P0 are in play."""
+        no more than (X + 1) P0 are in play."""
         postponed = [waiting for waiting in self._oldest() if waiting.num_postponed]
         counts = [waiting.num_postponed for waiting in postponed]
         return postponed[: num_due(counts, num_groups, self._knobs.max_postponements)]

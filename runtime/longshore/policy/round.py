@@ -17,6 +17,7 @@ from enum import Enum
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
+from longshore.policy.progress import RoundProgress
 
 
 @dataclass(frozen=True, order=True)
@@ -137,6 +138,7 @@ class Round:
     """Accepts the first `plan.num_groups` groups that qualify, those that are due among them."""
 
     def __init__(self, plan: RoundPlan, num_responses: int, acceptance: Acceptance, gates: Gates) -> None:
+        self._kind = plan.kind
         self._num_groups = plan.num_groups
         self._num_candidates = plan.num_candidates
         self._num_responses = num_responses
@@ -152,7 +154,9 @@ class Round:
         self._frontier: set[Draw] = set()
         self._queue: deque[Draw] = deque()
         """Groups with responses to launch."""
-        self._num_running = 0
+        self._num_launched = self._num_finished = self._num_running = 0
+        self._num_held = 0
+        """Responses that wait for a gate."""
         self._num_live = 0
         """Groups that can still be accepted."""
         self._was_cut_off = False
@@ -166,6 +170,7 @@ class Round:
             assert len(admission.launch) + len(admission.finished) >= self._num_responses
             self._open[draw] = _Group(deque(admission.launch), finished=list(admission.finished))
             self._num_live += 1
+            self._num_held += len(admission.launch)
             self._queue.append(draw)
             if len(admission.finished) >= self._num_responses:
                 self._serve(draw, outcome)
@@ -182,6 +187,7 @@ class Round:
                 continue
             del group.running[index]
             group.finished.append(index)
+            self._num_finished += 1
             if group.is_closed:
                 continue
             self._num_running -= 1
@@ -217,6 +223,19 @@ class Round:
         return self._decide(_Outcome())
 
     @property
+    def progress(self) -> RoundProgress:
+        """How far the round is."""
+        return RoundProgress(
+            self._kind,
+            num_launched=self._num_launched,
+            num_finished=self._num_finished,
+            num_held=self._num_held,
+            num_expected=self._num_expected_groups * self._num_responses,
+            num_accepted=len(self._accepted),
+            num_groups=self._num_groups,
+        )
+
+    @property
     def num_missing(self) -> int:
         """Groups to admit so that there are as many candidates as planned (after a cut-off: as many as needed)."""
         wanted = self._num_groups if self._was_cut_off else self._num_candidates
@@ -245,6 +264,16 @@ class Round:
             for draw, group in self._open.items()
         )
 
+    @property
+    def _num_expected_groups(self) -> int:
+        """Groups that will replace others of zero variance: those that the batch still lacks, times the odds of zero
+        variance in this round by the rule of succession."""
+        if self._acceptance is Acceptance.SERVED or self.ended:
+            return 0
+        num_kept = len(self._accepted) + len(self._qualified)
+        num_lacking = max(0, self._num_groups - num_kept)
+        return -(-num_lacking * (len(self._zero_variance) + 1) // (num_kept + 1))
+
     def _is_served(self, draw: Draw) -> bool:
         group = self._open.get(draw)
         return group is not None and group.is_served and not group.is_closed
@@ -255,6 +284,7 @@ class Round:
         group.is_served = True
         outcome.abort += [ResponseId(draw, index) for index in group.running]
         self._num_running -= len(group.running)
+        self._num_held -= len(group.waiting)
         group.running, group.waiting = {}, deque()
         self._frontier.discard(draw)
         if self._acceptance is Acceptance.SERVED:
@@ -319,6 +349,8 @@ class Round:
             index = group.waiting.popleft()
             group.running[index] = None
             self._num_running += 1
+            self._num_held -= 1
+            self._num_launched += 1
             launched.append(ResponseId(draw, index))
         return launched
 
@@ -329,7 +361,7 @@ class Round:
             if not group.is_closed:
                 group.is_closed = True
                 outcome.abort += [ResponseId(draw, index) for index in group.running]
-        self._num_live = self._num_running = 0
+        self._num_live = self._num_running = self._num_held = 0
         self._qualified.clear()
         self._frontier.clear()
         self._queue.clear()

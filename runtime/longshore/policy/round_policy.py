@@ -13,6 +13,7 @@ from typing import Any, Final
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import (
     Acceptance,
     AcceptedGroup,
@@ -41,7 +42,7 @@ class AdmissionRules:
 
     acceptance: Acceptance = Acceptance.SERVED
     frontier_width: int | None = None
-    """F_w: groups in service at once."""
+    """F_w: groups in service at once, per engine."""
     max_active_per_engine: int | None = None
     """Requests at once, per engine."""
     load_limit: ConcurrencyLimit | None = None
@@ -93,8 +94,13 @@ class RoundPolicy(ABC):
         self._bearable = 0
         """Requests at once by what the engines bear, where that limits them; kept up to date engine by engine."""
 
-    def start_round(self, *, draining: bool = False, engines: Collection[int] = (0,)) -> RoundStart:
-        """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do."""
+    def start_round(
+        self, *, draining: bool = False, engines: Collection[int] = (0,), kv_capacity_tokens: int = 0
+    ) -> RoundStart:
+        """Begin a round on these engines; `draining` admits only what waits, as the last rounds of a job do.
+
+        `kv_capacity_tokens`: what the KV cache of each engine holds; 0: unknown.
+        """
         assert self._round is None, "the last round has not ended"
         self._use(engines)
         plan = self._plan_drain() if draining else self._plan()
@@ -145,6 +151,11 @@ class RoundPolicy(ABC):
         self._use(engines)
         return self._running.pass_through(self._gates)
 
+    @property
+    def progress(self) -> RoundProgress:
+        """How far the running round is."""
+        return self._running.progress
+
     def end_round(self) -> RoundEnd:
         """Close a round whose batch is complete."""
         running = self._running
@@ -167,6 +178,7 @@ class RoundPolicy(ABC):
             "cursor": self._cursor.export_state(),
             "leftovers": self._export_leftovers(),
             "history": self._export_history(),
+            "limits": self._rules.load_limit.export_state() if self._rules.load_limit is not None else [],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -180,6 +192,8 @@ class RoundPolicy(ABC):
         self._load_leftovers(state["leftovers"])
         if state["strategy"] == type(self).__name__:
             self._load_history(state["history"])
+        if self._rules.load_limit is not None:
+            self._rules.load_limit.load_state(state.get("limits", ()))
 
     @abstractmethod
     def _plan(self) -> RoundPlan: ...
@@ -226,7 +240,13 @@ class RoundPolicy(ABC):
             limits.append(rules.max_active_per_engine * max(1, len(self._engines)))
         if rules.load_limit is not None:
             limits.append(self._bearable)
-        return Gates(rules.frontier_width, min(limits, default=None))
+        return Gates(self._frontier_width, min(limits, default=None))
+
+    @property
+    def _frontier_width(self) -> int | None:
+        """Groups in service at once, over all engines."""
+        per_engine = self._rules.frontier_width
+        return None if per_engine is None else per_engine * max(1, len(self._engines))
 
     def _complete(self, decision: Decision) -> Decision:
         """Replace groups that were consumed without a gradient, or rejected, by fresh draws."""

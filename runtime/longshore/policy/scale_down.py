@@ -1,20 +1,23 @@
 """When half of the GPUs stop sampling and start training, and which (RollPacker, section 4.4 and Algorithm 1).
 
 A round's last requests leave engines idle. Between 20 % and 50 % of finished requests, what still runs may fit half of
-the engines; then the others compute gradients for the rest of the round. Nothing here outlives a round.
+the engines; then the others compute gradients for the rest of the round. Where gates hold requests back, every engine
+is needed until the last of them is launched. Nothing here outlives a round.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from longshore.api.rollout import Repurposing
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.progress import RoundProgress
 
 FIRST_SHARE: Final = 0.2
 """Before this share of finished requests, hardly anything waits for the trainer."""
 LAST_SHARE: Final = 0.5
-"""After it, too little of the round is left."""
+"""Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
 MAX_KV_PEAK: Final = Repurposing().max_kv_peak
@@ -22,6 +25,7 @@ MAX_KV_PEAK: Final = Repurposing().max_kv_peak
 evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64
 """Steps of the projection; the projected peak exceeds the exact one by at most 1/64 of the length limit per request."""
+_NO_ENGINE: Final = -1
 
 
 @dataclass(frozen=True)
@@ -75,24 +79,32 @@ class Milestones:
     """The moments of one round at which GPUs may be handed over."""
 
     def __init__(self, fixed_share: float | None = None) -> None:
-        """`fixed_share`: the only moment; None: every CHECK_EVERY_SHARE between FIRST_SHARE and LAST_SHARE."""
+        """`fixed_share`: the only moment is when the batch has this share of its groups; None: every CHECK_EVERY_SHARE
+        of finished requests between FIRST_SHARE and LAST_SHARE."""
         self._fixed_share = fixed_share
         self._num_finished_at_check = 0
+        self._num_finished_at_gates = 0
+        """When something was last held back by a gate: what finished until then was followed by other requests."""
 
-    def is_due(self, num_finished: int, num_launched: int) -> bool:
+    def is_due(self, progress: RoundProgress) -> bool:
         """Whether to look now; the next look is then due later."""
-        if num_launched == 0 or not self._has_come(num_finished, num_launched):
+        if progress.num_held:
+            self._num_finished_at_gates = progress.num_finished
             return False
-        self._num_finished_at_check = num_finished
+        if progress.num_requests == 0 or not self._has_come(progress):
+            return False
+        self._num_finished_at_check = progress.num_finished
         return True
 
-    def _has_come(self, num_finished: int, num_launched: int) -> bool:
-        share = num_finished / num_launched
+    def _has_come(self, progress: RoundProgress) -> bool:
         if self._fixed_share is not None:
-            return self._num_finished_at_check == 0 and share >= self._fixed_share
-        if not FIRST_SHARE <= share <= LAST_SHARE:
+            is_first = self._num_finished_at_check == 0
+            return is_first and progress.num_accepted >= self._fixed_share * progress.num_groups
+        num_ended = progress.num_finished - self._num_finished_at_gates
+        num_last = progress.num_requests - self._num_finished_at_gates
+        if progress.fraction_finished < FIRST_SHARE or num_ended > LAST_SHARE * num_last:
             return False
-        return (num_finished - self._num_finished_at_check) / num_launched >= CHECK_EVERY_SHARE
+        return progress.num_finished - self._num_finished_at_check >= CHECK_EVERY_SHARE * progress.num_requests
 
 
 class ScaleDownPolicy:
@@ -104,28 +116,30 @@ class ScaleDownPolicy:
         lengths: LengthDistribution,
         max_response_tokens: int,
         max_kv_peak: float = MAX_KV_PEAK,
+        fixed_share: float | None = None,
     ) -> None:
-        """`trainer_replicas`: for each data-parallel replica of the trainer, the pods that it spans."""
+        """`trainer_replicas`: for each data-parallel replica of the trainer, the pods that it spans.
+
+        `fixed_share`: as of `Milestones`; whatever the KV caches hold, that is when GPUs go.
+        """
         self._replicas = tuple(trainer_replicas)
         self._lengths = lengths
         self._max_response_tokens = max_response_tokens
-        self._max_kv_peak = max_kv_peak
-        self._milestones = Milestones()
+        self._max_kv_peak = max_kv_peak if fixed_share is None else None
+        self._milestones = Milestones(fixed_share)
         self._done = False
 
-    def progressed(
-        self,
-        num_finished: int,
-        num_launched: int,
-        engines: Sequence[RolloutEngine],
-        running: Sequence[RunningRequest],
-    ) -> ScaleDown | Stay | None:
-        """Requests finished; None while no check is due."""
-        assert 0 <= num_finished <= num_launched
-        if self._done or not self._milestones.is_due(num_finished, num_launched):
-            return None
-        peak_tokens = projected_peak_tokens(running, self._lengths, self._max_response_tokens)
-        share = num_finished / num_launched
+    def is_due(self, progress: RoundProgress) -> bool:
+        """Requests finished: whether to `decide` now."""
+        return not self._done and self._milestones.is_due(progress)
+
+    def decide(
+        self, progress: RoundProgress, engines: Sequence[RolloutEngine], running: Sequence[RunningRequest]
+    ) -> ScaleDown | Stay:
+        """What the pods do from now on."""
+        everything = [*running, *expected_requests(progress.num_expected, running)]
+        peak_tokens = projected_peak_tokens(everything, self._lengths, self._max_response_tokens)
+        share = progress.fraction_finished
         decision = decide(share, pod_loads(engines, running), self._replicas, peak_tokens, self._max_kv_peak)
         self._done = isinstance(decision, ScaleDown)
         return decision
@@ -138,7 +152,7 @@ def decide(
     peak_tokens: float,
     max_kv_peak: float | None,
 ) -> ScaleDown | Stay:
-    """Whether half of the GPUs can train when `share` of the launched requests has finished.
+    """Whether half of the GPUs can train when `share` of the round's requests has finished.
 
     `peak_tokens` is the projected peak of what runs, over all engines; `max_kv_peak`: None takes any.
     """
@@ -200,6 +214,12 @@ def unavailable_reason(pods: Iterable[PodLoad]) -> str:
     return "no whole trainer replica fits in half of the GPUs"
 
 
+def expected_requests(count: int, running: Sequence[RunningRequest]) -> list[RunningRequest]:
+    """Requests that will be launched, on whichever engine, as if they began now; their prompts are like the others."""
+    prompt_tokens = round(fmean(request.prompt_tokens for request in running)) if running else 0
+    return [RunningRequest(_NO_ENGINE, prompt_tokens, generated_tokens=0)] * count
+
+
 def projected_peak_tokens(
     running: Iterable[RunningRequest], lengths: LengthDistribution, max_response_tokens: int
 ) -> float:
@@ -207,7 +227,8 @@ def projected_peak_tokens(
 
     A request that has generated g tokens still runs h steps later with probability S(g + h) / S(g), and then holds
     prompt + g + h tokens. The sum is bounded from above in each of NUM_HORIZONS intervals: the requests that run at its
-    beginning, with the tokens of its end. All advance alike, one token a step, and nothing new is launched.
+    beginning, with the tokens of its end. All advance alike, one token a step. What is still to be launched counts from
+    now on (`expected_requests`).
     """
     requests_by_generated: dict[int, tuple[int, int]] = {}
     for request in running:

@@ -25,6 +25,8 @@ class Fleet:
     def __init__(
         self, shape: EngineShape, gpus: Sequence[tuple[int, ...]], queue: EventQueue, recorder: Recorder
     ) -> None:
+        self.kv_capacity_tokens = shape.kv_capacity_tokens
+        """Of each engine."""
         self._members = [_Member(SimEngine(shape), engine_gpus) for engine_gpus in gpus]
         self._queue = queue
         self._recorder = recorder

@@ -78,7 +78,7 @@ class TrainerLayout:
     groups_per_update: int | None = None
     """U; None: all of the batch."""
     scale_down_at: float | None = None
-    """Streamed: GPUs are freed when this share of the groups is served, whatever the KV caches hold (the fixed
+    """Streamed: GPUs are freed when the batch has this share of its groups, whatever the KV caches hold (the fixed
     triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
     fetched_once_share: float | None = None
     """Streamed: freed GPUs take the groups that are there when they wake, up to this share of the batch, and no later
@@ -160,8 +160,7 @@ def job_of(
 ) -> SimJob:
     """The job of a manifest; reward times and accuracy are the defaults.
 
-    A fixed fraction of finished requests, at which pods are repurposed, is taken as that share of the groups. Trainers
-    that have GPUs of their own train after the round unless the job pipelines.
+    Trainers that have GPUs of their own train after the round unless the job pipelines.
     """
     algorithm = spec.algorithm
     training_gpus = _pool(gpu, spec.training_pods)

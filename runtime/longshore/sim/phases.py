@@ -69,7 +69,8 @@ class BatchedTraining(TrainingPhase):
     def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
         super().__init__(job, queue, recorder)
         self._is_pipelined = job.trainer.training is Training.PIPELINED
-        budget = job.rollout.max_tokens_per_dispatch if self._is_pipelined else _WHOLE_UPDATE
+        per_replica = job.rollout.max_tokens_per_dispatch
+        budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
         self._handover = Handover(job.groups_per_update, budget)
         self._trainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}

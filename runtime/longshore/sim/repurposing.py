@@ -4,16 +4,7 @@ from collections import defaultdict
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
-from longshore.policy.scale_down import (
-    CHECK_EVERY_SHARE,
-    RolloutEngine,
-    RunningRequest,
-    ScaleDown,
-    ScaleDownPolicy,
-    Stay,
-    pick_pods,
-    pod_loads,
-)
+from longshore.policy.scale_down import RolloutEngine, RunningRequest, ScaleDown, ScaleDownPolicy
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
 from longshore.sim.job import SimJob
@@ -32,24 +23,24 @@ class Repurposing:
         self._replicas = [frozenset(self._pod_of[gpu] for gpu in replica) for replica in training.shape.replicas]
         self._lengths: dict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         self._policy: ScaleDownPolicy | None = None
-        self._num_looked_at = 0
         self.reasons: list[str] = []
 
     def begin_round(self, kind: RoundKind) -> None:
         """A round of this kind starts."""
-        self._policy = ScaleDownPolicy(self._replicas, self._lengths[kind], self._job.lengths.max_tokens)
-        self._num_looked_at = 0
+        self._policy = ScaleDownPolicy(
+            self._replicas,
+            self._lengths[kind],
+            self._job.lengths.max_tokens,
+            self._job.rollout.repurposing.max_kv_peak,
+            self._job.trainer.scale_down_at,
+        )
         self.reasons = []
 
     def progressed(self, this_round: SimRound, fleet: Fleet) -> None:
-        """Requests finished; what runs is listed only where the policy may look at it."""
+        """Requests finished; what runs is listed only where the policy wants to know."""
         assert self._policy is not None, "no round is running"
-        num_finished, num_launched = this_round.tally.num_finished, this_round.tally.num_launched
-        if (num_finished - self._num_looked_at) / num_launched < CHECK_EVERY_SHARE:
-            return
-        self._num_looked_at = num_finished
-        at = self._job.trainer.scale_down_at
-        if at is not None and (self.reasons or this_round.num_accepted < at * self._job.shape.num_prompts):
+        progress = this_round.progress
+        if not self._policy.is_due(progress):
             return
         engines = [
             RolloutEngine(number, self._pod_of[gpus[0]], len(gpus), fleet.engines[number].kv_capacity_tokens)
@@ -60,12 +51,7 @@ class Repurposing:
             for number, engine in fleet.engines.items()
             for request, tokens in engine.tokens_at(self._queue.now_s)
         ]
-        decision: ScaleDown | Stay | None
-        if at is None:
-            decision = self._policy.progressed(num_finished, num_launched, engines, running)
-        else:
-            pods = pick_pods(pod_loads(engines, running), self._replicas)
-            decision = ScaleDown(pods, f"{at:.0%} of the groups are served") if pods else None
+        decision = self._policy.decide(progress, engines, running)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)
             self._carry_out(decision, this_round, fleet)

@@ -99,6 +99,8 @@ class SimResult:
     spans: tuple[Span, ...]
     mean_response_tokens: float
     """Of all responses, R0 per draw, that a job without any selection would have trained on for the same draws."""
+    num_groups_in_cache: int | None = None
+    """GroupPipeline: groups in service that fill the KV cache of an engine, once a round has told."""
 
     @property
     def total_s(self) -> float:

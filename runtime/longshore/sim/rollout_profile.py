@@ -46,11 +46,13 @@ def rollout_profile(profile: Profile, spec: RLJobSpec) -> RolloutProfile | None:
     )
     num_rounds = min(_MOST_ROUNDS, 2 * period(spec))
     unbounded = {size: _rounds(_boundless(_of_size(job, size), size), num_rounds) for size in profile.tp_sizes}
+    bounded = {size: _bounded(_of_size(job, size), num_rounds) for size in profile.tp_sizes}
     kinds = sorted(set.intersection(*({record.kind for record in records} for records in unbounded.values())))
     return RolloutProfile(
         switch_s=job.engine_costs.regroup_s(own_size),
-        preemption_s=_preemption_s(_of_size(job, own_size), unbounded[own_size]),
+        preemption_s=_preemption_s(_of_size(job, own_size), unbounded[own_size], bounded[own_size]),
         round_s={kind: {size: _mean_s(unbounded[size], kind) for size in unbounded} for kind in kinds},
+        num_preemptions={kind: _mean_preemptions(bounded, kind) for kind in kinds},
     )
 
 
@@ -73,16 +75,25 @@ def _mean_s(records: Sequence[StepRecord], kind: RoundKind) -> float:
     return fmean(record.rollout_s for record in records if record.kind is kind)
 
 
-def _preemption_s(job: SimJob, unbounded: Sequence[StepRecord]) -> float:
+def _bounded(job: SimJob, num_rounds: int) -> Sequence[StepRecord]:
+    """With the KV cache that was measured; nothing where the longest response does not fit: the job says so itself."""
+    try:
+        return _rounds(job, num_rounds)
+    except ValueError:
+        return ()
+
+
+def _mean_preemptions(bounded: Mapping[int, Sequence[StepRecord]], kind: RoundKind) -> Mapping[int, float]:
+    counts = {size: [one.num_preemptions for one in records if one.kind is kind] for size, records in bounded.items()}
+    return {size: fmean(found) for size, found in counts.items() if found}
+
+
+def _preemption_s(job: SimJob, unbounded: Sequence[StepRecord], bounded: Sequence[StepRecord]) -> float:
     """What the bounded KV cache adds to the rounds for each preemption, or, if there is none, recomputing a response.
 
     While an engine recomputes, its other requests wait; other engines do not.
     """
     tp_size, costs = job.rollout.engine.tensor_parallel_size, job.engine_costs
-    try:
-        bounded = _rounds(job, len(unbounded))
-    except ValueError:  # The longest response does not fit at all: the job says so itself.
-        bounded = unbounded
     num_preemptions = sum(record.num_preemptions for record in bounded)
     if num_preemptions:
         added_s = sum(record.rollout_s for record in bounded) - sum(record.rollout_s for record in unbounded)

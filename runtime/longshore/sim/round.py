@@ -6,22 +6,19 @@ The counterpart of the runtime's round runner, with the same order of calls on t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
-from longshore.policy.round_policy import RoundEnd, RoundPolicy
+from longshore.policy.round_policy import RoundEnd, RoundPolicy, RoundStart
 from longshore.policy.routing import Router
 from longshore.sim.engine import Ended, SimRequest
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
 from longshore.sim.job import SimJob
 from longshore.sim.rewards import RewardStage, Scoring
-
-_LOAD_PERIOD_S: Final = 1.0
-"""How often engines tell their load, where the job adapts to it; the runtime asks as often."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,7 @@ class SimRound:
         self._on_progress = on_progress
         self._state = _Progress(tokens=dict(kept))
         self._running: set[ResponseId] = set()
+        self._aborting: set[ResponseId] = set()
         self._moving: set[ResponseId] = set()
         self._unscored: list[AcceptedGroup] = []
         self._scored_s: dict[ResponseId, float] = {}
@@ -96,13 +94,10 @@ class SimRound:
         self._num_sampled_before = fleet.num_sampled_tokens
         fleet.on_ended = self._ended
 
-    def start(self, kind: RoundKind, decisions: Sequence[Decision]) -> None:
-        """Execute the first decisions of the round."""
-        self._kind = kind
-        for decision in decisions:
-            self._execute(decision)
-        if self._job.rollout.admission.adaptive:
-            self._queue.at(self._queue.now_s + _LOAD_PERIOD_S, self._tell_loads)
+    def start(self, start: RoundStart) -> None:
+        """Execute the first decision of the round."""
+        self._kind = start.kind
+        self._execute(start.decision)
 
     @property
     def complete(self) -> bool:
@@ -127,9 +122,9 @@ class SimRound:
         return self._fleet.num_sampled_tokens - self._num_sampled_before
 
     @property
-    def num_accepted(self) -> int:
-        """Groups of the batch so far."""
-        return len(self._state.accepted)
+    def progress(self) -> RoundProgress:
+        """How far the round is."""
+        return self._policy.progress
 
     @property
     def active_engines(self) -> tuple[int, ...]:
@@ -142,8 +137,9 @@ class SimRound:
         self._draining, self._on_drained = set(engines), on_drained
         orphans = {number: self._router.lost(number) for number in engines}
         for number, responses in orphans.items():
-            self._moving.update(responses)
-            self._fleet.abort(number, responses)
+            moving = [response for response in responses if response not in self._aborting]
+            self._moving.update(moving)
+            self._fleet.abort(number, moving)
         self._execute(self._policy.engines_changed(self.active_engines))
         self._look_drained()
 
@@ -194,6 +190,7 @@ class SimRound:
 
     def _abort(self, responses: Sequence[ResponseId]) -> None:
         by_engine: dict[int, list[ResponseId]] = {}
+        self._aborting.update(responses)
         for response in responses:
             if response in self._moving:
                 self._moving.discard(response)
@@ -215,6 +212,7 @@ class SimRound:
                 moved.append(end.response)
                 continue
             self._running.remove(end.response)
+            self._aborting.discard(end.response)
             if end.finished:
                 if self._job.rewards.while_rolling_out:
                     self._submit(end.response)
@@ -223,6 +221,7 @@ class SimRound:
         self.tally.num_finished += len(finished)
         self.tally.num_aborted += len(ended) - len(finished) - len(moved)
         self._place(moved)
+        self._tell_load(engine)
         if finished:
             self._execute(self._policy.responses_finished(finished))
             self._on_progress(self)
@@ -233,16 +232,14 @@ class SimRound:
             on_drained, self._on_drained = self._on_drained, None
             on_drained()
 
-    def _tell_loads(self) -> None:
-        if self.ended_s is not None:
+    def _tell_load(self, number: int) -> None:
+        """Engines tell their load with the responses that leave them."""
+        if not self._job.rollout.admission.adaptive:
             return
-        now_s = self._queue.now_s
-        for number in self.active_engines:
-            engine = self._fleet.engines[number]
-            usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
-            load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions)
-            self._execute(self._policy.engine_load(number, load))
-        self._queue.at(now_s + _LOAD_PERIOD_S, self._tell_loads)
+        now_s, engine = self._queue.now_s, self._fleet.engines[number]
+        usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
+        load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions, now_s)
+        self._execute(self._policy.engine_load(number, load))
 
     # Rewards --------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ from statistics import fmean
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.policy.presets import round_policy
-from longshore.policy.round import Decision, ResponseId
+from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundEnd
 from longshore.policy.shapes import ROUND_KINDS
 from longshore.sim.engine import EngineShape
@@ -29,7 +30,13 @@ def simulate(job: SimJob, num_steps: int, *, keeps_spans: bool = True, drains: b
     assert num_steps >= 1, "there is nothing to simulate"
     simulation = _Simulation(job, Recorder(keeps_spans))
     steps = tuple(simulation.step(draining=drains and simulation.fills(left)) for left in range(num_steps, 0, -1))
-    return SimResult(job.num_gpus, steps, tuple(simulation.recorder.spans), simulation.mean_response_tokens)
+    return SimResult(
+        job.num_gpus,
+        steps,
+        tuple(simulation.recorder.spans),
+        simulation.mean_response_tokens,
+        simulation.num_groups_in_cache,
+    )
 
 
 class _Simulation:
@@ -62,6 +69,11 @@ class _Simulation:
         lengths, count = self._job.lengths, self._job.shape.num_responses
         return fmean(lengths.response_tokens(ResponseId(draw, index)) for draw in self._draws for index in range(count))
 
+    @property
+    def num_groups_in_cache(self) -> int | None:
+        """As the group pipeline found it."""
+        return self._policy.num_groups_in_cache if isinstance(self._policy, GroupPipeline) else None
+
     def fills(self, num_steps: int) -> bool:
         """Whether the draws that wait are enough for so many steps."""
         return self._policy.num_deferred >= num_steps * self._job.shape.num_prompts
@@ -73,7 +85,7 @@ class _Simulation:
         this_round, end = self._roll_out(draining=draining)
         complete_s = self._queue.now_s
         if self._planner is not None:
-            self._planner.round_ended(end.kind, this_round.num_preemptions)
+            self._planner.round_ended(end.kind, this_round.num_preemptions, this_round.tally.num_launched)
         trained_s = self._training.finish()
         published_s = self._publish(trained_s)
         self._wait_until(published_s)
@@ -107,15 +119,17 @@ class _Simulation:
         )
 
     def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundEnd]:
-        start = self._policy.start_round(draining=draining, engines=self._fleet.numbers)
-        decisions = [start.decision, *self._regroup(start.kind)]
+        self._regroup(self._policy.next_kind(draining=draining))
+        start = self._policy.start_round(
+            draining=draining, engines=self._fleet.numbers, kv_capacity_tokens=self._fleet.kv_capacity_tokens
+        )
         this_round = SimRound(
             self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
             self._progressed,
         )  # fmt: skip
         if self._repurposing is not None:
             self._repurposing.begin_round(start.kind)
-        this_round.start(start.kind, decisions)
+        this_round.start(start)
         self._queue.run_until(lambda: this_round.complete)
         end = self._policy.end_round()
         self._kept = this_round.close(end)
@@ -126,17 +140,16 @@ class _Simulation:
         self._draws.update(end.zero_variance)
         return this_round, end
 
-    def _regroup(self, kind: RoundKind) -> list[Decision]:
+    def _regroup(self, kind: RoundKind) -> None:
         """Rebuild the engines where the planner wants another tensor-parallel size for this kind of round."""
         if self._planner is None or self._planner.tp_size(kind) == self._tp_size:
-            return []
+            return
         self._tp_size = self._planner.tp_size(kind)
         ready_s = self._queue.now_s + self._job.engine_costs.regroup_s(self._tp_size)
         gpus = tuple(range(self._job.gpus.num_gpus))
         self.recorder.busy(gpus, Work.SWITCH, self._queue.now_s, ready_s, f"regroup to {self._tp_size}")
         self._wait_until(ready_s)
         self._fleet = self._build_fleet(self._tp_size)
-        return [self._policy.engines_changed(self._fleet.numbers)]
 
     def _progressed(self, this_round: SimRound) -> None:
         if self._repurposing is not None:

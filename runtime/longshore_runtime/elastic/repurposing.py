@@ -14,12 +14,20 @@ from longshore.api.runtime_status import PodLoad, RolloutLoad, RoundKind
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.overlays import RoundState, refusal
-from longshore.policy.scale_down import Milestones, RolloutEngine, RunningRequest, pod_loads, projected_peak_tokens
+from longshore.policy.progress import RoundProgress
+from longshore.policy.scale_down import (
+    Milestones,
+    RolloutEngine,
+    RunningRequest,
+    expected_requests,
+    pod_loads,
+    projected_peak_tokens,
+)
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
-from longshore_runtime.rollout.round_runner import Progress, RoundRunner
+from longshore_runtime.rollout.round_runner import RoundRunner
 from longshore_runtime.trainer.group import TrainerGroup
 
 log = structlog.get_logger()
@@ -33,7 +41,7 @@ _WAKE_LIMIT_S: Final = 300.0
 class ElasticReport(Protocol):
     """Whom the coordinator tells of assignments."""
 
-    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         """How full the engines are and will be: the operator may repurpose pods."""
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
@@ -50,7 +58,7 @@ class RepurposingOptions:
     attempt: int
     max_response_tokens: int
     fixed_fraction: float | None
-    """As of `Milestones`."""
+    """The only milestone, as a share of the batch's groups; None: every 5 % of finished requests from 20 % to 50 %."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Repurposing:
         self._replicas_awake = replicas_awake
         self._milestones = Milestones(options.fixed_fraction)
         self._runner: RoundRunner | None = None
-        self._milestone: Progress | None = None
+        self._milestone: RoundProgress | None = None
         """The newest one."""
         self._told_s = self._arrived_s = 0.0
         self._epoch = answered_epoch
@@ -124,12 +132,12 @@ class Repurposing:
         """The round is about to start."""
         self._runner = runner
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         """Responses have finished; at milestones the engines are asked what they hold."""
-        due = self._milestones.is_due(progress.num_finished, progress.num_launched)
+        due = self._milestones.is_due(progress)
         if due and self._overlay is None and not self._running.has_ended:
             self._milestone = progress
-            self._measuring.append(self._work.submit(self._measure, self._lengths[progress.kind]))
+            self._measuring.append(self._work.submit(self._measure, progress))
 
     def happened(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
@@ -214,12 +222,12 @@ class Repurposing:
         assert self._milestone is not None
         self._report.milestone(self._milestone, load)
 
-    def _measure(self, lengths: LengthDistribution) -> None:
+    def _measure(self, progress: RoundProgress) -> None:
         """In a thread of its own: engines answer between two steps."""
-        load = self._load(lengths)
+        load = self._load(progress)
         self._events.put(LoadMeasured(self, load))
 
-    def _load(self, lengths: LengthDistribution) -> RolloutLoad | None:
+    def _load(self, progress: RoundProgress) -> RolloutLoad | None:
         engines, stats = self._engines, self._engines.stats()
         live = engines.live(_ANSWER_LIMIT_S)
         if not live or live.keys() != stats.keys():
@@ -233,7 +241,9 @@ class Repurposing:
             for engine, responses in live.items()
             for one in responses
         ]
-        peak_tokens = projected_peak_tokens(running, lengths, self._options.max_response_tokens)
+        everything = [*running, *expected_requests(progress.num_expected, running)]
+        lengths = self._lengths[progress.kind]
+        peak_tokens = projected_peak_tokens(everything, lengths, self._options.max_response_tokens)
         pods = [
             PodLoad(
                 pod=load.pod,

@@ -125,6 +125,10 @@ def tell(profile: Profile, spec: RLJobSpec, recorder: Recorder) -> None:
             switch_s=round(figures.switch_s, 4),
             preemption_s=round(figures.preemption_s, 6),
             round_s={kind: {size: round(s, 4) for size, s in of.items()} for kind, of in figures.round_s.items()},
+            preemptions={
+                kind: {size: round(count, 2) for size, count in of.items()}
+                for kind, of in figures.num_preemptions.items()
+            },
         )
     )
     log.info(

@@ -3,7 +3,6 @@
 import queue
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -12,6 +11,7 @@ import structlog
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
@@ -65,24 +65,10 @@ class Scorer(Protocol):
         """A worker answered; returns the group that this completes, or that it makes fail."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a round is."""
-
-    kind: RoundKind
-    num_launched: int
-    num_finished: int
-
-    @property
-    def fraction_finished(self) -> float:
-        """Finished over launched requests."""
-        return self.num_finished / self.num_launched if self.num_launched else 0.0
-
-
 class RoundObserver(Protocol):
     """Whom a round tells what it does not need to know itself."""
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         """The round has begun, or responses have finished."""
 
     def trainable(self, group: ScoredGroup) -> None:
@@ -142,7 +128,11 @@ class RoundRunner:
         Raises UserError, Interrupted, and TrainerLost when the weights that it samples from are gone.
         """
         started_s, before = self._clock.now_s(), self._engines.stats()
-        start = self._policy.start_round(draining=draining, engines=self._engines.alive())
+        start = self._policy.start_round(
+            draining=draining,
+            engines=self._engines.alive(),
+            kv_capacity_tokens=min((stats.kv_capacity_tokens for stats in before.values()), default=0),
+        )
         self._kind, self._num_groups = start.kind, start.num_groups
         self._execute(start.decision)
         self._observer.progressed(self.progress)
@@ -166,9 +156,9 @@ class RoundRunner:
         return self._dispatch.num_moved
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RoundProgress:
         """How far the round is."""
-        return Progress(self._kind, self._num_launched, len(self._finished_tokens))
+        return self._policy.progress
 
     def retire(self, engines: Collection[int], on_drained: Callable[[], None]) -> None:
         """These engines sample no more in this round; what they run goes on elsewhere, by recomputation."""
@@ -338,4 +328,4 @@ class RoundRunner:
 
 
 def _load(stats: EngineStats) -> EngineLoad:
-    return EngineLoad(stats.num_running, stats.num_waiting, stats.kv_usage, stats.num_preemptions)
+    return EngineLoad(stats.num_running, stats.num_waiting, stats.kv_usage, stats.num_preemptions, stats.read_s)

@@ -24,6 +24,7 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
     WarmStart,
 )
+from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
 from longshore.policy.training_alarms import AlarmState, RaisedAlarm
@@ -31,7 +32,6 @@ from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import KindTotals, RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
@@ -127,7 +127,7 @@ class Recorder:
         """These alarms last."""
         self._update(alarms=_alarms(raised))
 
-    def round_progress(self, state: RunState, progress: Progress) -> None:
+    def round_progress(self, state: RunState, progress: RoundProgress) -> None:
         """Report a round's start, and its progress at milestones only."""
         fraction = progress.fraction_finished
         if progress.num_finished == 0:
@@ -141,7 +141,7 @@ class Recorder:
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
         self._update(activity=RuntimeActivity.ROLLOUT, round=now)
 
-    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         """How full the engines are and will be: the operator may repurpose pods."""
         running = self._status.round
         assert running is not None, "a round has begun"
@@ -233,7 +233,12 @@ class Recorder:
         self._update(activity=RuntimeActivity.DONE, final_model=final_model)
 
     def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
-        newest = RoundSummary(number=number, kind=result.end.kind, preemptions=result.num_preemptions)
+        newest = RoundSummary(
+            number=number,
+            kind=result.end.kind,
+            preemptions=result.num_preemptions,
+            requests=result.num_launched,
+        )
         return [*(one for one in self._status.recent_rounds if one.number < number), newest][-MAX_REPORTED:]
 
     def _update(self, **changes: Any) -> None:

@@ -171,7 +171,10 @@ class StepUpdates:
         return sum(prompt + len(scored.completion.tokens) for scored in group.responses)
 
 
-def max_tokens_per_batch(objective: Objective, *, is_pipelined: bool, max_tokens_per_dispatch: int) -> int:
-    """Token budget of one handover: without a pipeline, and where advantages need the whole batch, there is none."""
+def max_tokens_per_batch(
+    objective: Objective, num_replicas: int, *, is_pipelined: bool, max_tokens_per_dispatch: int
+) -> int:
+    """Token budget of one handover to all replicas: without a pipeline, and where advantages need the whole batch,
+    there is none."""
     no_limit = 2**62
-    return max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit
+    return num_replicas * max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit

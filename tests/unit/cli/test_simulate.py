@@ -13,7 +13,7 @@ STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
     "numGpus", "strategy", "onPolicy", "isGiven", "stepSeconds", "rolloutSeconds", "rewardWaitSeconds", "trainSeconds",
     "publishSeconds", "tokensPerSecond", "samplesPerSecond", "bubbleShare", "gpuHours", "offPolicyShare", "speedup",
-    "selectionBias", "numPreemptions",
+    "selectionBias", "numPreemptions", "numGroupsInCache",
 }  # fmt: skip
 
 
@@ -45,6 +45,14 @@ def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
         parts = ("rolloutSeconds", "rewardWaitSeconds", "trainSeconds", "publishSeconds")
         assert one["stepSeconds"] == pytest.approx(sum(one[part] for part in parts))
         assert (one["onPolicy"] == "Relaxed") == (one["offPolicyShare"] > 0)
+
+
+def test_a_width_of_the_frontier_is_proposed(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path), "--strategies", "GroupPipeline", *STEPS)
+    width = by_strategy(found)["GroupPipeline"]["numGroupsInCache"]
+    assert width > 1
+    assert any(f"rollout.admission.frontierWidth: {width} " in note for note in found["notes"])
+    assert by_strategy(found)["Synchronous"]["numGroupsInCache"] is None
 
 
 def test_the_same_command_prints_the_same(tmp_path: Path) -> None:

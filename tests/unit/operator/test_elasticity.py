@@ -186,6 +186,28 @@ class TestRegrouping:
         cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
         assert (reasons(cluster) == ["Regrouping"]) is regroups
 
+    def test_the_first_size_is_the_best_by_the_profile(self) -> None:
+        """Before any round; it is chosen once, and what it preempts then is compared with what the profile saw."""
+        seconds = {1: 250.0, 2: 100.0}
+        kinds = {RoundKind.SHORT: seconds, RoundKind.LONG: seconds}
+        preemptions = {RoundKind.SHORT: {1: 500.0, 2: 100.0}}
+        times = RolloutTimes(switch_s=10.0, preemption_s=0.01, round_s=kinds, preemptions=preemptions)
+        cluster = job(ADAPTIVE, {"replicas": 2, "gpusPerPod": 4})
+        told: dict[str, Any] = {"rollout_times": times, "tp_sizes": [1, 2]}
+        cluster.tell(after_rounds(**told))
+        assignment = cluster.status.assignment
+        assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2, RoundKind.LONG: 2}
+        assert assignment.reason == "tensor-parallel sizes are the best by the job's profile"
+        assert reasons(cluster) == ["Regrouping"]
+        cluster.tell(after_rounds(90, 90, **told))
+        assert cluster.status.assignment == assignment
+
+    def test_a_constant_overload_doubles_the_engines_of_a_job_without_a_profile(self) -> None:
+        cluster = job(ADAPTIVE)
+        rounds = [RoundSummary(number=at, kind=RoundKind.SHORT, preemptions=50_000, requests=400) for at in range(1, 5)]
+        cluster.tell(RuntimeStatus(attempt=1, tp_sizes=[1, 2], step=4, recent_rounds=rounds))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
     def test_a_profile_that_lacks_a_size_is_of_no_use(self) -> None:
         times = RolloutTimes(switch_s=1_000.0, preemption_s=0.0, round_s={RoundKind.SHORT: {2: 60.0}})
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})

@@ -46,11 +46,9 @@ class Job:
 
     @property
     def frontier_width(self) -> int | None:
-        """Groups that may be in service at once."""
-        if self.rollout.strategy is Strategy.GROUP_PIPELINE:
-            preset = self.groups_per_update or self.shape.num_prompts
-            return self.rollout.admission.frontier_width or preset
-        return self.rollout.admission.frontier_width
+        """Groups that may be in service at once on both engines, as far as the job says."""
+        per_engine = self.rollout.admission.frontier_width
+        return None if per_engine is None else 2 * per_engine
 
 
 @dataclass
@@ -96,6 +94,8 @@ class FakeRollout:
         self._finished: set[ResponseId] = set()
         self._number = 0
         self.audit = Audit(job)
+        self.launched: list[ResponseId] = []
+        """In this round, in order."""
         self.before_each_event: Callable[[], object] = lambda: None
 
     def use(self, policy: RoundPolicy) -> None:
@@ -109,8 +109,9 @@ class FakeRollout:
         self._unscored: list[AcceptedGroup] = []
         self._accepted: set[Draw] = set()
         self._ended = False
+        self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
-        start = self._policy.start_round(draining=draining, engines=(0, 1))
+        start = self._policy.start_round(draining=draining, engines=(0, 1), kv_capacity_tokens=300)
         assert start.kind is expected_kind, "the kind of a round is known before it starts"
         self._execute(start.decision)
         while not self._ended or self._unscored:
@@ -149,6 +150,7 @@ class FakeRollout:
         for response in decision.launch:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
+            self.launched.append(response)
             self._versions.setdefault(response, []).append(self._number)
         for response in decision.abort:
             del self._left[response]

@@ -1,5 +1,7 @@
 """Gates before any strategy: groups in service, requests per engine, and what the engines bear; they combine."""
 
+import json
+
 import pytest
 
 from longshore.api.rollout import Admission, Engine, Rollout, Strategy
@@ -12,9 +14,9 @@ from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching
 from tests.unit.policy.tables import Did, Ended, Table, cursor, did
 
-ROOMY = EngineLoad(num_running=2, num_waiting=0, kv_usage=0.1, num_preemptions=0)
+ROOMY = EngineLoad(num_running=2, num_waiting=0, kv_usage=0.1, num_preemptions=0, at_s=0.0)
 """All that the engine was given runs, and its cache is nearly empty: the limit grows by a step."""
-FULL = EngineLoad(num_running=3, num_waiting=0, kv_usage=0.99, num_preemptions=0)
+FULL = EngineLoad(num_running=3, num_waiting=0, kv_usage=0.99, num_preemptions=0, at_s=0.0)
 
 
 def synchronous(rules: AdmissionRules, num_prompts: int = 3) -> Synchronous:
@@ -101,6 +103,23 @@ def test_what_an_engine_bears_is_remembered_from_round_to_round_and_forgotten_wi
     rounds.engines_changed([])
     rounds.engines_changed([0])
     assert rounds._gates.max_running == 2
+
+
+def test_what_the_engines_bear_survives_a_restart() -> None:
+    rounds, restored = synchronous(adaptive()), synchronous(adaptive())
+    table = Table(rounds)
+    table.row("start")
+    rounds.engine_load(0, ROOMY)
+    table.rows("A0 A1", "B0 B1", "C0 C1")
+    table.end()
+    state = json.loads(json.dumps(rounds.export_state()))
+    restored.load_state(state)
+    assert restored.engine_limit(0) == rounds.engine_limit(0) == 3
+    restored.load_state({key: value for key, value in state.items() if key != "limits"})
+    assert restored.engine_limit(0) == 2, "a checkpoint of a version that did not keep them"
+    narrower = synchronous(AdmissionRules(load_limit=ConcurrencyLimit(max_num_seqs=2)))
+    narrower.load_state(state)
+    assert narrower.engine_limit(0) == 2
 
 
 @pytest.mark.parametrize("per_engine", [1, 2, 9])

@@ -1,23 +1,48 @@
 """How many requests an engine is given at once."""
 
+from itertools import count
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.engine_load import SHRINK_ABOVE_KV_USAGE, ConcurrencyLimit, EngineLoad
 
+seconds = count()
 loads = st.builds(
-    EngineLoad, st.integers(0, 300), st.integers(0, 300), st.floats(0, 1), st.integers(0, 5) | st.integers(0, 10_000)
+    EngineLoad,
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.floats(0, 1),
+    st.integers(0, 5) | st.integers(0, 10_000),
+    st.floats(0, 60),
 )
 
 
-def busy(num_running: int, kv_usage: float, num_preemptions: int = 0, num_waiting: int = 0) -> EngineLoad:
-    return EngineLoad(num_running, num_waiting, kv_usage, num_preemptions)
+def busy(
+    num_running: int, kv_usage: float, num_preemptions: int = 0, num_waiting: int = 0, at_s: float | None = None
+) -> EngineLoad:
+    """A second after the one before, unless told otherwise."""
+    return EngineLoad(num_running, num_waiting, kv_usage, num_preemptions, next(seconds) if at_s is None else at_s)
 
 
 def test_an_engine_starts_with_a_quarter_and_grows_by_a_sixteenth_while_its_cache_has_room() -> None:
     limit = ConcurrencyLimit(max_num_seqs=32)
     assert limit.total([0]) == 8
     assert [limit.observed(0, busy(running, 0.1)) for running in (8, 10, 12)] == [10, 12, 14]
+
+
+def test_a_limit_grows_once_a_second_however_often_an_engine_tells_its_load() -> None:
+    limit = ConcurrencyLimit(max_num_seqs=32)
+    times = (5.0, 5.0, 5.4, 5.9, 6.0, 6.5, 7.0)
+    assert [limit.observed(0, busy(32, 0.1, at_s=at_s)) for at_s in times] == [10, 10, 10, 10, 12, 12, 14]
+    assert limit.observed(0, busy(32, 0.1, at_s=0.3)) == 16, "the clock of an engine that was started anew"
+    assert limit.observed(1, busy(32, 0.1, at_s=0.3)) == 10, "another engine"
+
+
+def test_a_limit_falls_at_once() -> None:
+    limit = ConcurrencyLimit(max_num_seqs=32)
+    assert limit.observed(0, busy(8, 0.1, at_s=5.0)) == 10
+    assert limit.observed(0, busy(10, 0.99, at_s=5.1)) == 7
 
 
 def test_a_limit_that_is_not_used_does_not_grow() -> None:
@@ -108,10 +133,10 @@ def test_under_steady_requests_the_limit_comes_to_rest_without_preemptions(
         current = limit.observed(0, load)
         num_preemptions = load.num_preemptions
     seen = []
-    for _ in range(80):
+    for number in range(80):
         running = min(current, int(fitting))
         num_preemptions += current - running
-        load = EngineLoad(running, current - running, running / fitting, num_preemptions)
+        load = EngineLoad(running, current - running, running / fitting, num_preemptions, at_s=100.0 + number)
         current = limit.observed(0, load)
         seen.append(current)
     assert len(set(seen[-40:])) == 1

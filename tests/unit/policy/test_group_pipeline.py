@@ -1,10 +1,11 @@
 """The group pipeline step by step (RolloutPipe, section 3)."""
 
-from longshore.api.rollout import Admission, Rollout, Strategy
-from longshore.policy.group_pipeline import GroupPipeline
+import json
+from collections import deque
+
+from longshore.policy.group_pipeline import GroupPipeline, mean_held_tokens
 from longshore.policy.handover import Batch, Handover, TrainableGroup
-from longshore.policy.presets import round_policy
-from longshore.policy.round import Acceptance
+from longshore.policy.round import Acceptance, ResponseFinished
 from longshore.policy.round_policy import AdmissionRules, BatchShape
 from tests.unit.policy.tables import DRAWS, Did, Ended, Table, cursor
 
@@ -40,16 +41,60 @@ def test_served_frees_the_slot_and_trainable_enters_the_queue_of_the_trainer() -
     assert handover.trainable(TrainableGroup(DRAWS["A"], 10)) == ()
 
 
-def test_the_frontier_is_as_wide_as_an_update_unless_asked_otherwise() -> None:
-    def launched(groups_per_update: int | None, frontier_width: int | None) -> str:
-        rollout = Rollout(strategy=Strategy.GROUP_PIPELINE, admission=Admission(frontier_width=frontier_width))
-        shape = BatchShape(num_prompts=4, num_responses=2)
-        return Table(round_policy(rollout, shape, cursor(), groups_per_update=groups_per_update)).row("start").launch
+def pipeline(groups_per_update: int = 1, width: int | None = None, num_prompts: int = 6) -> GroupPipeline:
+    rules = AdmissionRules(frontier_width=width)
+    return GroupPipeline(BatchShape(num_prompts, num_responses=2), cursor(), rules, groups_per_update)
 
-    assert launched(groups_per_update=1, frontier_width=None) == "A0 A1"
-    assert launched(groups_per_update=2, frontier_width=None) == "A0 A1 B0 B1"
-    assert launched(groups_per_update=2, frontier_width=3) == "A0 A1 B0 B1 C0 C1"
-    assert launched(groups_per_update=None, frontier_width=None) == "A0 A1 B0 B1 C0 C1 D0 D1"
+
+def played(
+    rounds: GroupPipeline, kv_capacity_tokens: int, engines: tuple[int, ...] = (0,), num_tokens: int = 10
+) -> int:
+    """A round whose responses all have this length; returns how many groups it starts with."""
+    start = rounds.start_round(engines=engines, kv_capacity_tokens=kv_capacity_tokens)
+    running = deque(start.decision.launch)
+    while running:
+        response = running.popleft()
+        running += rounds.responses_finished([ResponseFinished(response, 0, num_tokens)]).launch
+    rounds.end_round()
+    return len({response.draw for response in start.decision.launch})
+
+
+def test_a_group_holds_what_its_responses_hold_on_average_until_the_last_of_them_ends() -> None:
+    assert mean_held_tokens([10, 10]) == 10
+    assert mean_held_tokens([10, 5]) == (10 * 10 / 2 + 5 * 5 / 2) / 10
+    assert mean_held_tokens([0, 0]) == 0
+
+
+def test_the_frontier_is_as_wide_as_the_kv_caches_hold_once_lengths_are_known() -> None:
+    rounds = pipeline()
+    assert played(rounds, 25) == 6, "nothing is known: all groups"
+    assert rounds.num_groups_in_cache is None
+    assert played(rounds, 25) == 4, "ten tokens each on average: three fill the cache, and one more takes over"
+    assert rounds.num_groups_in_cache == 4
+    assert played(rounds, 20) == 3
+    assert played(rounds, 10, engines=(0, 1)) == 4, "on each engine"
+    assert played(rounds, 5) == 2
+    assert played(rounds, 1_000) == 6
+    assert played(rounds, 0) == 6, "engines that tell nothing about their cache"
+
+
+def test_the_frontier_feeds_an_update_however_small_the_caches_are() -> None:
+    rounds = pipeline(groups_per_update=3)
+    played(rounds, 5)
+    assert played(rounds, 5) == 3
+
+
+def test_a_frontier_that_the_job_asks_for_is_one_per_engine() -> None:
+    rounds = pipeline(groups_per_update=3, width=2)
+    assert played(rounds, 5) == 2
+    assert played(rounds, 5, engines=(4, 7)) == 4
+
+
+def test_what_is_known_of_lengths_survives_a_restart() -> None:
+    rounds, restored = pipeline(), pipeline()
+    played(rounds, 25)
+    restored.load_state(json.loads(json.dumps(rounds.export_state())))
+    assert played(restored, 20) == played(rounds, 20) == 3
 
 
 def test_a_group_whose_rewards_failed_is_replaced_at_the_end_of_the_order() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.runtime_status import RoundKind
-from longshore.policy.parallelism_planner import ParallelismPlanner, Regroup, RolloutProfile
+from longshore.policy.parallelism_planner import ParallelismPlanner, Regroup, RolloutProfile, best_sizes
 
 SHORT, LONG, FULL = RoundKind.SHORT, RoundKind.LONG, RoundKind.FULL
 PERIOD = (SHORT, SHORT, SHORT, SHORT, LONG)
@@ -179,6 +179,55 @@ def profile(
     switch_s: float, short: Mapping[int, float], long: Mapping[int, float], preemption_s: float = 0.0
 ) -> RolloutProfile:
     return RolloutProfile(switch_s, preemption_s, {SHORT: short, LONG: long})
+
+
+def test_an_overload_that_lasts_doubles_the_size_although_nothing_rises() -> None:
+    """Every round of 400 requests preempts 50,000 times, as the first one did."""
+    plan = planner(allowed=(1, 2, 4))
+    found = [plan.round_ended(SHORT, 50_000, 400) for _ in range(12)]
+    doubled = {number: regroup.tp_size for number, regroup in enumerate(found, 1) if regroup}
+    assert doubled == {4: 2, 8: 4}
+    assert found[3] == Regroup(
+        (SHORT,),
+        2,
+        "tensor-parallel size 1 to 2: 50000 preemptions of 400 requests in the last of 4 overloaded Short rounds",
+    )
+    assert plan.tp_size(LONG) == 1
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [[(199, 400)] * 9, [(50_000, 0)] * 9, [(19, 20)] * 9, [(200, 400), (200, 400), (200, 400), (0, 400)] * 3],
+    ids=["few", "requests unknown", "too few to count", "not in a row"],
+)
+def test_what_is_no_lasting_overload_changes_nothing(rounds: list[tuple[int, int]]) -> None:
+    plan = planner()
+    assert {plan.round_ended(SHORT, *counts) for counts in rounds} == {None}
+
+
+def test_with_a_profile_a_lasting_overload_must_be_worth_the_change() -> None:
+    figures = RolloutProfile(1.0, 0.0, {FULL: {1: 100.0, 2: 110.0}})
+    plan = ParallelismPlanner({FULL: 1}, (1, 2), 8, figures)
+    assert {plan.round_ended(FULL, 50_000, 400) for _ in range(9)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("switch_s", "preemptions", "sizes"),
+    [
+        (10.0, {}, (2, 1)),
+        (100.0, {}, (1, 1)),
+        (10.0, {LONG: {1: 900.0, 2: 0.0}}, (2, 2)),
+        (10_000.0, {LONG: {1: 900.0, 2: 0.0}}, (1, 1)),
+    ],
+)
+def test_the_sizes_to_begin_with_are_the_best_by_the_profile(
+    switch_s: float, preemptions: Mapping[RoundKind, Mapping[int, float]], sizes: tuple[int, int]
+) -> None:
+    """Short rounds gain 40 s each and long ones lose 30 s, four to one; 900 preemptions take 90 s."""
+    rounds = {SHORT: {1: 100.0, 2: 60.0}, LONG: {1: 200.0, 2: 400.0}}
+    figures = RolloutProfile(switch_s, 0.5, rounds, preemptions)
+    best = best_sizes(figures, {SHORT: 1, LONG: 1}, (1, 2))
+    assert (best[SHORT], best[LONG]) == sizes
 
 
 @pytest.mark.parametrize(("switch_s", "size"), [(39.0, 2), (41.0, 1)])

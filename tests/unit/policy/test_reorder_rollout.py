@@ -17,10 +17,11 @@ def policy(
     rules: AdmissionRules = NO_RULES,
     *,
     max_postponements: int = 2,
+    group_factor: float = 2.0,
     length_grouping: bool = False,
     keeps_tokens: bool = False,
 ) -> ReorderRollout:
-    knobs = Knobs(max_postponements=max_postponements, length_grouping=length_grouping)
+    knobs = Knobs(max_postponements=max_postponements, group_factor=group_factor, length_grouping=length_grouping)
     shape = BatchShape(num_prompts, num_responses=2)
     return ReorderRollout(shape, cursor(), knobs, max_num_seqs, rules, keeps_tokens=keeps_tokens)
 
@@ -58,6 +59,16 @@ def test_a_round_starts_as_many_groups_as_the_engines_hold(
     max_num_seqs: int, engines: tuple[int, ...], draws: str
 ) -> None:
     assert launched(Table(policy(max_num_seqs=max_num_seqs), engines=engines)) == draws
+
+
+@pytest.mark.parametrize(
+    ("group_factor", "max_postponements", "draws"),
+    [(1.0, 2, "A B"), (1.5, 2, "A B C"), (3.0, 2, "A B C D E F"), (9.0, 2, "A B C D E F"), (9.0, 1, "A B C D")],
+    ids=["the batch", "half a batch more", "three batches", "what can be taken in time", "at once"],
+)
+def test_a_job_says_how_many_groups_are_in_play(group_factor: float, max_postponements: int, draws: str) -> None:
+    rounds = policy(max_num_seqs=64, group_factor=group_factor, max_postponements=max_postponements)
+    assert launched(Table(rounds)) == draws
 
 
 def test_a_limit_on_active_requests_is_what_an_engine_holds() -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +22,9 @@ from longshore.api.rollout import (
 from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.round import AcceptedGroup, Gates, Round
+from longshore.policy.round import AcceptedGroup, Gates, ResponseId, Round
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.scale_down import Milestones
 from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy
 from longshore.policy.waiting import WaitingDraws
 from tests.properties import examples
@@ -47,7 +49,11 @@ def jobs(draw: st.DrawFn) -> Job:
         partial_rollout=PartialRollout(
             group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),
-        reorder_rollout=ReorderRollout(max_postponements=draw(st.integers(1, 3)), length_grouping=draw(st.booleans())),
+        reorder_rollout=ReorderRollout(
+            max_postponements=draw(st.integers(1, 3)),
+            group_factor=draw(st.floats(1.0, 6.0)),
+            length_grouping=draw(st.booleans()),
+        ),
         admission=Admission(
             frontier_width=draw(st.none() | st.integers(1, 4)),
             max_active_per_engine=draw(st.none() | st.integers(1, 9)),
@@ -115,9 +121,41 @@ def test_a_round_goes_on_whatever_the_engines_report(job: Job, loads: list[tuple
     policy = job.policy()
     fake = FakeRollout(policy, job, random.Random(1))
     fake.before_each_event = lambda: [
-        policy.engine_load(engine, EngineLoad(0, 0, usage, count)) for engine, usage, count in loads
+        policy.engine_load(engine, EngineLoad(0, 0, usage, count, at_s=0.0)) for engine, usage, count in loads
     ]
     assert len(fake.round().accepted) == job.shape.num_prompts
+
+
+@settings(max_examples=examples(120))
+@given(jobs(), st.none() | st.floats(0.01, 0.99), st.randoms(use_true_random=False))
+def test_no_pod_leaves_a_round_before_the_last_launch_that_its_batch_needs(
+    job: Job, fixed_share: float | None, rng: random.Random
+) -> None:
+    """Which groups prove to be without a gradient is known afterwards only, so without dynamic sampling."""
+    job = replace(job, dynamic_sampling=False)
+    policy = job.policy()
+    fake = FakeRollout(policy, job, rng)
+    for _ in range(4):
+        milestones, hand_overs = Milestones(fixed_share), list[int]()
+
+        def look(milestones: Milestones = milestones, hand_overs: list[int] = hand_overs) -> None:
+            assert policy.progress.num_launched == len(fake.launched)
+            if not hand_overs and milestones.is_due(policy.progress):
+                hand_overs.append(len(fake.launched))
+
+        fake.before_each_event = look
+        accepted = {ResponseId(group.draw, index) for group in fake.round().accepted for index in group.responses}
+        assert all(accepted.isdisjoint(fake.launched[num_launched:]) for num_launched in hand_overs)
+
+
+def test_a_gated_round_hands_over_once_everything_is_launched() -> None:
+    job = Job(Rollout(strategy=Strategy.SYNCHRONOUS, admission=Admission(max_active_per_engine=4)), BatchShape(6, 4))
+    policy, milestones = job.policy(), Milestones()
+    fake = FakeRollout(policy, job, random.Random(1))
+    looks: list[int] = []
+    fake.before_each_event = lambda: looks.append(len(fake.launched)) if milestones.is_due(policy.progress) else None
+    fake.round()
+    assert looks and set(looks) == {24}
 
 
 @given(st.integers(1, 40), st.integers(0, 3), st.integers(0, 100))
@@ -231,7 +269,7 @@ SCENARIOS = (
         Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRollout(max_postponements=1)),
         SHAPE,
     ),
-    Job(Rollout(strategy=Strategy.GROUP_PIPELINE), SHAPE, groups_per_update=1),
+    Job(Rollout(strategy=Strategy.GROUP_PIPELINE, admission=Admission(frontier_width=1)), SHAPE, groups_per_update=1),
 )
 
 

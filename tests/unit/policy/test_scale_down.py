@@ -1,12 +1,17 @@
 """When GPUs go from sampling to training, and which."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longshore.api.runtime_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.progress import RoundProgress
 from longshore.policy.scale_down import (
     NUM_HORIZONS,
+    Milestones,
     RolloutEngine,
     RunningRequest,
     ScaleDown,
@@ -43,54 +48,87 @@ def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = No
     return ScaleDownPolicy(layout or replicas((0,), (1,)), lengths, max_response_tokens=100)
 
 
-def checks(finished: list[int], num_launched: int, running: list[RunningRequest]) -> list[int]:
+def at(num_finished: int, num_launched: int, *, held: int = 0, expected: int = 0) -> RoundProgress:
+    return RoundProgress(RoundKind.FULL, num_launched, num_finished, num_held=held, num_expected=expected)
+
+
+def look(
+    scale_down: ScaleDownPolicy, progress: RoundProgress, engines: list[RolloutEngine], running: list[RunningRequest]
+) -> ScaleDown | Stay | None:
+    """What the policy decides, if it looks."""
+    return scale_down.decide(progress, engines, running) if scale_down.is_due(progress) else None
+
+
+def checks(moments: Iterable[RoundProgress], running: list[RunningRequest]) -> list[int]:
     """Numbers of finished requests at which the policy looked."""
-    scale_down = policy(all_of(80))
-    engines = pods(4, 4)
-    return [number for number in finished if scale_down.progressed(number, num_launched, engines, running) is not None]
+    scale_down, engines = policy(all_of(80)), pods(4, 4)
+    return [moment.num_finished for moment in moments if look(scale_down, moment, engines, running) is not None]
 
 
 def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
     running = on(0, 12, prompt=14) + on(0, 1, prompt=12)
-    decision = policy(all_of(80)).progressed(7, 20, pods(4, 4, tp_size=2), running)
+    decision = look(policy(all_of(80)), at(7, 20), pods(4, 4, tp_size=2), running)
     assert decision == ScaleDown((1,), "4 of 8 GPUs to training at 35 %: projected KV peak 61 %")
 
 
 def test_every_pod_stays_while_what_runs_would_not_fit() -> None:
-    decision = policy(all_of(80)).progressed(7, 20, pods(2, 2), on(0, 19, prompt=20))
+    decision = look(policy(all_of(80)), at(7, 20), pods(2, 2), on(0, 19, prompt=20))
     assert decision == Stay("projected KV peak 95 % is over 90 % at 35 %")
 
 
 def test_a_peak_at_the_limit_is_allowed() -> None:
-    assert isinstance(policy(all_of(80)).progressed(7, 20, pods(2, 2), on(0, 18, prompt=20)), ScaleDown)
+    assert isinstance(look(policy(all_of(80)), at(7, 20), pods(2, 2), on(0, 18, prompt=20)), ScaleDown)
 
 
 def test_it_looks_from_20_to_50_percent_when_another_5_percent_have_finished() -> None:
     too_much = on(0, 100)
-    assert checks(list(range(1, 21)), 20, too_much) == [4, 5, 6, 7, 8, 9, 10]
-    assert checks([19, 20, 24, 25, 29, 31, 35, 36, 50, 51, 60], 100, too_much) == [20, 25, 31, 36, 50]
-    assert checks([10, 49, 52], 100, too_much) == [49]
-    assert checks([51], 100, too_much) == []
-    assert checks([0], 0, []) == []
+    assert checks([at(number, 20) for number in range(1, 21)], too_much) == [4, 5, 6, 7, 8, 9, 10]
+    finished = [19, 20, 24, 25, 29, 31, 35, 36, 50, 51, 60]
+    assert checks([at(number, 100) for number in finished], too_much) == [20, 25, 31, 36, 50]
+    assert checks([at(number, 100) for number in (10, 49, 52)], too_much) == [49]
+    assert checks([at(51, 100)], too_much) == []
+    assert checks([at(0, 0)], []) == []
+
+
+def test_it_does_not_look_while_a_gate_holds_requests_back() -> None:
+    """Then it looks until half of those have finished that nothing followed."""
+    gated = [at(10, 40, held=60), at(40, 70, held=30), at(60, 90, held=10), at(70, 100), at(72, 100), at(80, 100)]
+    assert checks([*gated, at(81, 100)], on(0, 100)) == [70, 80]
+
+
+def test_requests_that_are_expected_count_like_those_that_were_launched() -> None:
+    assert checks([at(20, 80, expected=40), at(24, 100, expected=20)], on(0, 100)) == [24]
+    decision = look(policy(all_of(80)), at(4, 16, expected=4), pods(2, 2), on(0, 12, prompt=20))
+    assert decision == ScaleDown((1,), "2 of 4 GPUs to training at 20 %: projected KV peak 70 %")
+
+
+def test_a_fixed_share_is_one_of_the_groups_of_the_batch() -> None:
+    """RollPacker, Table 3: completed prompts."""
+    milestones = Milestones(fixed_share=0.5)
+    moments = [
+        RoundProgress(RoundKind.FULL, 40, num_finished, num_held=held, num_accepted=num_accepted, num_groups=4)
+        for num_finished, held, num_accepted in [(30, 0, 1), (31, 2, 2), (32, 0, 2), (40, 0, 4)]
+    ]
+    assert [milestones.is_due(moment) for moment in moments] == [False, False, True, False]
 
 
 def test_a_round_hands_over_once() -> None:
-    assert checks([20, 25, 30], 100, on(0)) == [20]
+    assert checks([at(number, 100) for number in (20, 25, 30)], on(0)) == [20]
 
 
 def test_it_hands_over_as_soon_as_enough_has_finished() -> None:
     scale_down, engines = policy(all_of(80)), pods(2, 2)
-    seen = [scale_down.progressed(20 + 5 * at, 100, engines, on(0, 30 - 8 * at)) for at in range(4)]
+    seen = [look(scale_down, at(20 + 5 * time, 100), engines, on(0, 30 - 8 * time)) for time in range(4)]
     assert [type(decision) for decision in seen] == [Stay, Stay, ScaleDown, type(None)]
 
 
 def test_a_single_pod_has_no_half() -> None:
-    decision = policy(all_of(80), replicas((0,))).progressed(5, 20, pods(8), on(0))
+    decision = look(policy(all_of(80), replicas((0,))), at(5, 20), pods(8), on(0))
     assert decision == Stay("one pod holds all GPUs, and pods are handed over whole")
 
 
 def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:
-    decision = policy(all_of(80), replicas((0, 1, 2, 3))).progressed(5, 20, pods(8, 8, 8, 8), on(0))
+    decision = look(policy(all_of(80), replicas((0, 1, 2, 3))), at(5, 20), pods(8, 8, 8, 8), on(0))
     assert decision == Stay("no whole trainer replica fits in half of the GPUs")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from longshore.api.runtime_status import RolloutLoad
 from longshore.api.status import Assignment
-from longshore_runtime.rollout.round_runner import Progress
+from longshore.policy.progress import RoundProgress
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Report:
 
     told: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def milestone(self, progress: Progress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         self.told.append(("milestone", round(progress.fraction_finished, 2), load))
 
     def engines(self, tp_size: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from longshore.api.rollout import Admission, Engine, OnPolicy, PartialRollout, Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
@@ -20,7 +21,7 @@ from longshore_runtime.rollout.events import (
     RewardEvent,
     Score,
 )
-from longshore_runtime.rollout.round_runner import NOTHING_KEPT, Progress, RoundRunner
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
 
 EVERYTHING = Admission()
@@ -158,7 +159,7 @@ class Observer:
     fractions: list[float] = field(default_factory=list)
     others: list[Event] = field(default_factory=list)
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         self.fractions.append(progress.fraction_finished)
 
     def trainable(self, group: ScoredGroup) -> None:

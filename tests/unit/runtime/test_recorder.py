@@ -19,9 +19,9 @@ from longshore.api.runtime_status import (
     RuntimeActivity,
     RuntimeStatus,
 )
+from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.run_state import RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
@@ -135,11 +135,11 @@ def test_a_load_is_told_until_the_next_one_or_the_next_round(recorder: Recorder,
     """The newest report wins: one that left the load out would hide it from an operator that has not looked yet."""
     state, load = RunState(), RolloutLoad(projected_kv_peak_tokens=100, pods=[])
     for finished in (0, 20):
-        recorder.round_progress(state, Progress(RoundKind.LONG, 100, finished))
-    recorder.milestone(Progress(RoundKind.LONG, 100, 20), load)
-    recorder.round_progress(state, Progress(RoundKind.LONG, 100, 26))
+        recorder.round_progress(state, RoundProgress(RoundKind.LONG, 100, finished))
+    recorder.milestone(RoundProgress(RoundKind.LONG, 100, 20), load)
+    recorder.round_progress(state, RoundProgress(RoundKind.LONG, 100, 26))
     told = [report.round for report in reports if report.round is not None]
     assert [(one.fraction_finished, one.load) for one in told] == [(0.0, None), (0.2, None), (0.2, load), (0.26, load)]
-    recorder.round_progress(replace(state, step=1), Progress(RoundKind.SHORT, 100, 0))
+    recorder.round_progress(replace(state, step=1), RoundProgress(RoundKind.SHORT, 100, 0))
     newest = reports[-1].round
     assert newest is not None and (newest.number, newest.load) == (2, None)

@@ -12,11 +12,11 @@ from longshore.api.rollout import Strategy
 from longshore.api.runtime_status import RolloutLoad, RoundKind
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.progress import RoundProgress
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
-from longshore_runtime.rollout.round_runner import Progress
 from longshore_runtime.types import EngineStats, LiveResponse
 from tests.unit.runtime.elastic_parts import AtOnce, Report
 from tests.unit.runtime.scripted import Observer, ScriptedEngines, StillClock, build, runner
@@ -88,7 +88,7 @@ class Watched(Observer):
     report: Report = field(default_factory=Report)
     _seen: int = 0
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: RoundProgress) -> None:
         super().progressed(progress)
         assert self.repurposing is not None
         self.repurposing.progressed(progress)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pytest
 
 from longshore.api.rollout import Admission, Strategy
-from longshore.policy.round_policy import RoundPolicy
+from longshore.policy.draws import DrawCursor
+from longshore.policy.group_pipeline import GroupPipeline
+from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.events import (
     EngineJoined,
@@ -127,22 +129,35 @@ def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
     @dataclass
     class TellingEngines(ScriptedEngines):
         kv_usage: float = 0.1
+        step_s: float = 1.0
 
         def get(self) -> Event:
             event = super().get()
             if not isinstance(event, ResponsesEnded):
                 return event
-            stats = EngineStats(num_running=9, kv_usage=self.kv_usage)
+            stats = EngineStats(num_running=9, kv_usage=self.kv_usage, read_s=self.steps * self.step_s)
             return ResponsesEnded(event.engine, event.completions, stats)
 
-    policies = [build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16) for _ in range(2)]
-    roomy, full = (
-        most_running(TellingEngines(num_engines=1, kv_usage=usage), policy)
-        for usage, policy in zip((0.1, 0.99), policies, strict=True)
-    )
-    assert roomy[0] == full[0] == 4
-    assert max(roomy) > 4
+    def ran(**engines: float) -> list[int]:
+        policy = build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16)
+        return most_running(TellingEngines(num_engines=1, **engines), policy)  # type: ignore[arg-type]
+
+    roomy, full, sudden = ran(), ran(kv_usage=0.99), ran(step_s=0.0)
+    assert roomy[0] == full[0] == sudden[0] == 4
+    assert max(roomy) > 5
     assert max(full) == 4
+    assert max(sudden) == 5, "all reports are of the same second"
+
+
+def test_the_frontier_of_the_pipeline_goes_by_the_kv_caches_of_the_engines() -> None:
+    class CachingEngines(ScriptedEngines):
+        def stats(self) -> dict[int, EngineStats]:
+            return dict.fromkeys(self.running, EngineStats(kv_capacity_tokens=1))
+
+    policy = GroupPipeline(BatchShape(8, 2), DrawCursor(50, seed=0))
+    first, second = (most_running(CachingEngines(num_engines=1), policy) for _ in range(2))
+    assert max(first) == 16, "all, while no length is known"
+    assert max(second) == 4, "the group that fills the cache, and the next"
 
 
 def test_a_gate_delays_and_loses_nothing() -> None:

@@ -188,6 +188,7 @@ def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) 
 
 def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it() -> None:
     grpo, whitened = OBJECTIVES[AlgorithmName.GRPO], OBJECTIVES[AlgorithmName.REINFORCE_PLUS_PLUS]
-    assert max_tokens_per_batch(grpo, is_pipelined=True, max_tokens_per_dispatch=5) == 5
-    assert max_tokens_per_batch(grpo, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12
-    assert max_tokens_per_batch(whitened, is_pipelined=True, max_tokens_per_dispatch=5) > 10**12
+    assert max_tokens_per_batch(grpo, 1, is_pipelined=True, max_tokens_per_dispatch=5) == 5
+    assert max_tokens_per_batch(grpo, 3, is_pipelined=True, max_tokens_per_dispatch=5) == 15, "of each replica"
+    assert max_tokens_per_batch(grpo, 1, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12
+    assert max_tokens_per_batch(whitened, 1, is_pipelined=True, max_tokens_per_dispatch=5) > 10**12

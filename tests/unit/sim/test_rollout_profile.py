@@ -39,6 +39,16 @@ def test_preemptions_cost_more_where_they_happen_than_what_one_recomputation_is_
     assert roomy.round_s == crowded.round_s, "round times are those without preemptions"
 
 
+def test_it_tells_what_each_size_preempts() -> None:
+    found = rollout_profile(profile(1, 2, kv_capacity_tokens=4_000), spec(strategy="Synchronous"))
+    assert found is not None
+    assert found.num_preemptions[FULL].keys() == {1, 2}
+    assert found.num_preemptions[FULL][1] > 0
+    roomy = rollout_profile(profile(1, 2, kv_capacity_tokens=10**7), spec(strategy="Synchronous"))
+    assert roomy is not None
+    assert roomy.num_preemptions == {FULL: {1: 0, 2: 0}}
+
+
 def test_a_profile_without_the_jobs_own_size_predicts_nothing() -> None:
     assert rollout_profile(profile(2, 4), spec()) is None
     assert rollout_profile(profile(1, subject=None), spec()) is None

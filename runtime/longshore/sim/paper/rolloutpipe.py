@@ -98,9 +98,9 @@ def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int
         trainer_profile=Profile(train_tokens_per_s=constants.train_tokens_per_s, optimizer_s=0.0),
         seed=seed,
     )
-    if not has_frontier or strict:
+    if not has_frontier:
         return sim_job
-    width = Admission(frontier_width=_groups_in_kv_cache(sim_job))
+    width = Admission(frontier_width=_GROUPS_PER_UPDATE if strict else _groups_in_kv_cache(sim_job))
     return sim_job.with_rollout(sim_job.rollout.model_copy(update={"admission": width}))
 
 

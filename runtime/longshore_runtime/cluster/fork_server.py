@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
@@ -74,7 +75,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     with socket_path.with_suffix(".log").open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps workers.
+    signal.signal(signal.SIGCHLD, _reap)
     with os.fdopen(raylet_is_there) as pipe:
         text = pipe.read()
     if not text:
@@ -109,6 +110,12 @@ def _next_worker(listener: socket.socket) -> _Worker | None:
         worker.connection.close()
         for file in worker.files:
             os.close(file)
+
+
+def _reap(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _receive(connection: socket.socket) -> _Worker:

@@ -7,35 +7,25 @@ import numpy as np
 import pytest
 import ray
 
-from longshore.api import contract
-from longshore.api.names import Component
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.places import Place
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Weights
 from tests.contract.trainers.replicas import OPTIONS
+from tests.ray_pods import worker_pods
 from tests.unit.runtime.test_updates import group, samples_of
 
 
 @pytest.fixture(scope="module")
 def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerGroup]:
     """Two fake replicas as Ray actors."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
-        patch.setenv(contract.ENV_STORAGE, str(tmp_path_factory.mktemp("storage")))
-        labels = node_labels(Component.WORKER, 0)
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, labels=labels)
-        try:
-            spec = TrainerSpec(TrainerBackend.FAKE, OPTIONS)
-            group = TrainerGroup([Place(0, ()), Place(0, ())], spec, "model", "output")
-            yield group
-            group.stop()
-        finally:
-            ray.shutdown()
+    with worker_pods(tmp_path_factory.mktemp("storage"), count=1):
+        group = TrainerGroup([Place(0, ()), Place(0, ())], TrainerSpec(TrainerBackend.FAKE, OPTIONS), "model", "output")
+        yield group
+        group.stop()
 
 
 def alone(updates: Sequence[Sequence[Sample]]) -> Weights:

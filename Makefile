@@ -15,6 +15,8 @@ TESTS ?= tests
 # Test processes. Tests of one group, which share an engine or a cluster, stay together.
 JOBS ?= 2
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
+# Modules are compiled once, also where the environment says otherwise: many processes import the same ones.
+unexport PYTHONDONTWRITEBYTECODE
 # The CPU build of torch: from the wheel folder that pip is configured with, else from PyTorch's CPU index.
 WHEELS = $(shell $(BIN)/pip config get global.find-links 2>/dev/null || echo "$${PIP_FIND_LINKS:-}")
 TORCH_SOURCE = $(if $(WHEELS),--find-links $(firstword $(WHEELS)),--torch-backend=cpu)
@@ -60,6 +62,11 @@ bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
 .PHONY: figures
 figures: $(READY) ## Draw the figures of the docs again
 	$(BIN)/python -m docs.figures
+
+.PHONY: docs
+docs: $(READY) ## Build the documentation site into .site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .site
+	@echo "Built .site; to read it with search: $(BIN)/python -m http.server --directory .site, then http://localhost:8000"
 
 # Versions and hashes that are in a lock file stay unless something needs others. --no-config: without the overrides that
 # keep CUDA builds out.

@@ -4,14 +4,17 @@ and what that asks goes into the driver's events. Nothing is decided here.
 
 import queue
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, RLJobStatus
-from longshore_operator.elasticity import assign
-from longshore_operator.lifecycle import Progress
+from longshore_operator.context import Context, Progress
+from longshore_operator.elasticity import reconcile_elasticity
+from longshore_operator.observed import Observed
+from longshore_operator.plan import OperatorConfig
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 ATTEMPT: Final = 1
@@ -54,8 +57,8 @@ class LocalOperator:
 
     def _write(self, runtime: RuntimeStatus) -> None:
         told = self._job.model_copy(update={"status": self._job.status.model_copy(update={"runtime": runtime})})
-        decided = assign(told, self._progress)
-        status: RLJobStatus = told.status.model_copy(
-            update={"assignment": decided.assignment, "planner": decided.planner}
-        )
+        config = OperatorConfig(runtime_image="none")
+        context = Context(told, Observed(), datetime.now(UTC), config, self._progress, decided=RLJobStatus())
+        decided = reconcile_elasticity(context).status
+        status = told.status.model_copy(update={"assignment": decided.assignment, "planner": decided.planner})
         self._job = told.model_copy(update={"status": status})

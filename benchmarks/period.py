@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import LocalRewardPods, ray_head
 from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
@@ -74,7 +74,7 @@ class Keep(Recorder):
     ) -> None:
         self.steps.append(figures_of(result, trained, times, queue_length))
 
-    def activity(self, activity: str) -> None:
+    def activity(self, activity: RuntimeActivity) -> None:
         """Not kept."""
 
     def resume(self, state: RunState, exported: Any) -> None:

@@ -14,6 +14,7 @@ from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
+from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 
 REPOSITORY = Path(__file__).parents[1]
@@ -57,7 +58,7 @@ class Pods:
 
     def join(self, index: int) -> None:
         """A pod starts."""
-        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index)))
+        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), WorkerImports()))
 
     def leave(self, index: int) -> None:
         """A pod is gone, with all that ran in it."""

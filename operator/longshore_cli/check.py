@@ -3,19 +3,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
-from longshore.api.model import DataFormat
-from longshore.api.reward import RewardKind
-from longshore.api.spec import RLJobSpec
-from longshore.checks.job import data_mistakes, model_mistakes
 from longshore_cli import format as fmt
 from longshore_cli.errors import EXIT_FAILED
 from longshore_cli.plain import plain
-from longshore_cli.simulate.inputs import read_job
+
+if TYPE_CHECKING:
+    from longshore.api.spec import RLJobSpec
 
 _MOST_SHOWN: Final = 20
 
@@ -36,6 +34,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print findings for programs.")] = False,
 ) -> None:
     """Check a job with its model and data; the exit code is 0 when nothing is wrong."""
+    from longshore_cli.simulate.inputs import read_job
+
     found = findings(read_job(file).spec, model, data)
     if as_json:
         typer.echo(json.dumps({"mistakes": found.mistakes, "notChecked": found.not_checked}, indent=2))
@@ -45,8 +45,12 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-def findings(spec: RLJobSpec, model: Path | None, data: Path | None) -> Findings:
+def findings(spec: "RLJobSpec", model: Path | None, data: Path | None) -> Findings:
     """What is wrong with a job, and what could not be looked at."""
+    from longshore.api.model import DataFormat
+    from longshore.api.reward import RewardKind
+    from longshore.checks.job import data_mistakes, model_mistakes
+
     mistakes: list[str] = []
     left: list[str] = []
     if model is not None:

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,13 +17,6 @@ from longshore_cli.transfer.pod import trouble
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
 LOG_TAIL_LINES: Final = 20
-
-
-class ClusterKind(StrEnum):
-    """Where RLJobs are to run."""
-
-    EMBEDDED = "embedded"
-    CURRENT = "current"
 
 
 def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -> Path:

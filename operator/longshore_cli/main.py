@@ -1,33 +1,30 @@
-"""The commands: each one connects, calls one module, and prints what came of it."""
+"""The commands: each one connects, calls one module, and prints what came of it.
+
+A command imports what it needs: the Kubernetes client alone costs more than all the help that there is.
+"""
 
 import sys
-from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from typer.core import TyperGroup
 
 from longshore.api.names import Component
-from longshore.api.status import Phase
-from longshore_cli import chart, cluster, fetch, jobs, options
 from longshore_cli import format as fmt
-from longshore_cli import profile as profiling
-from longshore_cli import quickstart as quickstart_steps
-from longshore_cli.chart import ChartOptions
+from longshore_cli import options
 from longshore_cli.check import check
-from longshore_cli.client import Json
-from longshore_cli.cluster import ClusterKind
-from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXPECTED, CliError, explain
+from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
+from longshore_cli.options import ClusterKind
 from longshore_cli.simulate.command import simulate
-from longshore_cli.simulate.errors import EXIT_BAD_INPUT, BadInput
 from longshore_cli.target import Target, kubeconfig_path
-from longshore_cli.transfer import copy
-from longshore_cli.watch import follow as watching
-from longshore_cli.watch import text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from longshore_cli.chart import ChartOptions
+    from longshore_cli.client import Json
 
 
 class _Commands(TyperGroup):
@@ -39,9 +36,12 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             _errors().print("Interrupted; what runs in the cluster runs on.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except (CliError, *EXPECTED) as error:
-            _print_error(error if isinstance(error, CliError) else explain(error))
-            raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED) from None
+        except Exception as error:
+            told = _told(error)
+            if told is None:
+                raise
+            _print_error(told)
+            raise typer.Exit(told.exit_code) from None
 
 
 app = typer.Typer(
@@ -67,6 +67,8 @@ def up(
     context: options.Context = None,
 ) -> None:
     """Start a cluster on this machine (or take the current one) and install Longshore in it."""
+    from longshore_cli import chart, cluster
+
     console = _console()
     target = Target(kubeconfig, context)
     if kind is ClusterKind.EMBEDDED:
@@ -94,6 +96,8 @@ def down(
     context: options.Context = None,
 ) -> None:
     """Stop the cluster on this machine with everything in it, or remove Longshore from the current one."""
+    from longshore_cli import chart, cluster
+
     console = _console()
     if kind is ClusterKind.EMBEDDED:
         was_running = cluster.stop_embedded(delete_data=delete_data)
@@ -113,6 +117,8 @@ def submit(
     context: options.Context = None,
 ) -> None:
     """Apply the objects of a file."""
+    from longshore_cli import jobs
+
     kube = Target(kubeconfig, context, namespace).connect()
     documents = jobs.read_manifest(file)
     for applied in jobs.submit(kube, documents):
@@ -146,6 +152,8 @@ def logs(
     context: options.Context = None,
 ) -> None:
     """Print the log of a pod of a job."""
+    from longshore_cli import jobs
+
     kube = Target(kubeconfig, context, namespace).connect()
     pod = jobs.pod_name(job, component, index)
     for line in jobs.pod_log(kube, pod, follow=follow, tail_lines=tail, previous=previous):
@@ -170,6 +178,9 @@ def fetch_model(
     context: options.Context = None,
 ) -> None:
     """Copy the final model of a job, or its newest checkpoint, to this machine, checked by SHA-256."""
+    from longshore_cli import fetch, jobs
+    from longshore_cli.transfer import copy
+
     kube = Target(kubeconfig, context, namespace).connect()
     found = kube.job(job)
     claim = jobs.claim_of(kube, job, image)
@@ -201,6 +212,9 @@ def put(
     context: options.Context = None,
 ) -> None:
     """Copy a file or directory into the storage of a job, checked by SHA-256."""
+    from longshore_cli import jobs
+    from longshore_cli.transfer import copy
+
     kube = Target(kubeconfig, context, namespace).connect()
     is_job = kube.find_job(job_or_claim) is not None
     claim = jobs.claim_of(kube, job_or_claim, image) if is_job else jobs.claim_named(kube, job_or_claim, image)
@@ -221,6 +235,8 @@ def suspend(
     context: options.Context = None,
 ) -> None:
     """Stop the pods of a job; its state is kept."""
+    from longshore_cli import jobs
+
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=True)
     _console().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
 
@@ -233,6 +249,8 @@ def resume(
     context: options.Context = None,
 ) -> None:
     """Go on with a suspended job from its newest checkpoint."""
+    from longshore_cli import jobs
+
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=False)
     _console().print(f"rljob/{job} is being resumed.")
 
@@ -252,6 +270,8 @@ def quickstart(
     context: options.Context = None,
 ) -> None:
     """From nothing to a trained model: cluster, chart, RLJob, live view, figures."""
+    from longshore_cli import quickstart as quickstart_steps
+
     plan = quickstart_steps.Quickstart(
         kind,
         Target(kubeconfig, context, namespace),
@@ -264,7 +284,7 @@ def quickstart(
 @app.command()
 def profile(
     file: Annotated[Path, typer.Argument(help="YAML file with one RLJob, and what it needs.")],
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path(profiling.FILE),
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path(options.PROFILE_FILE),
     keep: Annotated[bool, typer.Option("--keep", help="Do not remove the job that has measured.")] = False,
     force: options.Force = False,
     image: options.Image = None,
@@ -273,6 +293,8 @@ def profile(
     context: options.Context = None,
 ) -> None:
     """Measure what a job's model costs on the cluster's GPUs, for `simulate --profile`."""
+    from longshore_cli import profile as profiling
+
     kube = Target(kubeconfig, context, namespace).connect()
     profiling.run(kube, profiling.Plan(file, out, keep=keep, force=force, image=image), _console())
 
@@ -284,10 +306,16 @@ app.command()(check)
 @app.command()
 def version() -> None:
     """Print the version."""
+    from importlib.metadata import version as package_version
+
     typer.echo(f"longshore {package_version('longshore')}")
 
 
 def _watch(target: Target, job: str) -> None:
+    from longshore.api.status import Phase
+    from longshore_cli.watch import follow as watching
+    from longshore_cli.watch import text
+
     console = _console()
     view = watching.follow(target.connect(), job, console).view
     succeeded = view.phase is Phase.SUCCEEDED
@@ -297,12 +325,18 @@ def _watch(target: Target, job: str) -> None:
 
 
 def _chart_options(chart_dir: Path | None, values: Path | None, operator_image: str | None,
-                   runtime_image: str | None) -> ChartOptions:  # fmt: skip
+                   runtime_image: str | None) -> "ChartOptions":  # fmt: skip
+    from longshore_cli import chart
+
     given = _read_values(values) if values else {}
-    return ChartOptions(chart_dir or chart.default_chart(), values=chart.values(given, operator_image, runtime_image))
+    return chart.ChartOptions(
+        chart_dir or chart.default_chart(), values=chart.values(given, operator_image, runtime_image)
+    )
 
 
-def _read_values(path: Path) -> Json:
+def _read_values(path: Path) -> "Json":
+    import yaml
+
     if not path.is_file():
         raise CliError(f"There is no file {path}.")
     found = yaml.safe_load(path.read_text()) or {}
@@ -311,9 +345,20 @@ def _read_values(path: Path) -> Json:
     return found
 
 
-def _transfer_progress() -> Progress:
+def _transfer_progress() -> "Progress":
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, console=_errors(), disable=not _errors().is_terminal)
+
+
+def _told(error: Exception) -> CliError | None:
+    """As one sentence, if it is an error that is expected."""
+    if isinstance(error, CliError):
+        return error
+    from longshore_cli.explained import EXPECTED, explain
+
+    return explain(error) if isinstance(error, EXPECTED) else None
 
 
 def _print_error(error: CliError) -> None:

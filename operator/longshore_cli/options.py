@@ -1,11 +1,21 @@
 """Options that several commands share."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from longshore_cli.cluster import ClusterKind
+
+class ClusterKind(StrEnum):
+    """Where RLJobs are to run."""
+
+    EMBEDDED = "embedded"
+    CURRENT = "current"
+
+
+PROFILE_FILE: Final = "profile.json"
+"""What `longshore profile` writes, here and in the storage of the job that measures."""
 
 Kubeconfig = Annotated[
     Path | None,

@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from longshore.api.addresses import redacted
-
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """All control characters but tab and line feed, and those that change the direction of text."""
 
 
 def plain(text: str) -> str:
     """The text with control characters spelled out, as `\\x1b`, and without passwords in addresses."""
+    from longshore.api.addresses import redacted  # with it comes pydantic, which --help does without
+
     return redacted(_UNSAFE.sub(_spelled, text))
 
 

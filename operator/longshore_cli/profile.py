@@ -18,12 +18,12 @@ from longshore_cli import format as fmt
 from longshore_cli import jobs
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
+from longshore_cli.options import PROFILE_FILE
 from longshore_cli.simulate.inputs import read_profile
 from longshore_cli.transfer import copy
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.model import verdict
 
-FILE: Final = "profile.json"
 _SUFFIX: Final = "-profile"
 _DECODE_TITLE: Final = "Milliseconds of a decode step at so many tokens of context per request"
 
@@ -64,7 +64,7 @@ def run(kube: Kube, plan: Plan, console: Console) -> None:
             f"The RLJob {name!r}, which measures, failed: {verdict(view)}",
             f"More with `longshore logs {name}`; remove it with `kubectl delete rljob {name}`.",
         )
-    claim, path = jobs.claim_of(kube, name, plan.image), f"{jobs.output_path(kube.job(name))}/{FILE}"
+    claim, path = jobs.claim_of(kube, name, plan.image), f"{jobs.output_path(kube.job(name))}/{PROFILE_FILE}"
     copy.fetch(kube, claim, path, plan.out, force=plan.force)
     if not plan.keep:
         jobs.delete(kube, name)

@@ -21,8 +21,8 @@ from longshore_cli import chart, cluster, jobs, summary
 from longshore_cli import format as fmt
 from longshore_cli.chart import ChartOptions
 from longshore_cli.client import Kube
-from longshore_cli.cluster import ClusterKind
 from longshore_cli.errors import CliError
+from longshore_cli.options import ClusterKind
 from longshore_cli.target import Target, kubeconfig_path
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.history import History

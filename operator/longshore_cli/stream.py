@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from longshore_cli.client import Json, Kube, lines_of
-from longshore_cli.errors import explain
+from longshore_cli.explained import explain
 from longshore_cli.plain import plain_json
 
 Change = tuple[str, Json]

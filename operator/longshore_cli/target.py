@@ -5,13 +5,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from kubernetes import client, config
+from typing import TYPE_CHECKING, Any
 
 from longshore_cli import state
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+
+if TYPE_CHECKING:
+    from longshore_cli.client import Kube
 
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 
@@ -24,13 +24,18 @@ class Target:
     context: str | None = None
     namespace: str | None = None
 
-    def connect(self) -> Kube:
+    def connect(self) -> "Kube":
         """A client for the cluster.
 
         Raises:
             CliError: the kubeconfig does not exist.
             ConfigException: it is of no use, or has no such context.
         """
+        # Imported here for the commands that need no cluster, and for --help.
+        from kubernetes import client, config
+
+        from longshore_cli.client import Kube
+
         settings = client.Configuration()
         settings.retries = 1
         path = kubeconfig_path(self)
@@ -71,6 +76,8 @@ def _require_file(path: str) -> None:
 
 
 def _namespace_of(path: str, context: str | None) -> str:
+    from kubernetes import config
+
     contexts, active = config.list_kube_config_contexts(path)
     chosen: dict[str, Any] = next((item for item in contexts if item["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")

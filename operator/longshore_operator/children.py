@@ -7,10 +7,24 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.pods import ClaimTemplate
 from longshore.api.rljob import RLJob
+from longshore_operator.context import Context
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.network import network_policies
+from longshore_operator.observed import Observed
+from longshore_operator.outcome import Outcome
 from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
+
+
+def reconcile_children(context: Context) -> Outcome:
+    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again."""
+    job, observed = context.job, context.observed
+    if not context.progress.active or observed.applied_generation == Identity.of(job).generation > 0:
+        return Outcome()
+    applied = observed.children
+    changed = [apply for apply in children(job, context.config) if applied.get(apply.key) != apply.fingerprint]
+    missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
+    return Outcome(actions=(*changed, *missing))
 
 
 def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
@@ -27,17 +41,14 @@ def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
     return tuple(_apply(manifest) for manifest in manifests)
 
 
-def token_secret(job: RLJob, ray_token: str, judge_token: str) -> CreateOnce:
-    """The Secret that lets the pods of a job, and nobody else, into its Ray cluster and to its judges."""
+def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:
+    """Tokens that let the pods of a job, and nobody else, into its Ray cluster, its judges and its reward pods."""
     identity = Identity.of(job)
-    tokens = {contract.RAY_TOKEN_KEY: ray_token, contract.JUDGE_TOKEN_KEY: judge_token}
-    return _secret(identity, names.ray_token_secret(identity.name), tokens)
-
-
-def reward_secret(job: RLJob, token: str) -> CreateOnce:
-    """The Secret that lets the coordinator of a job, and nobody else, use its reward pods."""
-    identity = Identity.of(job)
-    return _secret(identity, names.reward_token_secret(identity.name), {contract.REWARD_TOKEN_KEY: token})
+    tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
+    return (
+        _secret(identity, names.ray_token_secret(identity.name), tokens),
+        _secret(identity, names.reward_token_secret(identity.name), {contract.REWARD_TOKEN_KEY: observed.reward_token}),
+    )
 
 
 def _secret(identity: Identity, name: str, tokens: dict[str, str]) -> CreateOnce:
@@ -120,7 +131,7 @@ def _coordinator_rights(identity: Identity) -> list[dict[str, Any]]:
 
 def _claim(template: ClaimTemplate, identity: Identity) -> dict[str, Any]:
     spec: dict[str, Any] = {
-        "accessModes": [template.access_mode],
+        "accessModes": [template.access_mode.value],
         "resources": {"requests": {"storage": str(template.size)}},
     }
     if template.storage_class_name is not None:

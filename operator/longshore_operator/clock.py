@@ -18,6 +18,11 @@ def timestamp_not_before(moment: datetime) -> str:
     return timestamp(moment + timedelta(microseconds=999_999) if moment.microsecond else moment)
 
 
+def next_of(now: datetime, *moments: datetime | None) -> datetime | None:
+    """The first of those that are still to come."""
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+
 def parse(text: str) -> datetime:
     """A timestamp of the API server."""
     return datetime.fromisoformat(text)

@@ -26,7 +26,7 @@ from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
-from longshore_operator.schedule import Outcome, Schedule
+from longshore_operator.schedule import PassResult, Schedule
 from longshore_operator.stored_status import StoredStatus, read_status
 
 RESYNC = timedelta(minutes=15)
@@ -110,12 +110,12 @@ class Controller:
         self._jobs.pop(key, None)
         self._metrics.forget(key)
 
-    async def _pass(self, key: Key) -> Outcome:
+    async def _pass(self, key: Key) -> PassResult:
         """One reconciliation."""
         now = self._clock()
         found = await self._found(key)
         if found is None:
-            return Outcome(exists=False)
+            return PassResult(exists=False)
         began_s = time.perf_counter()
         stored = _parsed(found, now)
         # A whole job can have a megabyte; nothing keeps it while the API server is asked.
@@ -131,7 +131,7 @@ class Controller:
         status = plan.status or stored.status.status
         is_settled = next_look_s is None and status.phase in FINISHED_PHASES
         job.settled_generation = stored.metadata.get("generation", 0) if is_settled else 0
-        return Outcome(exists=True, next_look_s=next_look_s, busy_s=busy_s)
+        return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
         """The job, or its metadata with the reason why the rest cannot be read in place of the spec."""

@@ -2,28 +2,19 @@
 assignment, and what they remember to the status."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from longshore.api.rljob import RLJob
+from longshore.api.reasons import EventReason, RegroupUnavailableReason, RepurposeUnavailableReason
 from longshore.api.rollout import Parallelism, RepurposeTrigger
 from longshore.api.runtime_status import RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.status import Assignment, Baseline, ConditionStatus, ConditionType, Overlay, PlannerStatus
+from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes
 from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
-from longshore_operator.conditions import Fact
-from longshore_operator.lifecycle import Progress
+from longshore_operator.context import Context, Progress
+from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
-
-
-@dataclass(frozen=True, slots=True)
-class Elasticity:
-    """What the GPU pods are asked to do from now on."""
-
-    assignment: Assignment
-    planner: PlannerStatus | None
-    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +27,51 @@ class _Sizes:
     events: tuple[Event, ...] = ()
 
 
-def assign(job: RLJob, progress: Progress, told_rejection: int = 0) -> Elasticity:
-    """The next assignment; the same telemetry again changes nothing. Overlays come from this attempt's telemetry only.
+def reconcile_elasticity(context: Context) -> Outcome:
+    """The next assignment, and what was asked for and the shape of the job does not allow."""
+    before, progress, spec = context.job.status, context.progress, context.job.spec
+    kept = _outcome(before.assignment, before.planner)
+    if progress.finished:
+        return kept
+    runtime = before.runtime or RuntimeStatus()
+    assigned = _assign(context, runtime) if progress.attempt else kept
+    unavailable = {
+        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
+        ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes),
+    }
+    return replace(assigned, conditions=unavailable)
 
-    `told_rejection`: newest epoch whose rejection was told.
-    """
-    current, planner = job.status.assignment, job.status.planner
-    if progress.attempt == 0 or progress.finished:
-        return Elasticity(current, planner)
-    runtime = job.status.runtime or RuntimeStatus()
-    events = _rejection(current, runtime, told_rejection)
-    why = _fresh_start(current, job.spec)
+
+def _assign(context: Context, runtime: RuntimeStatus) -> Outcome:
+    """The same telemetry again changes nothing. Overlays come from this attempt's telemetry only."""
+    spec, current, planner = context.job.spec, context.job.status.assignment, context.job.status.planner
+    events = _rejection(current, runtime, context.observed.told_rejection)
+    why = _fresh_start(current, spec)
     if why:
-        baseline = Baseline(tp_size=job.spec.rollout.engine.tensor_parallel_size)
+        baseline = Baseline(tp_size=spec.rollout.engine.tensor_parallel_size)
         fresh = Assignment(epoch=current.epoch + 1, baseline=baseline, reason=why)
-        return Elasticity(fresh, _forgotten(planner, job.spec, runtime), events)
-    sizes = _sizes(job.spec, current, planner, runtime)
-    overlay, reason = _overlay(job.spec, current, runtime, progress)
+        return _outcome(fresh, _forgotten(planner, spec, runtime), events)
+    sizes = _sizes(spec, current, planner, runtime)
+    overlay, reason = _overlay(spec, current, runtime, context.progress)
     events += sizes.events
     if overlay is None and not sizes.reason:
-        return Elasticity(current, sizes.planner, events)
+        return _outcome(current, sizes.planner, events)
     assignment = Assignment(
         epoch=current.epoch + 1,
         baseline=sizes.baseline,
-        overlay=overlay or _alive(current.overlay, runtime, progress),
+        overlay=overlay or _alive(current.overlay, runtime, context.progress),
         reason="; ".join(filter(None, (sizes.reason, reason))),
     )
     key = f"epoch-{assignment.epoch}"
     if sizes.reason:
-        events += (Event("Normal", "Regrouping", sizes.reason, key),)
+        events += (Event("Normal", EventReason.REGROUPING, sizes.reason, key),)
     if overlay is not None:
-        events += (Event("Normal", "Repurposing", reason, key),)
-    return Elasticity(assignment, sizes.planner, events)
+        events += (Event("Normal", EventReason.REPURPOSING, reason, key),)
+    return _outcome(assignment, sizes.planner, events)
 
 
-def limits(spec: RLJobSpec, runtime: RuntimeStatus | None) -> dict[ConditionType, Fact]:
-    """What was asked for and the shape of the job does not allow."""
-    unavailable = {
-        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
-        ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes if runtime else ()),
-    }
-    return {kind: fact for kind, fact in unavailable.items() if fact is not None}
+def _outcome(assignment: Assignment, planner: PlannerStatus | None, events: tuple[Event, ...] = ()) -> Outcome:
+    return Outcome(events=events, status=RLJobStatus(assignment=assignment, planner=planner))
 
 
 def _rejection(current: Assignment, runtime: RuntimeStatus, told: int) -> tuple[Event, ...]:
@@ -85,7 +80,7 @@ def _rejection(current: Assignment, runtime: RuntimeStatus, told: int) -> tuple[
     if epoch == 0 or runtime.rejected_epoch != epoch or told >= epoch:
         return ()
     message = f"assignment {epoch} was not carried out: {runtime.rejected_reason or 'no reason given'}"
-    return (Event("Warning", "AssignmentRejected", message, key=f"epoch-{epoch}"),)
+    return (Event("Warning", EventReason.ASSIGNMENT_REJECTED, message, key=f"epoch-{epoch}"),)
 
 
 def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
@@ -175,7 +170,7 @@ def _planner(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"what is known of the rounds up to {before.round} cannot be read and begins anew: {error!r}"
         fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
-        return fresh, (Event("Warning", "PlannerReset", message, key=f"planner-{before.round}"),)
+        return fresh, (Event("Warning", EventReason.PLANNER_RESET, message, key=f"planner-{before.round}"),)
     return planner, ()
 
 
@@ -242,13 +237,13 @@ def _repurpose_unavailable(spec: RLJobSpec) -> Fact | None:
         return None
     if spec.placement is Placement.DISAGGREGATED:
         message = "spec.placement: trainers have pods of their own, so no pod goes from rollout to training"
-        return Fact(ConditionStatus.TRUE, "Disaggregated", message)
+        return Fact(True, RepurposeUnavailableReason.DISAGGREGATED, message)
     workers = spec.workers
     pods = [PodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
     if pick_pods(pods, replica_pods(spec)):
         return None
     message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
-    return Fact(ConditionStatus.TRUE, "NoPodToSpare", message)
+    return Fact(True, RepurposeUnavailableReason.NO_POD_TO_SPARE, message)
 
 
 def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:
@@ -258,7 +253,7 @@ def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | Non
         return None
     if gpus <= 1:
         message = f"spec.workers.gpusPerPod: an engine lies inside one pod, and pods of {gpus} GPUs allow one size only"
-        return Fact(ConditionStatus.TRUE, "TooFewGPUs", message)
+        return Fact(True, RegroupUnavailableReason.TOO_FEW_GPUS, message)
     sizes = _possible(spec, tp_sizes)
     if not tp_sizes or (len(sizes) > 1 and engine.tensor_parallel_size in sizes):
         return None
@@ -267,4 +262,4 @@ def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | Non
         f"spec.rollout.engine.tensorParallelSize: engines keep {engine.tensor_parallel_size}; sizes that suit the "
         f"model and the pods: {found}"
     )
-    return Fact(ConditionStatus.TRUE, "NoOtherSize", message)
+    return Fact(True, RegroupUnavailableReason.NO_OTHER_SIZE, message)

@@ -92,11 +92,11 @@ class Executor:
         )
         if not failures:
             failures += await _all(self._create_pod(pod) for pod in creations)
-        for number, action in enumerate(actions):
-            if isinstance(action, Event):
-                # Events of one pass keep their order where times are compared.
-                await self._post(key, uid, action, now + timedelta(microseconds=number))
-            elif isinstance(action, DeleteJob):
+        for number, event in enumerate(action for action in actions if isinstance(action, Event)):
+            # Events of one pass keep their order where times are compared.
+            await self._post(key, uid, event, now + timedelta(microseconds=number))
+        for action in actions:
+            if isinstance(action, DeleteJob):
                 await self._kube.delete(names.KIND, *key, action.uid)
         if failures:
             raise ApplyFailed(failures[0])

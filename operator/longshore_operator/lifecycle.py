@@ -8,17 +8,21 @@ A pure state machine. What must be remembered lies in the RLJob's status, in one
   to the same failure, so a failure is counted once, also if the operator restarts half-way.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
+from longshore.api.reasons import CompleteReason, EventReason, FailedReason, Reason, RestartReason, SuspendedReason
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
-from longshore_operator.clock import parse, timestamp, timestamp_not_before
+from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore_operator.clock import next_of, parse, timestamp, timestamp_not_before
+from longshore_operator.context import Context, Progress
+from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView
-from longshore_operator.plan import Event
+from longshore_operator.outcome import Fact, Outcome
+from longshore_operator.plan import DeleteJob, Event
 
 BACKOFF_BASE = timedelta(seconds=10)
 BACKOFF_LIMIT = timedelta(minutes=6)
@@ -36,33 +40,6 @@ class Ending(Enum):
     USER_ERROR = auto()
     INTERRUPTED = auto()
     CRASHED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the job stands, as far as the life cycle is concerned."""
-
-    attempt: int
-    failures: int
-    phase: Phase | None
-    """Only the phases that the life cycle decides: Suspended, Succeeded, Failed, Restarting; else None."""
-    start_time: str | None
-    restart_time: str | None
-    completion_time: str | None
-    reason: str = ""
-    """Reason and message of the last transition, for the condition that goes with it."""
-    message: str = ""
-    events: tuple[Event, ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        """The job has ended for good."""
-        return self.phase in FINISHED_PHASES
-
-    @property
-    def suspended(self) -> bool:
-        """The job shall have no pods for now."""
-        return self.phase is Phase.SUSPENDED
 
 
 def ending(pod: PodView) -> Ending | None:
@@ -119,26 +96,62 @@ def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spe
         return _suspend(current, status)
     if status.attempt == 0 or status.phase is Phase.SUSPENDED:
         return _begin(current, status, now)
-    deadline = deadline_of(spec, current)
+    deadline = _deadline(spec, current)
     if deadline is not None and deadline <= now:
-        return finish(
-            current,
-            Phase.FAILED,
-            "DeadlineExceeded",
-            f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)",
-            now,
-        )
+        message = f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)"
+        return finish(current, Phase.FAILED, FailedReason.DEADLINE_EXCEEDED, message, now)
     return _advance_attempt(spec, current, mine, spec_hash, now)
 
 
-def deadline_of(spec: RLJobSpec, progress: Progress) -> datetime | None:
+def reconcile_lifecycle(context: Context) -> Outcome:
+    """Report the progress, and delete the job when its time to live after the end is over."""
+    job, progress, now = context.job, context.progress, context.now
+    expiry = _expiry(job.spec, progress)
+    return Outcome(
+        actions=(DeleteJob(Identity.of(job).uid),) if expiry is not None and expiry <= now else (),
+        events=progress.events,
+        conditions=_conditions(progress, job.status),
+        status=RLJobStatus(
+            attempt=progress.attempt,
+            failures=progress.failures,
+            start_time=progress.start_time,
+            restart_time=progress.restart_time,
+            completion_time=progress.completion_time,
+        ),
+        requeue_at=next_of(now, expiry, _deadline(job.spec, progress)),
+    )
+
+
+def _conditions(progress: Progress, before: RLJobStatus) -> dict[ConditionType, Fact]:
+    if progress.finished:
+        kind = ConditionType.COMPLETE if progress.phase is Phase.SUCCEEDED else ConditionType.FAILED
+        old = before.condition(kind)
+        reason = progress.reason or (old.reason if old else CompleteReason.FINISHED)
+        message = progress.message or (old.message if old else "")
+        return {kind: Fact(True, reason, message)}
+    if progress.suspended:
+        return {ConditionType.SUSPENDED: Fact(True, progress.reason, progress.message)}
+    if before.condition(ConditionType.SUSPENDED) is not None:
+        return {ConditionType.SUSPENDED: Fact(False, SuspendedReason.RESUMED, "the job was resumed")}
+    return {}
+
+
+def _expiry(spec: RLJobSpec, progress: Progress) -> datetime | None:
+    """When a job that has ended is deleted, if ever."""
+    if not progress.finished or spec.ttl_seconds_after_finished is None:
+        return None
+    assert progress.completion_time is not None, "a finished job has a completion time"
+    return parse(progress.completion_time) + timedelta(seconds=spec.ttl_seconds_after_finished)
+
+
+def _deadline(spec: RLJobSpec, progress: Progress) -> datetime | None:
     """When the job's active deadline is reached, if it has one and is active."""
     if spec.active_deadline_seconds is None or progress.start_time is None or progress.finished:
         return None
     return parse(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
-def finish(current: Progress, phase: Phase, reason: str, message: str, now: datetime) -> Progress:
+def finish(current: Progress, phase: Phase, reason: Reason, message: str, now: datetime) -> Progress:
     """End the job for good."""
     kind = "Normal" if phase is Phase.SUCCEEDED else "Warning"
     return replace(
@@ -157,11 +170,11 @@ def _verdict(current: Progress, mine: tuple[PodView, ...], now: datetime) -> Pro
     for pod in mine:
         if ending(pod) is Ending.SUCCEEDED and pod.component is Component.COORDINATOR:
             message = pod.termination_message or "training finished"
-            return finish(current, Phase.SUCCEEDED, "Finished", message, now)
+            return finish(current, Phase.SUCCEEDED, CompleteReason.FINISHED, message, now)
     for pod in mine:
         if ending(pod) is Ending.USER_ERROR:
             message = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
-            return finish(current, Phase.FAILED, "UserError", message, now)
+            return finish(current, Phase.FAILED, FailedReason.USER_ERROR, message, now)
     return None
 
 
@@ -171,22 +184,21 @@ def _suspend(current: Progress, status: RLJobStatus) -> Progress:
         phase=Phase.SUSPENDED,
         start_time=None,
         restart_time=None,
-        reason="Suspended",
+        reason=SuspendedReason.SUSPENDED,
         message="spec.suspend is true; the state is kept and resumed from the newest checkpoint",
     )
     if status.phase is Phase.SUSPENDED:
         return suspended
-    return replace(
-        suspended,
-        events=(Event("Normal", "Suspended", "all pods are being stopped", f"suspended-{current.attempt}"),),
-    )
+    key = f"suspended-{current.attempt}"
+    event = Event("Normal", SuspendedReason.SUSPENDED, "all pods are being stopped", key)
+    return replace(suspended, events=(event,))
 
 
 def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
     """First start, or resumption: the failure budget is whole again, since the spec may have been mended."""
-    resumed = status.phase is Phase.SUSPENDED
-    attempt = current.attempt + 1
-    reason, word = ("Resumed", "resumes") if resumed else ("Started", "starts")
+    resumed, attempt = status.phase is Phase.SUSPENDED, current.attempt + 1
+    reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
+    message = f"the job {'resumes' if resumed else 'starts'} with attempt {attempt}"
     return replace(
         current,
         attempt=attempt,
@@ -194,8 +206,8 @@ def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
         start_time=timestamp(now),
         restart_time=timestamp(now),
         reason=reason,
-        message=f"the job {word} with attempt {attempt}",
-        events=(Event("Normal", reason, f"the job {word} with attempt {attempt}", f"attempt-{attempt}"),),
+        message=message,
+        events=(Event("Normal", reason, message, f"attempt-{attempt}"),),
     )
 
 
@@ -209,14 +221,16 @@ def _advance_attempt(
         if current.restart_time is not None and not peers:
             backs_off = parse(current.restart_time) > now
             return replace(current, phase=Phase.RESTARTING) if backs_off else current
-        return _restart(current, "CoordinatorLost", "the coordinator pod is gone", now)
+        return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:
-        return _restart(current, "CoordinatorInterrupted", describe_end(coordinator), now)
+        return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now)
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
     if coordinator.spec_hash != spec_hash:
-        return _restart(current, "SpecChanged", "its pods run with other settings than the spec has now", now)
+        return _restart(
+            current, RestartReason.SPEC_CHANGED, "its pods run with other settings than the spec has now", now
+        )
     return _advance_peers(spec, current, peers, now)
 
 
@@ -236,7 +250,7 @@ def _advance_peers(spec: RLJobSpec, current: Progress, peers: tuple[PodView, ...
                 current,
                 restart_time=timestamp_not_before(now + QUIET_RESTART_DELAY),
                 phase=Phase.RESTARTING,
-                reason="PodLeft",
+                reason=RestartReason.POD_LEFT,
                 message=describe_end(pod),
             )
     return current
@@ -246,7 +260,7 @@ def _by_the_cluster(pod: PodView) -> bool:
     return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
 
 
-def _restart(current: Progress, reason: str, message: str, now: datetime) -> Progress:
+def _restart(current: Progress, reason: RestartReason, message: str, now: datetime) -> Progress:
     """A new attempt that counts no failure."""
     attempt = current.attempt + 1
     return replace(
@@ -266,11 +280,11 @@ def _count_failure(spec: RLJobSpec, current: Progress, pod: PodView, now: dateti
     if failures > spec.backoff_limit:
         failed = replace(current, failures=failures)
         message = f"{failures} failures are more than backoffLimit ({spec.backoff_limit}) allows; the last: {what}"
-        return finish(failed, Phase.FAILED, "BackoffLimitExceeded", message, now)
+        return finish(failed, Phase.FAILED, FailedReason.BACKOFF_LIMIT_EXCEEDED, message, now)
     delay = backoff(failures)
     attempt = current.attempt + 1 if new_attempt else current.attempt
     subject = f"attempt {attempt}" if new_attempt else "its replacement"
-    reason = "CoordinatorFailed" if new_attempt else "PodFailed"
+    reason = RestartReason.COORDINATOR_FAILED if new_attempt else RestartReason.POD_FAILED
     return replace(
         current,
         attempt=attempt,

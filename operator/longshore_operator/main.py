@@ -23,7 +23,7 @@ from longshore_operator.kube import ApiError, Kube
 from longshore_operator.kubeconfig import Access, ConfigError
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.metrics import Metrics
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.plan import API_SERVER_PORTS, OperatorConfig
 from longshore_operator.tasks import until_first_ends
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> Options:
             runtime_image=given.runtime_image,
             allow_privileged_templates=given.allow_privileged_templates,
             network_policies=not given.no_network_policies,
-            api_server_ports=tuple(given.api_server_port or (443, 6443)),
+            api_server_ports=tuple(given.api_server_port or API_SERVER_PORTS),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
         ),

@@ -1,9 +1,18 @@
 """What went wrong and did not end an attempt: the coordinator's notices become events, its alarms a condition."""
 
+from longshore.api.reasons import TrainingAlarmReason
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import FINISHED_PHASES, ConditionStatus, ConditionType, Phase, RLJobStatus
-from longshore_operator.conditions import Fact
+from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore_operator.context import Context
+from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
+
+
+def reconcile_notices(context: Context) -> Outcome:
+    """Events for what was not reported before, and the condition TrainingAlarm."""
+    status = context.job.status
+    events = notice_events(status, context.observed.told_notice)
+    return Outcome(events=events, conditions={ConditionType.TRAINING_ALARM: _alarm(status)})
 
 
 def notice_events(status: RLJobStatus, told: tuple[int, int]) -> tuple[Event, ...]:
@@ -27,12 +36,12 @@ def newest_notice(runtime: RuntimeStatus | None) -> tuple[int, int]:
     return (runtime.attempt, max(numbers)) if runtime is not None and numbers else (0, 0)
 
 
-def alarm_fact(status: RLJobStatus) -> Fact | None:
+def _alarm(status: RLJobStatus) -> Fact | None:
     """Signs that the job does not learn, for as long as they last, beyond its end; None where there never were any."""
     alarms = status.runtime.alarms if status.runtime is not None else []
     if alarms:
         message = "; ".join(f"since step {alarm.step}: {alarm.message}" for alarm in alarms)
-        return Fact(ConditionStatus.TRUE, alarms[0].reason, message)
-    if any(condition.type == ConditionType.TRAINING_ALARM for condition in status.conditions):
-        return Fact(ConditionStatus.FALSE, "Cleared", "nothing speaks against the training any longer")
+        return Fact(True, alarms[0].reason, message)
+    if status.condition(ConditionType.TRAINING_ALARM) is not None:
+        return Fact(False, TrainingAlarmReason.CLEARED, "nothing speaks against the training any longer")
     return None

@@ -1,36 +1,38 @@
 """What a reconciliation decides: actions for the shell to carry out, and the status to write."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
 from longshore_operator.template_rules import Allowed
 
+POD_BATCH: Final = 32
+"""Pods that one pass creates or deletes, and pods that it labels."""
+API_SERVER_PORTS: Final = (443, 6443)
+"""Of the service of the API server, and of its endpoints in most clusters."""
+
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class _Child:
+    manifest: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name) of the child."""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(_Child):
     """Server-side apply of a child; `fingerprint` is remembered as applied."""
 
-    manifest: dict[str, Any]
     fingerprint: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name) of the child."""
-        return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 @dataclass(frozen=True, slots=True)
-class CreateOnce:
+class CreateOnce(_Child):
     """Create a child unless one of that name exists; it is never read nor changed (Secrets)."""
-
-    manifest: dict[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name) of the child."""
-        return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class OperatorConfig:
     runtime_image: str
     allow_privileged_templates: bool = False
     network_policies: bool = True
-    api_server_ports: tuple[int, ...] = field(default=(443, 6443))
+    api_server_ports: tuple[int, ...] = API_SERVER_PORTS
     """Ports through which coordinators reach the API server, for the network policy."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""

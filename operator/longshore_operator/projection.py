@@ -1,98 +1,105 @@
 """What the GPU pods do, as the coordinator acknowledged it: the labels of the pods, the condition `Repurposed`, and the
 GPUs by role."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import islice
 
 from longshore.api import names
 from longshore.api.names import Component, Role
+from longshore.api.reasons import EventReason, RepurposedReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Condition, ConditionStatus, ConditionType, GpuCounts, RLJobStatus
-from longshore_operator.conditions import Fact
-from longshore_operator.lifecycle import Progress
-from longshore_operator.observed import PodView
-from longshore_operator.plan import LabelPod
+from longshore_operator.context import Context
+from longshore_operator.outcome import Fact, Outcome
+from longshore_operator.plan import POD_BATCH, Event, LabelPod
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """What is true of the worker pods of an attempt."""
-
-    trainer_pods: frozenset[int]
-    tp_size: int
-    """0: there are no engines yet."""
-
-    def role(self, index: int) -> Role:
-        """What a worker pod does."""
-        return Role.TRAINER if index in self.trainer_pods else Role.ROLLOUT
-
-
-def acknowledged(runtime: RuntimeStatus | None, progress: Progress) -> Acknowledged | None:
-    """None while the coordinator of this attempt has not reported."""
-    if runtime is None or runtime.attempt != progress.attempt or progress.finished or progress.suspended:
-        return None
-    return Acknowledged(frozenset(runtime.trainer_pods), runtime.tp_size)
+def reconcile_roles(context: Context) -> Outcome:
+    """Nothing but what the coordinator of this attempt has reported counts, and while the job has pods."""
+    runtime = context.runtime if context.progress.active else None
+    labels = tuple(islice(_labels(context, runtime), POD_BATCH + 1))
+    fact = None if context.progress.finished else _repurposed(context.job.status, runtime)
+    return Outcome(
+        actions=labels[:POD_BATCH],
+        events=_events(context.job.status, runtime, fact),
+        conditions={ConditionType.REPURPOSED: fact},
+        status=RLJobStatus(gpus=_gpu_counts(context, runtime)),
+        requeue_at=context.now if len(labels) > POD_BATCH else None,
+    )
 
 
-def label_pods(pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged | None) -> Iterator[LabelPod]:
+def _labels(context: Context, runtime: RuntimeStatus | None) -> Iterator[LabelPod]:
     """Changes of labels that make the worker pods of the attempt say what they do."""
-    if acknowledged is None:
+    if runtime is None:
         return
-    for pod in pods:
-        if pod.component is not Component.WORKER or pod.attempt != attempt or pod.deleting or pod.terminal:
+    trainers = frozenset(runtime.trainer_pods)
+    for pod in context.pods:
+        if pod.component is not Component.WORKER or pod.terminal:
             continue
-        labels = {names.LABEL_ROLE: acknowledged.role(pod.index).value}
-        if acknowledged.tp_size:
-            labels[names.LABEL_TP_SIZE] = str(acknowledged.tp_size)
+        labels = {names.LABEL_ROLE: _role(pod.index in trainers).value}
+        if runtime.tp_size:
+            labels[names.LABEL_TP_SIZE] = str(runtime.tp_size)
         shown = {names.LABEL_ROLE: pod.role, names.LABEL_TP_SIZE: pod.tp_size}
         if any(shown[name] != value for name, value in labels.items()):
             yield LabelPod(pod.name, pod.uid, labels)
 
 
-def repurposed(status: RLJobStatus, acknowledged: Acknowledged | None) -> Fact | None:
+def _repurposed(status: RLJobStatus, runtime: RuntimeStatus | None) -> Fact | None:
     """True while pods train and others sample, False ever after; None in a job in which this never happened."""
-    before = next((c for c in status.conditions if c.type == ConditionType.REPURPOSED.value), None)
-    if acknowledged is not None and acknowledged.trainer_pods:
-        return Fact(ConditionStatus.TRUE, "Acknowledged", _why(status, acknowledged.trainer_pods, before))
+    before = status.condition(ConditionType.REPURPOSED)
+    if runtime is not None and runtime.trainer_pods:
+        return Fact(True, RepurposedReason.ACKNOWLEDGED, _why(status, runtime, before))
     if before is None:
         return None
     message = "the overlay is over: it holds for the rest of one round of one attempt"
-    return Fact(ConditionStatus.FALSE, "OverlayEnded", message)
+    return Fact(False, RepurposedReason.OVERLAY_ENDED, message)
 
 
-def gpu_counts(spec: RLJobSpec, pods: Iterable[PodView], attempt: int, acknowledged: Acknowledged | None) -> GpuCounts:
+def _why(status: RLJobStatus, runtime: RuntimeStatus, before: Condition | None) -> str:
+    """The reason of the assignment that was carried out; a later one says nothing about it."""
+    if runtime.applied_epoch == status.assignment.epoch:
+        return status.assignment.reason
+    if before is not None and before.status is ConditionStatus.TRUE:
+        return before.message
+    pods = ", ".join(str(pod) for pod in sorted(set(runtime.trainer_pods)))
+    return f"in training for the rest of the round: worker pods {pods}"
+
+
+def _events(status: RLJobStatus, runtime: RuntimeStatus | None, fact: Fact | None) -> tuple[Event, ...]:
+    """One when pods begin to train."""
+    before = status.condition(ConditionType.REPURPOSED)
+    was_repurposed = before is not None and before.status is ConditionStatus.TRUE
+    if runtime is None or fact is None or not fact.holds or was_repurposed:
+        return ()
+    return (Event("Normal", EventReason.REPURPOSED, fact.message, f"epoch-{runtime.applied_epoch}"),)
+
+
+def _gpu_counts(context: Context, runtime: RuntimeStatus | None) -> GpuCounts:
     """GPUs of pods that hold a node and have not ended, by what they do."""
-    counts, judge = dict.fromkeys(Role, 0), 0
+    counts, judge, spec = dict.fromkeys(Role, 0), 0, context.job.spec
     num_judges = spec.reward.num_judge_pods
-    for pod in pods:
+    trainers = frozenset(runtime.trainer_pods) if runtime is not None else frozenset()
+    for pod in context.observed.pods:
         if not pod.scheduled or pod.terminal:
             continue
         if pod.component is Component.TRAINER and spec.trainer_workers is not None:
             counts[Role.TRAINER] += spec.trainer_workers.gpus_per_pod
         elif pod.component is Component.WORKER:
-            counts[_role(pod, attempt, acknowledged)] += spec.workers.gpus_per_pod
+            # The label speaks for a pod of which no coordinator reports.
+            is_reported = runtime is not None and pod.attempt == runtime.attempt
+            trains = pod.index in trainers if is_reported else pod.role == Role.TRAINER.value
+            counts[_role(trains)] += spec.workers.gpus_per_pod
         elif pod.component is Component.JUDGE:
             judge += _judge_gpus(spec, pod.index) if pod.index < num_judges else 0
     return GpuCounts(rollout=counts[Role.ROLLOUT], trainer=counts[Role.TRAINER], judge=judge)
+
+
+def _role(trains: bool) -> Role:
+    return Role.TRAINER if trains else Role.ROLLOUT
 
 
 def _judge_gpus(spec: RLJobSpec, index: int) -> int:
     function, _ = spec.reward.judge_pod(index)
     assert function.pool is not None, "a pool has pods"
     return function.pool.gpus_per_pod
-
-
-def _why(status: RLJobStatus, trainer_pods: Iterable[int], before: Condition | None) -> str:
-    """The reason of the assignment that was carried out; a later one says nothing about it."""
-    if status.runtime is not None and status.runtime.applied_epoch == status.assignment.epoch:
-        return status.assignment.reason
-    if before is not None and before.status is ConditionStatus.TRUE:
-        return before.message
-    return f"in training for the rest of the round: worker pods {', '.join(map(str, sorted(trainer_pods)))}"
-
-
-def _role(pod: PodView, attempt: int, acknowledged: Acknowledged | None) -> Role:
-    if acknowledged is not None and pod.attempt == attempt:
-        return acknowledged.role(pod.index)
-    return Role.TRAINER if pod.role == Role.TRAINER.value else Role.ROLLOUT

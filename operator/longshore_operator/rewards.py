@@ -1,60 +1,49 @@
 """Reward pods: their number, from what the coordinator tells and the policy remembers, and their addresses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from longshore.api.names import Component
-from longshore.api.reward import Reward
-from longshore.api.rljob import RLJob
-from longshore.api.status import RewardPodCounts
+from longshore.api.reasons import EventReason
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import RewardPodCounts, RLJobStatus
 from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPressure, desired_pods, next_look_s
-from longshore_operator.clock import parse, timestamp
-from longshore_operator.lifecycle import Progress
+from longshore_operator.clock import next_of, parse, timestamp
+from longshore_operator.context import Context
 from longshore_operator.observed import PodView
+from longshore_operator.outcome import Outcome
 from longshore_operator.plan import Event
 
 
-@dataclass(frozen=True, slots=True)
-class RewardSizing:
-    """How many reward pods there should be from now on."""
-
-    counts: RewardPodCounts
-    """For the status, without those that are ready."""
-    events: tuple[Event, ...] = ()
-    wake_at: datetime | None = None
-    """When that may change by itself."""
-
-
-def size_rewards(job: RLJob, progress: Progress, now: datetime) -> RewardSizing:
-    """Between `reward.pods` and `reward.maxPods`; none for a job that has ended or is suspended."""
-    if progress.finished or progress.suspended:
-        return RewardSizing(RewardPodCounts())
-    before = job.status.rewards
-    limits, pressure = _limits(job.spec.reward), _pressure(job, progress)
+def reconcile_rewards(context: Context) -> Outcome:
+    """Reward pods between `reward.pods` and `reward.maxPods`; none for a job that has ended or is suspended."""
+    seen = {"ready": context.num_ready(Component.REWARD), "addresses": _addresses(context.pods)}
+    if not context.progress.active:
+        return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
+    before, now = context.job.status.rewards, context.now
+    reward, pressure = context.job.spec.reward, _pressure(context.runtime)
+    limits = RewardPodLimits(reward.pods, reward.most_pods, reward.workers_per_pod)
     after = desired_pods(_pods(before), limits, pressure, now.timestamp())
     counts = RewardPodCounts(
         desired=after.count, changed_time=_time(after.changed_s), calm_since=_time(after.calm_since_s)
     )
     look_s = next_look_s(_pods(counts), limits, pressure)
-    wake_at = None if look_s is None else datetime.fromtimestamp(look_s, UTC)
-    return RewardSizing(counts, _events(before, counts, after.reason), wake_at)
+    return Outcome(
+        events=_events(before, counts, after.reason),
+        status=RLJobStatus(rewards=counts.model_copy(update=seen)),
+        requeue_at=None if look_s is None else next_of(now, datetime.fromtimestamp(look_s, UTC)),
+    )
 
 
-def addresses(pods: Sequence[PodView]) -> list[str]:
+def _addresses(pods: Sequence[PodView]) -> list[str]:
     """Of the reward pods among these, by index; empty where there is none."""
     known = {pod.index: pod.ip for pod in pods if pod.component is Component.REWARD and pod.ip and not pod.terminal}
     return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 
-def _limits(reward: Reward) -> RewardPodLimits:
-    return RewardPodLimits(reward.pods, reward.most_pods, reward.workers_per_pod)
-
-
-def _pressure(job: RLJob, progress: Progress) -> RewardPressure | None:
-    """What the coordinator of this attempt told last."""
-    runtime = job.status.runtime
-    if runtime is None or runtime.rewards is None or runtime.attempt != progress.attempt:
+def _pressure(runtime: RuntimeStatus | None) -> RewardPressure | None:
+    """What the coordinator reported last."""
+    if runtime is None or runtime.rewards is None:
         return None
     load = runtime.rewards
     return RewardPressure(load.queue_length, load.oldest_wait_s, load.workers, load.busy)
@@ -68,7 +57,8 @@ def _events(before: RewardPodCounts, after: RewardPodCounts, why: str) -> tuple[
     if not why:
         return ()
     message = f"reward pods from {before.desired} to {after.desired}: {why}"
-    return (Event("Normal", "RewardPodsResized", message, key=f"rewards-{after.desired}-{after.changed_time}"),)
+    key = f"rewards-{after.desired}-{after.changed_time}"
+    return (Event("Normal", EventReason.REWARD_PODS_RESIZED, message, key),)
 
 
 def _seconds(time: str | None) -> float | None:

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PassResult:
     """What a pass came to."""
 
     exists: bool
@@ -60,7 +60,7 @@ class Schedule:
 
     def __init__(
         self,
-        reconcile: Callable[[Key], Awaitable[Outcome]],
+        reconcile: Callable[[Key], Awaitable[PassResult]],
         on_gone: Callable[[Key], None],
         metrics: Metrics,
         num_slots: int,
@@ -149,19 +149,19 @@ class Schedule:
     async def _pass(self, key: Key, entry: _Entry) -> None:
         began_s = time.monotonic()
         try:
-            outcome = await self._outcome(key, entry)
+            result = await self._result(key, entry)
         finally:
             ended_s = time.monotonic()
             self._queue.done(key, ended_s - began_s)
             entry.is_running = False
-        entry.bucket.take(ended_s, max(1.0, outcome.busy_s / BUSY_S_PER_PASS))
+        entry.bucket.take(ended_s, max(1.0, result.busy_s / BUSY_S_PER_PASS))
         if entry.due_s is not None:
             self._put_in_line(key, entry, ended_s)
-        elif not outcome.exists:
+        elif not result.exists:
             del self._entries[key]
             self._on_gone(key)
-        elif outcome.next_look_s is not None:
-            entry.timer = asyncio.get_running_loop().call_later(outcome.next_look_s, self._look, key)
+        elif result.next_look_s is not None:
+            entry.timer = asyncio.get_running_loop().call_later(result.next_look_s, self._look, key)
         task = asyncio.current_task()
         assert task is not None, "a pass is a task"
         self._passes.discard(task)
@@ -173,20 +173,20 @@ class Schedule:
         self._entries[key].timer = None
         self.wake(key)
 
-    async def _outcome(self, key: Key, entry: _Entry) -> Outcome:
+    async def _result(self, key: Key, entry: _Entry) -> PassResult:
         try:
             async with asyncio.timeout(PASS_LIMIT_S):
                 with self._metrics.reconcile_seconds.time():
-                    outcome = await self._reconcile(key)
+                    result = await self._reconcile(key)
         except Exception as error:
             # Whatever is wrong with one job must not stop the others.
             self._metrics.reconcile_errors.inc()
             known = isinstance(error, ApplyFailed | ApiError | Unreadable | aiohttp.ClientError | TimeoutError)
             log.warning("reconciling failed", job=key, error=repr(error), exc_info=not known)
             retry_s, entry.retry_s = entry.retry_s, min(2 * entry.retry_s, _MAX_RETRY_S)
-            return Outcome(exists=True, next_look_s=retry_s)
+            return PassResult(exists=True, next_look_s=retry_s)
         entry.retry_s = _FIRST_RETRY_S
-        return outcome
+        return result
 
     def _show_depth(self) -> None:
         self._metrics.queue_depth.set(self.num_pending())

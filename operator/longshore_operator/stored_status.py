@@ -12,9 +12,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
-from longshore.api.status import Assignment, RewardPodCounts, RLJobStatus
+from longshore.api.reasons import EventReason, StatusUnreadableReason
+from longshore.api.status import Assignment, ConditionType, RewardPodCounts, RLJobStatus
 from longshore_operator.clock import timestamp
+from longshore_operator.context import Context
 from longshore_operator.lifecycle import BACKOFF_LIMIT
+from longshore_operator.outcome import Fact, Outcome
+from longshore_operator.plan import Event
 
 _MAX_MESSAGE_LENGTH: Final = 512
 _CLOCK_SKEW: Final = timedelta(minutes=1)
@@ -44,6 +48,18 @@ def read_status(stored: Any, now: datetime) -> StoredStatus:
     status, odd_times = _with_times(status, now)
     status, odd_counts = _with_counts(status)
     return StoredStatus(status, "; ".join([*dropped, *odd_times, *odd_counts])[:_MAX_MESSAGE_LENGTH])
+
+
+def reconcile_stored_status(context: Context) -> Outcome:
+    """What was dropped: an event when it begins, and a condition for as long as it lasts."""
+    why, before = context.observed.unreadable_status, context.job.status
+    if not why:
+        return Outcome()
+    event = Event("Warning", EventReason.STATUS_UNREADABLE, why, key=f"unreadable-{before.attempt}")
+    return Outcome(
+        events=() if before.condition(ConditionType.STATUS_UNREADABLE) else (event,),
+        conditions={ConditionType.STATUS_UNREADABLE: Fact(True, StatusUnreadableReason.DROPPED, why)},
+    )
 
 
 def _by_field(stored: Mapping[str, Any]) -> tuple[RLJobStatus, list[str]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from longshore.api.names import GROUP
+from longshore.api.pods import PodOptions
+from longshore.api.spec import RLJobSpec
 from longshore_operator.template import Json, misshapen
 
 MAX_GRACE_S: Final = 600
@@ -53,6 +55,21 @@ class Allowed:
     """Only the shape of a template is checked."""
     priority_classes: frozenset[str] = frozenset()
     runtime_classes: frozenset[str] = frozenset()
+
+
+def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
+    """The sentence about the first thing that a template of the job must not ask for; None where all is well."""
+    templates: dict[str, PodOptions] = {"workers": spec.workers, "coordinator": spec.coordinator, "reward": spec.reward}
+    if spec.trainer_workers is not None:
+        templates["trainerWorkers"] = spec.trainer_workers
+    pools = {one.name: one.pool for one in spec.reward.functions if one.pool is not None}
+    templates |= {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
+    for field, options in templates.items():
+        found = refusals(options.template, allowed)
+        if found:
+            return f"spec.{field}.template.{found[0]}; remove it"
+    refused = refused_runtime_class(spec.reward.runtime_class_name, allowed)
+    return None if refused is None else f"spec.reward.runtimeClassName: {refused}; choose another, or remove it"
 
 
 def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:

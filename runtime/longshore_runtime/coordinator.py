@@ -4,7 +4,6 @@ import contextlib
 import queue
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -15,16 +14,15 @@ from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
-from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.events import Event, StopRequested
-from longshore_runtime.session import Session
+from longshore_runtime.session import Session, mistake_of
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
@@ -40,19 +38,14 @@ def run_coordinator() -> int:
     settings = Settings.from_env()
     try:
         _train(settings)
-    except UserError as error:
-        log.error("the job cannot run", reason=str(error))
-        settings.tell_why(str(error))
-        return ExitCode.USER_ERROR
     except Interrupted as interruption:
         log.info("interrupted", reason=str(interruption))
         settings.tell_why(str(interruption))
         return ExitCode.INTERRUPTED
     except Exception as error:
-        if is_no_room(error, settings.storage):
-            reason = no_room(Path(str(getattr(error, "filename", None) or settings.storage)))
-            log.error("the job cannot run", reason=reason)
-            settings.tell_why(reason)
+        if (mistake := mistake_of(error, settings.storage)) is not None:
+            log.error("the job cannot run", reason=mistake)
+            settings.tell_why(mistake)
             return ExitCode.USER_ERROR
         log.exception("the coordinator crashed")
         settings.tell_why(_in_one_line(error))
@@ -81,7 +74,9 @@ def _train(settings: Settings) -> None:
         ray.init(
             address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
         )
-        first = RuntimeStatus(attempt=settings.attempt, steps=spec.algorithm.steps, activity="WaitForWorkers")
+        first = RuntimeStatus(
+            attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
+        )
         try:
             _until_done(settings, spec, registry, sink, first, stop)
         finally:

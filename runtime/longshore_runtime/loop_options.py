@@ -6,7 +6,7 @@ from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
-from longshore.api.rollout import EngineBackend, OnFinish, OnPolicy, RepurposeTrigger
+from longshore.api.rollout import EngineBackend, OnFinish, OnPolicy, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy.log_prob_mismatch import default_limit
 from longshore.policy.training_alarms import AlarmLimits
@@ -34,7 +34,7 @@ class LoopOptions:
     """Groups are handed to the trainers while the round still runs, and updates follow at once."""
     is_streamed: bool = False
     """Gradients are computed while the round still runs; one update follows at its end."""
-    max_tokens_per_dispatch: int = 131_072
+    max_tokens_per_dispatch: int = Rollout().max_tokens_per_dispatch
     trains_during_rollout: bool = True
     """Whether all trainers have their accelerators (or processors) while engines run."""
     repurposing: RepurposingOptions | None = None

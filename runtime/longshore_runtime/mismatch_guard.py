@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from longshore.policy.training_alarms import AlarmReason
+from longshore.api.reasons import AlarmReason
 from longshore_runtime.errors import LogProbMismatch, UserError
 
 log = structlog.get_logger()

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from longshore.api import contract
 from longshore.api.model import Data
 from longshore.api.names import Component
-from longshore.api.runtime_status import Notice, RuntimeStatus
+from longshore.api.reasons import NoticeReason
+from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -30,6 +31,7 @@ from longshore_runtime.cluster.placement import ActorPlacement, placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
@@ -64,6 +66,15 @@ _REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
 """Pods may wait for room; the operator tells so."""
 
 
+def mistake_of(error: BaseException, storage: Path) -> str | None:
+    """The sentence about a mistake that no retry mends, in the job or because its volume is full; else None."""
+    if isinstance(error, UserError):
+        return str(error)
+    if is_no_room(error, storage):
+        return no_room(Path(str(getattr(error, "filename", None) or storage)))
+    return None
+
+
 class Session:
     """A context: leaving it ends every actor that it started."""
 
@@ -79,6 +90,7 @@ class Session:
     ) -> None:
         self._spec = spec
         self._attempt = settings.attempt
+        self._volume = settings.storage
         self._events = events
         self._assignments = assignments
         self._exit = contextlib.ExitStack()
@@ -100,6 +112,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Reported before pods leave, so that the operator does not take their end for a restart.
+        if error is not None and mistake_of(error, self._volume) is not None:
+            self._recorder.activity(RuntimeActivity.FAILING)
         self._exit.close()
 
     def run(self, parts: Parts) -> bool:
@@ -119,7 +134,7 @@ class Session:
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
-        self._recorder.activity("PrepareModel")
+        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         spec, algorithm = self._spec, self._spec.algorithm
         check_model(spec.model, spec.rollout.engine, self._storage, has_accelerator=spec.workers.has_accelerator)
         model = self._initial_model()
@@ -128,7 +143,7 @@ class Session:
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
         rewards.wait_ready(_REWARD_PODS_LIMIT_S)
-        self._recorder.activity("StartEngines")
+        self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         return Parts(
@@ -192,7 +207,7 @@ class Session:
         vocab_size = self._config().get("vocab_size")
         require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
-            self._recorder.notice("FewPrompts", remark)
+            self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
 

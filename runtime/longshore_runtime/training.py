@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import structlog
 
 from longshore.api.rollout import OnFinish
-from longshore.api.runtime_status import RoundKind
+from longshore.api.runtime_status import RoundKind, RuntimeActivity
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.round import ResponseId
@@ -277,7 +277,7 @@ class TrainingLoop:
         )
 
     def _train(self, step: RunningStep) -> StepTraining:
-        self._parts.recorder.activity("Train")
+        self._parts.recorder.activity(RuntimeActivity.TRAIN)
         if step.repurposing is not None:
             step.repurposing.finish()
         self._to_training()
@@ -308,7 +308,7 @@ class TrainingLoop:
 
     def _publish(self, policy_version: int) -> None:
         """New weights for all engines, which all sample again."""
-        self._parts.recorder.activity("Publish")
+        self._parts.recorder.activity(RuntimeActivity.PUBLISH)
         self._recovery.guarded(lambda: self._to_rollout(policy_version))
 
     def _to_rollout(self, policy_version: int) -> None:
@@ -324,7 +324,7 @@ class TrainingLoop:
         prompts, evaluation = self._parts.prompts.held_out, self._options.evaluation
         if not prompts:
             return
-        self._parts.recorder.activity("Evaluate")
+        self._parts.recorder.activity(RuntimeActivity.EVALUATE)
         started_s = self._parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))

@@ -9,3 +9,5 @@ EXIT_BAD_INPUT: Final = 2
 
 class BadInput(CliError):
     """A file or an option that cannot be used; the exit code is 2."""
+
+    exit_code = EXIT_BAD_INPUT

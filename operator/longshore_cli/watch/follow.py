@@ -10,7 +10,8 @@ from rich.console import Console
 
 from longshore_cli import stream
 from longshore_cli.client import Json, Kube
-from longshore_cli.errors import EXPECTED, CliError
+from longshore_cli.errors import CliError
+from longshore_cli.explained import EXPECTED
 from longshore_cli.watch import claims, history
 from longshore_cli.watch.history import History
 from longshore_cli.watch.model import JobView, event_view, job_view

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from longshore.api.runtime_status import ResponseTokens, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import ENDING_ACTIVITIES, ResponseTokens, RoundKind, RuntimeStatus
 from longshore_cli.watch import words
 from longshore_cli.watch.model import JobView
 
 PACE_STEPS: Final = 8
 """The pace is that of the last so many steps."""
-_UNTOLD: Final = words.IN_EVERY_ROUND | {"Done"}
+_UNTOLD: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES
 """Other activities are worth a line."""
 
 

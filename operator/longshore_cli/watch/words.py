@@ -1,30 +1,35 @@
 """What a job does now, in words."""
 
+from collections.abc import Mapping
 from typing import Final
 
+from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.status import Phase
 from longshore_cli.watch.model import JobView
 
-_WORDS: Final = {
-    "Pending": "waiting for pods",
-    "Starting": "start of the pods",
-    "WaitForWorkers": "waiting for workers",
-    "PrepareModel": "model and warm start",
-    "StartEngines": "start of the engines",
-    "ProfileEngines": "measuring the engines",
-    "ProfileTrainers": "measuring the trainers",
-    "ProfileSizes": "measuring other tensor-parallel sizes",
-    "ProfileJudges": "measuring the judges",
-    "Evaluate": "evaluation",
-    "Rollout": "rollout",
-    "Train": "training",
-    "Publish": "weights to the engines",
-    "Done": "end of the pods",
-    "Restarting": "restart",
-    "Suspended": "suspension",
+_WORDS: Final[Mapping[str, str]] = {
+    Phase.PENDING: "waiting for pods",
+    Phase.STARTING: "start of the pods",
+    RuntimeActivity.WAIT_FOR_WORKERS: "waiting for workers",
+    RuntimeActivity.PREPARE_MODEL: "model and warm start",
+    RuntimeActivity.START_ENGINES: "start of the engines",
+    RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
+    RuntimeActivity.PROFILE_TRAINERS: "measuring the trainers",
+    RuntimeActivity.PROFILE_SIZES: "measuring other tensor-parallel sizes",
+    RuntimeActivity.PROFILE_JUDGES: "measuring the judges",
+    RuntimeActivity.EVALUATE: "evaluation",
+    RuntimeActivity.ROLLOUT: "rollout",
+    RuntimeActivity.TRAIN: "training",
+    RuntimeActivity.PUBLISH: "weights to the engines",
+    RuntimeActivity.DONE: "end of the pods",
+    RuntimeActivity.FAILING: "end of the pods",
+    Phase.RESTARTING: "restart",
+    Phase.SUSPENDED: "suspension",
 }
-IN_EVERY_ROUND: Final = frozenset({"Rollout", "Train", "Publish"})
-PREPARATIONS: Final = frozenset({"WaitForWorkers", "PrepareModel", "StartEngines"})
+IN_EVERY_ROUND: Final = frozenset({RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH})
+PREPARATIONS: Final = frozenset(
+    {RuntimeActivity.WAIT_FOR_WORKERS, RuntimeActivity.PREPARE_MODEL, RuntimeActivity.START_ENGINES}
+)
 """A coordinator that does these has not read its checkpoint yet, so it reports zeros."""
 _WITHOUT_COORDINATOR: Final = frozenset({Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})
 
@@ -33,9 +38,9 @@ def activity(view: JobView) -> str:
     """The coordinator's word for what it does; the phase while no coordinator runs."""
     if view.phase in _WITHOUT_COORDINATOR or view.is_finished:
         return str(view.phase)
-    return view.runtime.activity or str(view.phase)
+    return str(view.runtime.activity or view.phase)
 
 
 def in_words(activity_name: str) -> str:
-    """For people; names that this version does not know stay as they are."""
+    """For people; phases without words of their own stay as they are."""
     return _WORDS.get(activity_name, activity_name)

@@ -2,9 +2,10 @@
 
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from longshore.api.base import ApiModel, cel
+from longshore.api.base import ApiModel
+from longshore.api.rules import Rule
 
 
 class AlgorithmName(StrEnum):
@@ -25,34 +26,38 @@ class ImportanceSampling(StrEnum):
     TRUNCATED = "Truncated"
 
 
-_ALGORITHM_RULES = cel(
-    (
+_RULES: "tuple[Rule[Algorithm], ...]" = (
+    Rule(
+        "clipHigh",
         "self.clipHigh >= self.clipLow",
+        lambda algorithm: algorithm.clip_high >= algorithm.clip_low,
         "clipHigh must be at least clipLow: raise clipHigh or lower clipLow",
-        ".clipHigh",
     ),
-    (
+    Rule(
+        "promptsPerUpdate",
         "!has(self.promptsPerUpdate) || self.promptsPerStep % self.promptsPerUpdate == 0",
-        "promptsPerUpdate must divide promptsPerStep: every update takes as many prompts",
-        ".promptsPerUpdate",
+        lambda algorithm: algorithm.prompts_per_step % algorithm.groups_per_update == 0,
+        "promptsPerUpdate must divide promptsPerStep, since every update takes as many prompts: choose a divisor",
     ),
-    (
+    Rule(
+        "overlongBufferTokens",
         "self.overlongBufferTokens <= self.maxResponseTokens",
-        "overlongBufferTokens must be at most maxResponseTokens: the buffer is the end of the longest response",
-        ".overlongBufferTokens",
+        lambda algorithm: algorithm.overlong_buffer_tokens <= algorithm.max_response_tokens,
+        "overlongBufferTokens, the end of the longest response, must be at most maxResponseTokens: lower it",
     ),
-    (
+    Rule(
+        "importanceSampling",
         "self.importanceSampling != 'Truncated' || self.name != 'GSPO'",
-        "GSPO clips the ratio of whole responses: set importanceSampling to Clipped or choose another algorithm",
-        ".importanceSampling",
+        lambda algorithm: (
+            algorithm.importance_sampling is ImportanceSampling.CLIPPED or algorithm.name is not AlgorithmName.GSPO
+        ),
+        "importanceSampling must be Clipped with GSPO, which clips the ratio of whole responses: set it",
     ),
 )
 
 
-class Algorithm(ApiModel):
+class Algorithm(ApiModel, rules=_RULES):
     """Objective and batch. How token losses are added up belongs to the algorithm (`docs/explanation/losses.md`)."""
-
-    model_config = {"json_schema_extra": _ALGORITHM_RULES}
 
     name: AlgorithmName = AlgorithmName.GRPO
     """GRPO: advantages normalised within the group of a prompt, mean over all tokens of the step. DAPO: the same, for
@@ -109,15 +114,7 @@ class Algorithm(ApiModel):
         """U."""
         return self.prompts_per_update or self.prompts_per_step
 
-    @model_validator(mode="after")
-    def _cross_field_rules(self) -> "Algorithm":
-        """The CEL rules again, for those who build a spec in Python."""
-        if self.clip_high < self.clip_low:
-            raise ValueError("clipHigh: must be at least clipLow")
-        if self.prompts_per_step % self.groups_per_update:
-            raise ValueError(f"promptsPerUpdate: {self.prompts_per_update} must divide promptsPerStep")
-        if self.overlong_buffer_tokens > self.max_response_tokens:
-            raise ValueError("overlongBufferTokens: must be at most maxResponseTokens")
-        if self.importance_sampling is ImportanceSampling.TRUNCATED and self.name is AlgorithmName.GSPO:
-            raise ValueError("importanceSampling: GSPO clips the ratio of whole responses, so it must be Clipped")
-        return self
+    @property
+    def makes_one_update(self) -> bool:
+        """Whether a step has one optimizer update."""
+        return self.groups_per_update == self.prompts_per_step

@@ -1,19 +1,23 @@
-"""What every API model shares: camelCase on the wire, no unknown fields, docstrings as descriptions, CEL rules."""
+"""What every API model shares: camelCase on the wire, no unknown fields, docstrings as descriptions, rules."""
 
 import re
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from longshore.api.limits import check_freeform
-
-CEL_RULES = "x-kubernetes-validations"
+from longshore.api.rules import Rule, cel, check
 
 
 class ApiModel(BaseModel):
-    """Base of all API models: immutable, strict about unknown fields, camelCase in manifests."""
+    """Base of all API models: immutable, strict about unknown fields, camelCase in manifests.
+
+    `class Model(ApiModel, rules=TABLE)` makes the rules of the table part of the model and of its JSON schema.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -25,19 +29,23 @@ class ApiModel(BaseModel):
         validate_default=True,
     )
 
+    rules: ClassVar[tuple[Rule[Any], ...]] = ()
 
-def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:
-    """JSON schema extension with CEL rules, each (rule, message) or (rule, message, fieldPath)."""
-    entries = []
-    for rule, message, *path in rules:
-        entry = {"rule": rule, "message": message}
-        if path:
-            entry["fieldPath"] = path[0]
-        entries.append(entry)
-    return {CEL_RULES: entries}
+    def __init_subclass__(cls, *, rules: tuple[Rule[Any], ...] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.rules += rules
 
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        check(self.rules, self)
+        return self
 
-IMMUTABLE = cel(("self == oldSelf", "the field is immutable; create a new RLJob instead"))
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        handler.resolve_ref_schema(schema).update(cel(cls.rules))
+        return schema
+
 
 _QUANTITY: Final = r"^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
@@ -69,27 +77,25 @@ Freeform = Annotated[
 """An object that the API server stores as it is."""
 
 
-_STAYS_INSIDE = "self != '..' && !self.startsWith('../') && !self.contains('/../') && !self.endsWith('/..')"
-
-
-def _stays_inside(path: str) -> str:
-    if ".." in path.split("/"):
-        raise PydanticCustomError("path", "must stay inside the storage of the job: remove the '..'")
-    return path
-
-
-_INSIDE = cel((_STAYS_INSIDE, "the path must stay inside the storage of the job: remove the '..'"))
+_INSIDE: Final = [
+    Rule[str](
+        "",
+        "self != '..' && !self.startsWith('../') && !self.contains('/../') && !self.endsWith('/..')",
+        lambda path: ".." not in path.split("/"),
+        "the path must stay inside the storage of the job: remove the '..'",
+    )
+]
 
 RelativePath = Annotated[
     str,
-    Field(min_length=1, max_length=1024, pattern=r"^[^/].*$", json_schema_extra=_INSIDE),
-    AfterValidator(_stays_inside),
+    Field(min_length=1, max_length=1024, pattern=r"^[^/].*$", json_schema_extra=cel(_INSIDE)),
+    AfterValidator(partial(check, _INSIDE)),
 ]
 """A path inside the storage of the job (never absolute)."""
 
 OutputPath = Annotated[
     str,
-    Field(max_length=1024, pattern=r"^([^/].*)?$", json_schema_extra=_INSIDE),
-    AfterValidator(_stays_inside),
+    Field(max_length=1024, pattern=r"^([^/].*)?$", json_schema_extra=cel(_INSIDE)),
+    AfterValidator(partial(check, _INSIDE)),
 ]
 """The same; empty: a place that follows from the job."""

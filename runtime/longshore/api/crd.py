@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from longshore.api import names
-from longshore.api.base import CEL_RULES
 from longshore.api.rljob import RLJob
+from longshore.api.rules import CEL_RULES
 
 _KEPT = frozenset(
     {
@@ -145,16 +145,6 @@ def _root_schema() -> dict[str, Any]:
     root["required"] = ["spec"]
     _strip_defaults(root["properties"]["status"])
     root["properties"]["status"].pop("default", None)
-    root[CEL_RULES] = [
-        {
-            "rule": f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
-            "message": f"metadata.{names.JOB_NAME_LENGTH_RULE}",
-        },
-        {
-            "rule": f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
-            "message": f"metadata.{names.JOB_NAME_FORM_RULE}",
-        },
-    ]
     return root
 
 

@@ -16,6 +16,10 @@ MAX_DEPTH: Final = 32
 """Levels of nesting."""
 MAX_COUNT: Final = 2**53
 """Numbers in a status: JSON holds them exactly, and whatever is computed from them stays a number."""
+MAX_REPORTED: Final = 16
+"""Entries of a list in `status.runtime`: the newest, where there are more."""
+MAX_MESSAGE_CHARACTERS: Final = 1024
+"""Of one message or reason for people in a status."""
 TOO_LARGE: Final = "too_large"
 """Type of the pydantic error for what exceeds a bound."""
 

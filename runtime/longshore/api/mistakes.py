@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from longshore.api.addresses import redacted
 from longshore.api.limits import TOO_LARGE
+from longshore.api.rules import BROKEN_RULE
 
 _NO_SUCH_FIELD: Final = "extra_forbidden"
 _NO_JSON: Final = "json_invalid"
@@ -22,9 +23,8 @@ def sentence(error: ValidationError, root: str = "") -> str:
     path = ".".join([*([root] if root else []), *(str(part) for part in first["loc"])])
     message = first["msg"].removeprefix("Value error, ")
     at = f"{path}: " if path else ""
-    if first["type"] == "value_error":
-        # Rules over several fields begin with the one that they blame.
-        told = f"{path}.{message}" if path else message
+    if first["type"] == BROKEN_RULE:
+        told = f"{at}{message}"
     elif first["type"] == _NO_SUCH_FIELD:
         told = f"{at}there is no such field"
     elif first["type"] == "missing":

@@ -3,14 +3,14 @@
 from enum import StrEnum
 from typing import Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from longshore.api.base import ApiModel, RelativePath, cel
+from longshore.api.base import ApiModel, RelativePath
+from longshore.api.rules import Rule
 
 BUILTIN_CONTEXT_TOKENS: Final = 2048
 """What the built-in model was made for."""
 _PLACE: Final = "{prompt}"
-_NO_PLACE: Final = "must contain {prompt}: without it, all prompts are the same"
 
 
 class BuiltinModel(StrEnum):
@@ -32,19 +32,32 @@ class DataFormat(StrEnum):
     HUGGING_FACE = "HuggingFace"
 
 
-class Model(ApiModel):
-    """The model to train: a Hugging Face checkpoint in the storage of the job, or a built-in tiny one."""
+_ONE_SOURCE: "Rule[Model | Data]" = Rule(
+    "",
+    "has(self.path) != has(self.builtin)",
+    lambda source: (source.path is None) != (source.builtin is None),
+    "set exactly one of path and builtin",
+)
+_MODEL_RULES: "tuple[Rule[Model], ...]" = (
+    Rule(
+        "maxContextTokens",
+        f"!has(self.builtin) || self.maxContextTokens <= {BUILTIN_CONTEXT_TOKENS}",
+        lambda model: model.builtin is None or model.max_context_tokens <= BUILTIN_CONTEXT_TOKENS,
+        f"maxContextTokens must be at most {BUILTIN_CONTEXT_TOKENS} with the built-in model: lower it",
+    ),
+)
+_DATA_RULES: "tuple[Rule[Data], ...]" = (
+    Rule(
+        "promptTemplate",
+        f"self.promptTemplate.contains('{_PLACE}')",
+        lambda data: _PLACE in data.prompt_template,
+        f"promptTemplate must contain {_PLACE}: without it, all prompts are the same",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            ("has(self.path) != has(self.builtin)", "set exactly one of path and builtin"),
-            (
-                f"!has(self.builtin) || self.maxContextTokens <= {BUILTIN_CONTEXT_TOKENS}",
-                f"the built-in model holds at most {BUILTIN_CONTEXT_TOKENS} tokens: lower maxContextTokens",
-                ".maxContextTokens",
-            ),
-        )
-    }
+
+class Model(ApiModel, rules=(_ONE_SOURCE, *_MODEL_RULES)):
+    """The model to train: a Hugging Face checkpoint in the storage of the job, or a built-in tiny one."""
 
     path: RelativePath | None = None
     """Directory of a Hugging Face checkpoint, relative to the storage of the job."""
@@ -55,23 +68,9 @@ class Model(ApiModel):
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Prompt and response together must fit into this many tokens."""
 
-    @model_validator(mode="after")
-    def _builtin_holds_the_context(self) -> "Model":
-        """The CEL rule again, for those who build a spec in Python."""
-        if self.builtin is not None and self.max_context_tokens > BUILTIN_CONTEXT_TOKENS:
-            raise ValueError(f"maxContextTokens: the built-in model holds at most {BUILTIN_CONTEXT_TOKENS}")
-        return self
 
-
-class Data(ApiModel):
+class Data(ApiModel, rules=(_ONE_SOURCE, *_DATA_RULES)):
     """Prompts to train on: a file in the storage of the job, or a built-in task."""
-
-    model_config = {
-        "json_schema_extra": cel(
-            ("has(self.path) != has(self.builtin)", "set exactly one of path and builtin"),
-            (f"self.promptTemplate.contains('{_PLACE}')", f"promptTemplate {_NO_PLACE}", ".promptTemplate"),
-        )
-    }
 
     path: RelativePath | None = None
     """JSONL file, or directory of a Hugging Face data set, relative to the storage of the job."""
@@ -93,13 +92,6 @@ class Data(ApiModel):
     """Longer prompts are left out, and counted."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
     """Prompts kept out of training and scored by `evaluation`."""
-
-    @model_validator(mode="after")
-    def _template_has_a_place(self) -> "Data":
-        """The CEL rule again, for those who build a spec in Python."""
-        if _PLACE not in self.prompt_template:
-            raise ValueError(f"promptTemplate: {_NO_PLACE}")
-        return self
 
 
 class Evaluation(ApiModel):

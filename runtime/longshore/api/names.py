@@ -1,6 +1,5 @@
 """Names and labels of everything that belongs to a job: deterministic, so that any component can find it."""
 
-import re
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -34,13 +33,6 @@ MANAGED_BY: Final = "longshore"
 
 OPERATOR_FIELD_MANAGER: Final = "longshore-operator"
 COORDINATOR_FIELD_MANAGER: Final = "longshore-coordinator"
-
-
-def job_name_mistake(name: str) -> str | None:
-    """What is wrong with the name of a job, for which its children could not be made; None if it can be used."""
-    if len(name) > MAX_JOB_NAME_LENGTH:
-        return JOB_NAME_LENGTH_RULE
-    return None if re.fullmatch(JOB_NAME_PATTERN, name) else JOB_NAME_FORM_RULE
 
 
 class Component(StrEnum):

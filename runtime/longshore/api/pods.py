@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api import names
-from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, cel
+from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity
+from longshore.api.rules import Rule
 
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
@@ -72,6 +73,11 @@ class Workers(PodOptions):
         return self.gpus_per_pod > 0 and not self.gpu_resource_name.startswith(f"{names.GROUP}/")
 
 
+class AccessMode(StrEnum):
+    READ_WRITE_MANY = "ReadWriteMany"
+    READ_WRITE_ONCE = "ReadWriteOnce"
+
+
 class ClaimTemplate(ApiModel):
     """A volume claim that the operator creates and owns: it is deleted with the job."""
 
@@ -79,18 +85,22 @@ class ClaimTemplate(ApiModel):
     """Requested capacity."""
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Storage class; unset: the cluster's default."""
-    access_mode: str = Field(default="ReadWriteMany", pattern="^(ReadWriteMany|ReadWriteOnce)$")
+    access_mode: AccessMode = AccessMode.READ_WRITE_MANY
     """ReadWriteOnce serves jobs whose pods share one node."""
 
 
-class Storage(ApiModel):
-    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
+_STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
+    Rule(
+        "",
+        "has(self.claimName) != has(self.create)",
+        lambda storage: (storage.claim_name is None) != (storage.create is None),
+        "set exactly one of claimName and create",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            ("has(self.claimName) != has(self.create)", "set exactly one of claimName and create"),
-        )
-    }
+
+class Storage(ApiModel, rules=_STORAGE_RULES):
+    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
 
     claim_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Existing PersistentVolumeClaim in the namespace of the job."""

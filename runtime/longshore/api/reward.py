@@ -3,12 +3,13 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from longshore.api.addresses import HttpAddress
-from longshore.api.base import ApiModel, Quantity, RelativePath, cel
+from longshore.api.base import ApiModel, Quantity, RelativePath
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
+from longshore.api.rules import Rule, Unchecked, belongs
 
 
 class RewardKind(StrEnum):
@@ -50,18 +51,18 @@ class SecretKey(ApiModel):
     """Key in it."""
 
 
-class Code(ApiModel):
-    """Programs run against the test cases of their row, in a sandbox."""
+_CODE_RULES: "tuple[Rule[Code], ...]" = (
+    Rule(
+        "minTimeoutSeconds",
+        "self.minTimeoutSeconds <= self.maxTimeoutSeconds",
+        lambda code: code.min_timeout_s <= code.max_timeout_s,
+        "minTimeoutSeconds must not exceed maxTimeoutSeconds: lower it or raise maxTimeoutSeconds",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "self.minTimeoutSeconds <= self.maxTimeoutSeconds",
-                "minTimeoutSeconds must not exceed maxTimeoutSeconds",
-                ".minTimeoutSeconds",
-            ),
-        )
-    }
+
+class Code(ApiModel, rules=_CODE_RULES):
+    """Programs run against the test cases of their row, in a sandbox."""
 
     tests_field: str = Field(default="tests", min_length=1, max_length=256)
     """Field of a row with its test cases: a list of {stdin, stdout}, {entry, arguments, expected} or {entry, test}."""
@@ -88,13 +89,6 @@ class Code(ApiModel):
     ]
     """Layers without which the job does not start. All that the pods allow are used in any case."""
 
-    @model_validator(mode="after")
-    def _limits_rise(self) -> "Code":
-        """The CEL rule again, for those who build a spec in Python."""
-        if self.min_timeout_s > self.max_timeout_s:
-            raise ValueError("minTimeoutSeconds: must not exceed maxTimeoutSeconds")
-        return self
-
 
 class JudgePlacement(StrEnum):
     """Where the judge runs."""
@@ -104,28 +98,20 @@ class JudgePlacement(StrEnum):
     POOL = "Pool"
 
 
-class Judge(ApiModel):
-    """A language model that grades."""
+_JUDGE_RULES: "tuple[Rule[Judge], ...]" = (
+    belongs("url", "placement", JudgePlacement.REMOTE, lambda judge: (judge.placement, judge.url)),
+    belongs("pool", "placement", JudgePlacement.POOL, lambda judge: (judge.placement, judge.pool)),
+    Rule(
+        "modelPath",
+        "(self.placement == 'Remote') != has(self.modelPath)",
+        lambda judge: (judge.placement is JudgePlacement.REMOTE) != (judge.model_path is not None),
+        "modelPath belongs to placements Colocated and Pool: set it with these, and remove it with Remote",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "(self.placement == 'Remote') == has(self.url)",
-                "url belongs to placement Remote: set both or neither",
-                ".url",
-            ),
-            (
-                "(self.placement == 'Remote') != has(self.modelPath)",
-                "modelPath belongs to placements Colocated and Pool; with Remote the endpoint has the model",
-                ".modelPath",
-            ),
-            (
-                "(self.placement == 'Pool') == has(self.pool)",
-                "pool belongs to placement Pool: set both or neither",
-                ".pool",
-            ),
-        )
-    }
+
+class Judge(ApiModel, rules=_JUDGE_RULES):
+    """A language model that grades."""
 
     placement: JudgePlacement = JudgePlacement.COLOCATED
     """Colocated: in the worker pods, layer by layer from host memory; Pool: in pods of its own, served by vLLM;
@@ -155,18 +141,6 @@ class Judge(ApiModel):
     gpu_memory: Quantity = "8Gi"
     """Colocated: GPU memory that is reserved for the judge."""
 
-    @model_validator(mode="after")
-    def _cross_field_rules(self) -> "Judge":
-        """The CEL rules again, for those who build a spec in Python."""
-        is_remote = self.placement is JudgePlacement.REMOTE
-        if is_remote != (self.url is not None):
-            raise ValueError("url: belongs to placement Remote, set both or neither")
-        if is_remote == (self.model_path is not None):
-            raise ValueError("modelPath: belongs to placements Colocated and Pool")
-        if (self.placement is JudgePlacement.POOL) != (self.pool is not None):
-            raise ValueError("pool: belongs to placement Pool, set both or neither")
-        return self
-
 
 class Http(ApiModel):
     """A scoring service: POST {prompt, response, answer, row} to it, {"reward": number} comes back."""
@@ -179,20 +153,15 @@ _TIMEOUT_S: Final = 2.0
 _TIMEOUTS_S: Final = {RewardKind.JUDGE: 60.0, RewardKind.HTTP: 10.0}
 
 
-class RewardFunction(ApiModel):
-    """One way to score; the rewards of all functions that apply to a row are added up, weighted."""
+_FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
+    belongs("importPath", "kind", RewardKind.PYTHON, lambda function: (function.kind, function.import_path)),
+    belongs("http", "kind", RewardKind.HTTP, lambda function: (function.kind, function.http)),
+    belongs("judge", "kind", RewardKind.JUDGE, lambda function: (function.kind, function.judge)),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "(self.kind == 'Python') == has(self.importPath)",
-                "importPath belongs to kind Python: set both or neither",
-                ".importPath",
-            ),
-            ("(self.kind == 'HTTP') == has(self.http)", "http belongs to kind HTTP: set both or neither", ".http"),
-            ("(self.kind == 'Judge') == has(self.judge)", "judge belongs to kind Judge: set both or neither", ".judge"),
-        )
-    }
+
+class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
+    """One way to score; the rewards of all functions that apply to a row are added up, weighted."""
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name in metrics and messages."""
@@ -241,48 +210,42 @@ class RewardFunction(ApiModel):
         """The pods that serve its judge, if it has pods of its own."""
         return self.judge.pool if self.judge is not None else None
 
-    @model_validator(mode="after")
-    def _cross_field_rules(self) -> "RewardFunction":
-        """The CEL rules again, for those who build a spec in Python."""
-        for kind, value, field in (
-            (RewardKind.PYTHON, self.import_path, "importPath"),
-            (RewardKind.HTTP, self.http, "http"),
-            (RewardKind.JUDGE, self.judge, "judge"),
-        ):
-            if (self.kind is kind) != (value is not None):
-                raise ValueError(f"{field}: belongs to kind {kind}, set both or neither")
-        return self
-
 
 _POD_MEMORY_BYTES: Final = 2 << 30
 """Of a reward pod besides its workers: the Ray node."""
 _WORKER_MEMORY_BYTES: Final = 1 << 30
 """Of a scoring process besides the programs that it runs."""
-_PODS_FOR_CODE: Final = (
-    "kind Code needs at least 1: without reward pods, programs of the model would run in the coordinator's pod, which "
-    "has a token of the API server"
+_REWARD_RULES: "tuple[Rule[Reward], ...]" = (
+    Rule(
+        "functions",
+        Unchecked("the list is a map by name, so the API server refuses duplicates without a rule"),
+        lambda reward: len({function.name for function in reward.functions}) == len(reward.functions),
+        "functions must have different names: rename one",
+    ),
+    Rule(
+        "maxPods",
+        "!has(self.maxPods) || self.maxPods >= self.pods",
+        lambda reward: reward.most_pods >= reward.pods,
+        "maxPods must be at least pods: raise maxPods or lower pods",
+    ),
+    Rule(
+        "pods",
+        "self.pods > 0 || self.functions.all(one, one.kind != 'Code')",
+        lambda reward: reward.pods > 0 or all(function.kind is not RewardKind.CODE for function in reward.functions),
+        "pods must be at least 1 for kind Code: without reward pods, programs of the model would run in the "
+        "coordinator's pod, which has a token of the API server",
+    ),
+    Rule(
+        "runtimeClassName",
+        "self.pods > 0 || !has(self.runtimeClassName)",
+        lambda reward: reward.pods > 0 or reward.runtime_class_name is None,
+        "runtimeClassName is for reward pods: set pods to at least 1, or remove it",
+    ),
 )
-_PODS_FOR_RUNTIME_CLASS: Final = "is for reward pods: set pods to at least 1, or remove it"
 
 
-class Reward(PodOptions):
+class Reward(PodOptions, rules=_REWARD_RULES):
     """Scores responses. A reward never becomes zero because a verifier broke."""
-
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "!has(self.maxPods) || self.maxPods >= self.pods",
-                "maxPods must be at least pods",
-                ".maxPods",
-            ),
-            ("self.pods > 0 || self.functions.all(one, one.kind != 'Code')", f"pods: {_PODS_FOR_CODE}", ".pods"),
-            (
-                "self.pods > 0 || !has(self.runtimeClassName)",
-                f"runtimeClassName {_PODS_FOR_RUNTIME_CLASS}",
-                ".runtimeClassName",
-            ),
-        )
-    }
 
     functions: Annotated[list[RewardFunction], Field(min_length=1, max_length=32)] = Field(
         default_factory=lambda: [RewardFunction(name="task", kind=RewardKind.TASK)],
@@ -335,16 +298,3 @@ class Reward(PodOptions):
                 return function, replica
             replica -= function.pool.replicas
         raise IndexError(f"there is no judge pod {index}")
-
-    @model_validator(mode="after")
-    def _cross_field_rules(self) -> "Reward":
-        """The CEL rules again, for those who build a spec in Python."""
-        if len({function.name for function in self.functions}) < len(self.functions):
-            raise ValueError("functions: two have the same name")
-        if self.max_pods is not None and self.max_pods < self.pods:
-            raise ValueError("maxPods: must be at least pods")
-        if not self.pods and any(function.kind is RewardKind.CODE for function in self.functions):
-            raise ValueError(f"pods: {_PODS_FOR_CODE}")
-        if not self.pods and self.runtime_class_name is not None:
-            raise ValueError(f"runtimeClassName: {_PODS_FOR_RUNTIME_CLASS}")
-        return self

@@ -1,21 +1,38 @@
 """The RLJob resource."""
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from longshore.api import names
 from longshore.api.base import ApiModel
-from longshore.api.names import API_VERSION, KIND, job_name_mistake
+from longshore.api.rules import Rule
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RLJobStatus
 
+_RULES: "tuple[Rule[RLJob], ...]" = (
+    Rule(
+        "",
+        f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
+        lambda job: len(job.name or "") <= names.MAX_JOB_NAME_LENGTH,
+        f"metadata.{names.JOB_NAME_LENGTH_RULE}",
+    ),
+    Rule(
+        "",
+        f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
+        lambda job: job.name is None or re.fullmatch(names.JOB_NAME_PATTERN, job.name) is not None,
+        f"metadata.{names.JOB_NAME_FORM_RULE}",
+    ),
+)
 
-class RLJob(ApiModel):
+
+class RLJob(ApiModel, rules=_RULES):
     """A reinforcement-learning job as stored in the API server."""
 
-    api_version: Literal["longshore.dev/v1alpha1"] = API_VERSION
+    api_version: Literal["longshore.dev/v1alpha1"] = names.API_VERSION
     """longshore.dev/v1alpha1"""
-    kind: Literal["RLJob"] = KIND
+    kind: Literal["RLJob"] = names.KIND
     """RLJob"""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Name, namespace, labels and so on."""
@@ -24,11 +41,7 @@ class RLJob(ApiModel):
     status: RLJobStatus = Field(default_factory=RLJobStatus)
     """What is."""
 
-    @field_validator("metadata")
-    @classmethod
-    def _check_name(cls, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Refuse names that the job's children cannot have."""
-        mistake = job_name_mistake(str(metadata["name"])) if "name" in metadata else None
-        if mistake is not None:
-            raise ValueError(mistake)
-        return metadata
+    @property
+    def name(self) -> str | None:
+        """Of the metadata; None where they have none."""
+        return str(self.metadata["name"]) if "name" in self.metadata else None

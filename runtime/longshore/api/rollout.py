@@ -2,9 +2,10 @@
 
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from longshore.api.base import ApiModel, Freeform, Quantity, cel
+from longshore.api.base import ApiModel, Freeform, Quantity
+from longshore.api.rules import Rule
 
 
 class OnPolicy(StrEnum):
@@ -68,6 +69,15 @@ class EngineBackend(StrEnum):
     FAKE = "Fake"
 
 
+class EngineDtype(StrEnum):
+    """Type of weights and activations, by its name in vLLM."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 class WeightTransfer(StrEnum):
     """How new weights reach the engines."""
 
@@ -85,30 +95,23 @@ class TailBatching(ApiModel):
     """eta for responses: a short round starts ceil(eta * R0) per prompt."""
 
 
-class PartialRollout(ApiModel):
-    """Knobs of active partial rollout (APRIL, section 2.2)."""
+_PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRollout], ...]" = (
+    Rule(
+        "groupFactor",
+        "self.groupFactor <= double(self.maxPolicyVersions)",
+        lambda partial: partial.group_factor <= partial.max_policy_versions,
+        "groupFactor must not exceed maxPolicyVersions, or left-over groups cannot finish in time: lower it",
+    ),
+)
 
-    model_config = {
-        "json_schema_extra": cel(
-            (
-                "self.groupFactor <= double(self.maxPolicyVersions)",
-                "groupFactor must not exceed maxPolicyVersions: more groups would be left over than may finish in time",
-                ".groupFactor",
-            ),
-        )
-    }
+
+class PartialRollout(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
+    """Knobs of active partial rollout (APRIL, section 2.2)."""
 
     group_factor: float = Field(default=2.0, ge=1, le=16)
     """A round starts groupFactor * P0 groups and stops when P0 of them are served."""
     max_policy_versions: int = Field(default=5, ge=1, le=1_000)
     """Policy versions that one response may be made of: a round waits for the groups that would need more."""
-
-    @model_validator(mode="after")
-    def _group_factor_fits(self) -> "PartialRollout":
-        """The CEL rule again, for those who build a spec in Python."""
-        if self.group_factor > self.max_policy_versions:
-            raise ValueError("groupFactor: must not exceed maxPolicyVersions")
-        return self
 
 
 class ReorderRollout(ApiModel):
@@ -166,7 +169,7 @@ class Engine(ApiModel):
     """Memory for the KV cache of an engine; unset: what `gpuMemoryUtilization` leaves."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory that an engine may use."""
-    dtype: str = Field(default="auto", pattern="^(auto|float32|float16|bfloat16)$")
+    dtype: EngineDtype = EngineDtype.AUTO
     """Type of weights and activations in the engine."""
     enforce_eager: bool = False
     """Skip compilation and CUDA graphs: quicker start, slower steps."""

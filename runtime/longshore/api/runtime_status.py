@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from longshore.api.base import ApiModel
-from longshore.api.limits import MAX_COUNT
+from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.reward import SandboxLayer
 
 _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
@@ -78,7 +78,7 @@ class RoundStatus(ApiModel):
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
     """Finished requests over all of the round: launched ones, and those that it still has to launch."""
     load: RolloutLoad | None = None
-    """At milestones, where pods may be repurposed: every 5 % between 20 % and 50 %."""
+    """At milestones, where pods may be repurposed (`spec.rollout.repurposing.trigger`)."""
 
 
 class ResponseTokens(ApiModel):
@@ -158,12 +158,36 @@ class RewardSurroundings(ApiModel):
 
     sandbox: list[SandboxLayer] | None = Field(default=None, max_length=16)
     """Layers that hold around model-written code in every worker that has been there; unset: none runs such code."""
-    gpu_sharing: list[Annotated[str, Field(max_length=1024)]] = Field(default_factory=list, max_length=16)
+    gpu_sharing: list[Annotated[str, Field(max_length=MAX_MESSAGE_CHARACTERS)]] = Field(
+        default_factory=list, max_length=MAX_REPORTED
+    )
     """How judges beside engines share GPUs, each way once: MPS, or TimeSlicing and why."""
 
 
-ACTIVITY_DONE: Final = "Done"
-"""The coordinator has written everything, and is about to end."""
+class RuntimeActivity(StrEnum):
+    """What the coordinator does.
+
+    Done: it has written everything, and is about to end. Failing: it has found a mistake that no retry mends, and is
+    about to end.
+    """
+
+    WAIT_FOR_WORKERS = "WaitForWorkers"
+    PREPARE_MODEL = "PrepareModel"
+    START_ENGINES = "StartEngines"
+    PROFILE_ENGINES = "ProfileEngines"
+    PROFILE_TRAINERS = "ProfileTrainers"
+    PROFILE_SIZES = "ProfileSizes"
+    PROFILE_JUDGES = "ProfileJudges"
+    EVALUATE = "Evaluate"
+    ROLLOUT = "Rollout"
+    TRAIN = "Train"
+    PUBLISH = "Publish"
+    DONE = "Done"
+    FAILING = "Failing"
+
+
+ENDING_ACTIVITIES: Final = frozenset({RuntimeActivity.DONE, RuntimeActivity.FAILING})
+"""What a coordinator does just before the job ends with it."""
 
 
 class Notice(ApiModel):
@@ -173,7 +197,7 @@ class Notice(ApiModel):
     """Notices of an attempt are counted."""
     reason: str = Field(max_length=128)
     """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, or that of an alarm."""
-    message: str = Field(max_length=1024)
+    message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """One sentence."""
 
 
@@ -183,7 +207,7 @@ class Alarm(ApiModel):
     reason: str = Field(min_length=1, max_length=128)
     """LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero, ResponsesAllCut,
     HeldOutRewardFell."""
-    message: str = Field(max_length=1024)
+    message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """What is seen, the likely cause, and what to do."""
     step: int = Field(ge=0)
     """Step at which it was raised."""
@@ -200,17 +224,17 @@ class RuntimeStatus(ApiModel):
     """Optimizer steps asked for."""
     round: RoundStatus | None = None
     """The current round."""
-    recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=16)
+    recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=MAX_REPORTED)
     """The newest finished rounds, oldest first: an operator that was away catches up."""
-    notices: list[Notice] = Field(default_factory=list, max_length=16)
+    notices: list[Notice] = Field(default_factory=list, max_length=MAX_REPORTED)
     """The newest notices of this attempt, oldest first: an operator that was away catches up."""
-    alarms: list[Alarm] = Field(default_factory=list, max_length=16)
+    alarms: list[Alarm] = Field(default_factory=list, max_length=MAX_REPORTED)
     """Signs that the job does not learn, oldest first."""
     applied_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that was carried out."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that came too late or was impossible."""
-    rejected_reason: str = Field(default="", max_length=1024)
+    rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why."""
     refused_tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Tensor-parallel size that the engines did not take, where that is why; 0: something else is."""
@@ -250,5 +274,5 @@ class RuntimeStatus(ApiModel):
     """Step of the newest checkpoint."""
     final_model: str | None = Field(default=None, max_length=4096)
     """Where the final model lies in the storage."""
-    activity: str = Field(default="", max_length=256)
-    """What the coordinator does now: StartingEngines, WarmStart, Evaluate, Rollout, Train, Publish, Done."""
+    activity: RuntimeActivity | None = None
+    """What the coordinator does now."""

@@ -1,18 +1,20 @@
 """RLJob.spec: the whole of what a user asks for."""
 
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, model_validator
 
 from longshore.api.algorithm import Algorithm
-from longshore.api.base import IMMUTABLE, ApiModel, cel
+from longshore.api.base import ApiModel
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
+from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.training import Checkpoint, Trainer
 
 
@@ -38,159 +40,173 @@ class CleanPodPolicy(StrEnum):
     ALL = "All"
 
 
-_FROZEN_WHILE_RUNNING = (
+_FROZEN_WHILE_RUNNING: Final = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
     "profiling",
 )  # fmt: skip
-
-_MEGATRON_RANKS = (
-    "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
-)
-_RANKS_PER_REPLICA = f"{_MEGATRON_RANKS} * self.trainer.fsdpSize"
-
-_NOT_STREAMED = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
-
-
-def _fits(pods: str, unless: str) -> tuple[tuple[str, str, str], ...]:
-    """Rules that trainer replicas fit into these pods."""
-    return (
-        (
-            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % ({_MEGATRON_RANKS}) == 0",
-            f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod: a replica "
-            "lies inside one pod",
-            ".trainer.tensorParallelSize",
-        ),
-        (
-            f"{unless}self.{pods}.gpusPerPod == 0 || self.{pods}.gpusPerPod % self.trainer.fsdpSize == 0",
-            f"fsdpSize must divide {pods}.gpusPerPod: a replica lies inside one pod",
-            ".trainer.fsdpSize",
-        ),
-        (
-            f"{unless}!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
-            f"(self.{pods}.gpusPerPod > 0 ? self.{pods}.gpusPerPod / ({_RANKS_PER_REPLICA}) : 1)",
-            f"dataParallelSize exceeds the replicas that the GPUs of all {pods} hold (or the pods, where they have "
-            "none)",
-            ".trainer.dataParallelSize",
-        ),
-    )
-
-
-_NUM_PODS = (
+_NUM_PODS: Final = (
     "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
     "(has(self.reward.maxPods) ? self.reward.maxPods : self.reward.pods) + self.reward.functions.map(one, "
     "has(one.judge) && has(one.judge.pool) ? one.judge.pool.replicas : 0).sum()"
 )
-_TOO_MANY_PODS = (
-    f"workers, trainerWorkers, reward pods and the judges' pools have more than {MAX_PODS:,} pods together, which is "
-    "the limit of a job: ask for fewer"
+_MEGATRON_RANKS: Final = (
+    "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
 )
+_ONE_UPDATE: Final = (
+    "!has(self.algorithm.promptsPerUpdate) || self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep"
+)
+_NOT_STREAMED: Final = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
 
-_SPEC_RULES = cel(
-    (f"{_NUM_PODS} <= {MAX_PODS}", _TOO_MANY_PODS, ".workers.replicas"),
-    (
+_WHOLE_BATCH: Final = [name for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
+_ANY_PART: Final = " && ".join(f"self.algorithm.name != '{name}'" for name in _WHOLE_BATCH)
+
+
+def _fit_rules(pods: str, unless: str, train: "Callable[[RLJobSpec], bool]") -> "Iterator[Rule[RLJobSpec]]":
+    """Trainer replicas fit into these pods, unless others train."""
+    gpus = f"self.{pods}.gpusPerPod"
+    yield Rule(
+        "trainer.tensorParallelSize",
+        f"{unless} || {gpus} == 0 || {gpus} % ({_MEGATRON_RANKS}) == 0",
+        lambda spec: not train(spec) or spec.training_pods.gpus_per_pod % spec.trainer.megatron_ranks == 0,
+        f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod, since a "
+        "replica lies inside one pod: choose smaller sizes",
+    )
+    yield Rule(
+        "trainer.fsdpSize",
+        f"{unless} || {gpus} == 0 || {gpus} % self.trainer.fsdpSize == 0",
+        lambda spec: not train(spec) or spec.training_pods.gpus_per_pod % spec.trainer.fsdp_size == 0,
+        f"fsdpSize must divide {pods}.gpusPerPod, since a replica lies inside one pod: choose a divisor",
+    )
+    yield Rule(
+        "trainer.dataParallelSize",
+        f"{unless} || !has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
+        f"({gpus} > 0 ? {gpus} / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
+        lambda spec: not train(spec) or (spec.trainer.data_parallel_size or 0) <= spec.max_trainer_replicas,
+        f"dataParallelSize exceeds the replicas that the {pods} hold (one per pod where they have no GPUs): lower it",
+    )
+
+
+def _frozen(field: str, is_same: str) -> "Rule[RLJobSpec]":
+    message = f"{field} may change only while the job is suspended: set suspend to true first"
+    return Rule(field, f"oldSelf.suspend || {is_same}", TRANSITION, message)
+
+
+_RULES: "tuple[Rule[RLJobSpec], ...]" = (
+    Rule(
+        "workers.replicas",
+        f"{_NUM_PODS} <= {MAX_PODS}",
+        lambda spec: spec.num_pods <= MAX_PODS,
+        f"workers, trainerWorkers, reward pods and judge pools are more than {MAX_PODS:,} pods together: ask for fewer",
+    ),
+    Rule(
+        "rollout.engine.tensorParallelSize",
         "self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
-        "tensorParallelSize must divide workers.gpusPerPod: an engine lies inside one pod",
-        ".rollout.engine.tensorParallelSize",
+        lambda spec: spec.workers.gpus_per_pod % spec.rollout.engine.tensor_parallel_size == 0,
+        "tensorParallelSize must divide workers.gpusPerPod, since an engine lies inside one pod: choose a divisor",
     ),
-    (
+    Rule(
+        "rollout.strategy",
         "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout'",
-        "PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
-        ".rollout.strategy",
+        lambda spec: (spec.rollout.on_policy, spec.rollout.strategy) != (OnPolicy.STRICT, Strategy.PARTIAL_ROLLOUT),
+        "strategy PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
     ),
-    (
+    Rule(
+        "rollout.leftovers",
         "self.rollout.onPolicy != 'Strict' || !has(self.rollout.leftovers) || self.rollout.leftovers != 'KeepTokens'",
-        "KeepTokens trains on tokens of older weights: set onPolicy to Relaxed or leftovers to DropTokens",
-        ".rollout.leftovers",
+        lambda spec: (spec.rollout.on_policy, spec.rollout.leftovers) != (OnPolicy.STRICT, Leftovers.KEEP_TOKENS),
+        "leftovers KeepTokens trains on tokens of older weights: set onPolicy to Relaxed or leftovers to DropTokens",
     ),
-    (
+    Rule(
+        "rollout.leftovers",
         "!has(self.rollout.leftovers) || self.rollout.strategy != 'PartialRollout' || "
         "self.rollout.leftovers == 'KeepTokens'",
-        "PartialRollout is about keeping tokens: choose ReorderRollout to drop them",
-        ".rollout.leftovers",
+        lambda spec: (
+            (spec.rollout.strategy, spec.rollout.leftovers) != (Strategy.PARTIAL_ROLLOUT, Leftovers.DROP_TOKENS)
+        ),
+        "leftovers cannot be DropTokens with PartialRollout: remove it, or choose ReorderRollout to drop tokens",
     ),
-    (
+    Rule(
+        "rollout.leftovers",
         "!has(self.rollout.leftovers) || !(self.rollout.strategy in ['Synchronous', 'GroupPipeline'])",
-        "this strategy leaves nothing over: remove leftovers or choose another strategy",
-        ".rollout.leftovers",
+        lambda spec: (
+            spec.rollout.leftovers is None
+            or spec.rollout.strategy not in (Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE)
+        ),
+        "leftovers does not apply to Synchronous and GroupPipeline, which leave nothing over: remove it",
     ),
-    (
-        "self.algorithm.name != 'ReinforcePlusPlus' || !has(self.algorithm.promptsPerUpdate) || "
-        "self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep",
-        "ReinforcePlusPlus whitens over the whole batch: remove promptsPerUpdate or choose another algorithm",
-        ".algorithm.promptsPerUpdate",
+    Rule(
+        "algorithm.promptsPerUpdate",
+        f"{_ANY_PART} || {_ONE_UPDATE}",
+        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or spec.algorithm.makes_one_update,
+        f"promptsPerUpdate does not apply to {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: remove it",
     ),
-    (
-        "self.algorithm.name != 'ReinforcePlusPlus' || (has(self.rollout.handover) ? "
-        "self.rollout.handover != 'Pipelined' : self.rollout.strategy != 'GroupPipeline')",
-        "ReinforcePlusPlus whitens advantages over the whole batch, which a pipeline never holds: choose another "
-        "algorithm or handover AfterRound",
-        ".rollout.handover",
+    Rule(
+        "rollout.handover",
+        f"{_ANY_PART} || (has(self.rollout.handover) ? self.rollout.handover != 'Pipelined' : "
+        "self.rollout.strategy != 'GroupPipeline')",
+        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or not spec.rollout.is_pipelined,
+        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
     ),
-    (
-        f"{_NOT_STREAMED} || !has(self.algorithm.promptsPerUpdate) || "
-        "self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep",
-        "Streamed gradients make one update at the end of the round: remove promptsPerUpdate or choose Pipelined",
-        ".algorithm.promptsPerUpdate",
+    Rule(
+        "algorithm.promptsPerUpdate",
+        f"{_NOT_STREAMED} || {_ONE_UPDATE}",
+        lambda spec: not spec.rollout.is_streamed or spec.algorithm.makes_one_update,
+        "promptsPerUpdate does not apply to handover Streamed, which makes one update per round: remove it",
     ),
-    (
-        f"{_NOT_STREAMED} || self.algorithm.name != 'ReinforcePlusPlus'",
-        "ReinforcePlusPlus whitens advantages over the whole batch, which a stream never holds: choose another "
-        "algorithm or handover AfterRound",
-        ".rollout.handover",
+    Rule(
+        "rollout.handover",
+        f"{_NOT_STREAMED} || {_ANY_PART}",
+        lambda spec: not spec.rollout.is_streamed or spec.algorithm.name not in _WHOLE_BATCH,
+        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
     ),
-    (
+    Rule(
+        "rollout.handover",
         f"{_NOT_STREAMED} || self.rollout.strategy != 'GroupPipeline'",
-        "GroupPipeline updates while the round runs: remove handover or choose another strategy",
-        ".rollout.handover",
+        lambda spec: not spec.rollout.is_streamed or spec.rollout.strategy is not Strategy.GROUP_PIPELINE,
+        "handover cannot be Streamed with GroupPipeline, which updates while the round runs: remove it",
     ),
-    (
-        "(self.placement == 'Disaggregated') == has(self.trainerWorkers)",
-        "trainerWorkers are the pods of the trainer with placement Disaggregated, and with that alone",
-        ".trainerWorkers",
+    belongs(
+        "trainerWorkers", "placement", Placement.DISAGGREGATED, lambda spec: (spec.placement, spec.trainer_workers)
     ),
-    (
+    Rule(
+        "algorithm.maxResponseTokens",
         "self.algorithm.maxResponseTokens < self.model.maxContextTokens",
-        "maxResponseTokens must be below model.maxContextTokens, which also holds the prompt",
-        ".algorithm.maxResponseTokens",
+        lambda spec: spec.algorithm.max_response_tokens < spec.model.max_context_tokens,
+        "maxResponseTokens must be below model.maxContextTokens, which also holds the prompt: lower it",
     ),
-    (
+    Rule(
+        "reward.functions",
         "has(self.data.builtin) || self.reward.functions.all(one, one.kind != 'Task')",
-        "kind Task scores the built-in task: choose another kind for data of your own",
-        ".reward.functions",
+        lambda spec: (
+            not (spec.data.builtin is None and any(one.kind is RewardKind.TASK for one in spec.reward.functions))
+        ),
+        "functions of kind Task score the built-in task: choose another kind for data of your own",
     ),
-    (
+    Rule(
+        "data.domainField",
         "has(self.data.domainField) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
-        "domains need data.domainField, the field of a row that names its domain",
-        ".data.domainField",
+        lambda spec: spec.data.domain_field is not None or not any(one.domains for one in spec.reward.functions),
+        "domainField is required by functions with domains: set it to the field of a row that names its domain",
     ),
-    (
+    Rule(
+        "model.warmStartSteps",
         "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
-        "warmStartSteps needs the built-in model and task",
-        ".model.warmStartSteps",
+        lambda spec: not spec.model.warm_start_steps or None not in (spec.model.builtin, spec.data.builtin),
+        "warmStartSteps needs the built-in model and task: use both, or set it to 0",
     ),
-    *_fits("workers", "has(self.trainerWorkers) || "),
-    *_fits("trainerWorkers", "!has(self.trainerWorkers) || "),
-    *(
-        (
-            f"oldSelf.suspend || self.{field} == oldSelf.{field}",
-            f"{field} may change only while the job is suspended: set suspend to true first",
-            f".{field}",
-        )
-        for field in _FROZEN_WHILE_RUNNING
-    ),
-    (
-        "oldSelf.suspend || (has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
+    *_fit_rules("workers", "has(self.trainerWorkers)", lambda spec: spec.trainer_workers is None),
+    *_fit_rules("trainerWorkers", "!has(self.trainerWorkers)", lambda spec: spec.trainer_workers is not None),
+    *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
+    _frozen(
+        "trainerWorkers",
+        "(has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
         "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers))",
-        "trainerWorkers may change only while the job is suspended: set suspend to true first",
-        ".trainerWorkers",
     ),
 )
 
 
-class RLJobSpec(ApiModel):
+class RLJobSpec(ApiModel, rules=_RULES):
     """A reinforcement-learning run."""
-
-    model_config = {"json_schema_extra": _SPEC_RULES}
 
     model: Model = Field(json_schema_extra=IMMUTABLE)
     """The model to train."""
@@ -240,36 +256,6 @@ class RLJobSpec(ApiModel):
         """Looked at first, so that nothing else meets what is too large."""
         return check_spec(value)
 
-    @model_validator(mode="after")
-    def _cross_field_rules(self) -> "RLJobSpec":
-        """The CEL rules again, for those who build a spec in Python."""
-        if self.num_pods > MAX_PODS:
-            raise ValueError(f"workers.replicas: {_TOO_MANY_PODS}")
-        gpus, tp_size = self.workers.gpus_per_pod, self.rollout.engine.tensor_parallel_size
-        if gpus and gpus % tp_size:
-            raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide workers.gpusPerPod ({gpus})")
-        _check_combination(self.algorithm, self.rollout)
-        if (self.model.path is None) == (self.model.builtin is None):
-            raise ValueError("model: set exactly one of path and builtin")
-        if (self.data.path is None) == (self.data.builtin is None):
-            raise ValueError("data: set exactly one of path and builtin")
-        if (self.storage.claim_name is None) == (self.storage.create is None):
-            raise ValueError("storage: set exactly one of claimName and create")
-        if self.data.builtin is None and any(one.kind is RewardKind.TASK for one in self.reward.functions):
-            raise ValueError("reward.functions: kind Task scores the built-in task only")
-        if self.data.domain_field is None and any(one.domains for one in self.reward.functions):
-            raise ValueError("data.domainField: reward functions with domains need it")
-        if self.model.warm_start_steps and (self.model.builtin is None or self.data.builtin is None):
-            raise ValueError("model.warmStartSteps: needs the built-in model and task")
-        if (self.placement is Placement.DISAGGREGATED) != (self.trainer_workers is not None):
-            raise ValueError("trainerWorkers: set it with placement Disaggregated, and with that alone")
-        _check_trainer(
-            self.trainer, self.training_pods, "workers" if self.trainer_workers is None else "trainerWorkers"
-        )
-        if self.algorithm.max_response_tokens >= self.model.max_context_tokens:
-            raise ValueError("algorithm.maxResponseTokens: must be below model.maxContextTokens")
-        return self
-
     @property
     def transfers_directly(self) -> bool:
         """Whether new weights go straight from trainers to engines."""
@@ -287,39 +273,8 @@ class RLJobSpec(ApiModel):
         """The pods on which trainers run."""
         return self.trainer_workers or self.workers
 
-
-def _check_trainer(trainer: Trainer, workers: Workers, field: str) -> None:
-    """Replicas fit into the pods."""
-    gpus, num_ranks = workers.gpus_per_pod, trainer.ranks_per_replica
-    if gpus and gpus % trainer.fsdp_size:
-        raise ValueError(f"trainer.fsdpSize: {trainer.fsdp_size} must divide {field}.gpusPerPod ({gpus})")
-    if gpus and gpus % num_ranks:
-        raise ValueError(
-            f"trainer.tensorParallelSize: times pipelineParallelSize and contextParallelSize it is {num_ranks}, which "
-            f"must divide {field}.gpusPerPod ({gpus})"
-        )
-    slots = workers.replicas * (gpus // num_ranks if gpus else 1)
-    if (trainer.data_parallel_size or 0) > slots:
-        raise ValueError(f"trainer.dataParallelSize: exceeds the {slots} replicas that the {field} hold")
-
-
-def _check_combination(algorithm: Algorithm, rollout: Rollout) -> None:
-    """Parts of a round policy, and objectives, that would break a promise together."""
-    if rollout.on_policy is OnPolicy.STRICT and rollout.strategy is Strategy.PARTIAL_ROLLOUT:
-        raise ValueError("rollout.strategy: PartialRollout needs rollout.onPolicy: Relaxed")
-    if rollout.on_policy is OnPolicy.STRICT and rollout.leftovers is Leftovers.KEEP_TOKENS:
-        raise ValueError("rollout.leftovers: KeepTokens needs rollout.onPolicy: Relaxed")
-    if rollout.strategy is Strategy.PARTIAL_ROLLOUT and rollout.leftovers is Leftovers.DROP_TOKENS:
-        raise ValueError("rollout.leftovers: PartialRollout keeps tokens; choose ReorderRollout to drop them")
-    if rollout.leftovers is not None and rollout.strategy in (Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE):
-        raise ValueError(f"rollout.leftovers: {rollout.strategy} leaves nothing over; remove it")
-    if OBJECTIVES[algorithm.name].needs_whole_batch:
-        if algorithm.groups_per_update < algorithm.prompts_per_step:
-            raise ValueError(f"algorithm.promptsPerUpdate: {algorithm.name} needs the whole batch; remove it")
-        if rollout.is_pipelined or rollout.is_streamed:
-            raise ValueError(f"rollout.handover: {algorithm.name} needs the whole batch; set AfterRound")
-    if rollout.is_streamed:
-        if rollout.strategy is Strategy.GROUP_PIPELINE:
-            raise ValueError("rollout.handover: GroupPipeline updates while the round runs; remove it")
-        if algorithm.groups_per_update < algorithm.prompts_per_step:
-            raise ValueError("algorithm.promptsPerUpdate: Streamed makes one update per round; remove it")
+    @property
+    def max_trainer_replicas(self) -> int:
+        """Data-parallel replicas that the training pods have room for; one each where they have no GPUs."""
+        pods = self.training_pods
+        return pods.replicas * (pods.gpus_per_pod // self.trainer.ranks_per_replica if pods.gpus_per_pod else 1)

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
-from longshore.api.limits import MAX_COUNT
+from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
 from longshore.api.runtime_status import RoundKind, RuntimeStatus
 
 
@@ -96,7 +96,7 @@ class Assignment(ApiModel):
     """Valid until the next epoch."""
     overlay: Overlay | None = None
     """Valid for its round and attempt only."""
-    reason: str = Field(default="", max_length=1024)
+    reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why."""
 
 
@@ -182,3 +182,7 @@ class RLJobStatus(ApiModel):
     """The parallelism planner, where it is at work."""
     runtime: RuntimeStatus | None = None
     """What the coordinator reports; written by it alone."""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if there is one."""
+        return next((condition for condition in self.conditions if condition.type == kind.value), None)

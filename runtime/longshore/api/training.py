@@ -1,10 +1,12 @@
 """What turns scored responses into better weights: trainer and checkpoints."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from longshore.api.base import ApiModel, cel
+from longshore.api.base import ApiModel
+from longshore.api.rules import Rule
 
 
 class TrainerBackend(StrEnum):
@@ -15,27 +17,25 @@ class TrainerBackend(StrEnum):
     FAKE = "Fake"
 
 
-_TRAINER_RULES = cel(
-    *(
-        (
-            f"self.backend == 'Megatron' || self.{field} == 1",
-            f"{field} above 1 needs backend Megatron: replicas of the others are not split so",
-            f".{field}",
-        )
-        for field in ("tensorParallelSize", "pipelineParallelSize", "contextParallelSize")
-    ),
-    (
-        "self.backend == 'Torch' || self.fsdpSize == 1",
-        "fsdpSize above 1 needs backend Torch: replicas of the others are not sharded so",
-        ".fsdpSize",
-    ),
+def _needs(backend: TrainerBackend, field: str, size: "Callable[[Trainer], int]") -> "Rule[Trainer]":
+    return Rule(
+        field,
+        f"self.backend == '{backend}' || self.{field} == 1",
+        lambda trainer: trainer.backend is backend or size(trainer) == 1,
+        f"{field} above 1 needs backend {backend}: choose it, or set {field} to 1",
+    )
+
+
+_RULES: "tuple[Rule[Trainer], ...]" = (
+    _needs(TrainerBackend.MEGATRON, "tensorParallelSize", lambda trainer: trainer.tensor_parallel_size),
+    _needs(TrainerBackend.MEGATRON, "pipelineParallelSize", lambda trainer: trainer.pipeline_parallel_size),
+    _needs(TrainerBackend.MEGATRON, "contextParallelSize", lambda trainer: trainer.context_parallel_size),
+    _needs(TrainerBackend.TORCH, "fsdpSize", lambda trainer: trainer.fsdp_size),
 )
 
 
-class Trainer(ApiModel):
+class Trainer(ApiModel, rules=_RULES):
     """The trainer: data-parallel replicas on the GPUs of the workers."""
-
-    model_config = {"json_schema_extra": _TRAINER_RULES}
 
     backend: TrainerBackend = TrainerBackend.TORCH
     """Torch: any Hugging Face model, whole on every GPU or sharded over several. Megatron: Llama, Qwen2 and Qwen3 on
@@ -70,20 +70,12 @@ class Trainer(ApiModel):
     @property
     def ranks_per_replica(self) -> int:
         """Processes that hold one copy of the model together, each with a GPU of its own where pods have any."""
-        return self.fsdp_size * self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        return self.fsdp_size * self.megatron_ranks
 
-    @model_validator(mode="after")
-    def _replicas_are_split_as_the_backend_can(self) -> "Trainer":
-        """The CEL rules again, for those who build a spec in Python."""
-        for field, size, backend in (
-            ("tensorParallelSize", self.tensor_parallel_size, TrainerBackend.MEGATRON),
-            ("pipelineParallelSize", self.pipeline_parallel_size, TrainerBackend.MEGATRON),
-            ("contextParallelSize", self.context_parallel_size, TrainerBackend.MEGATRON),
-            ("fsdpSize", self.fsdp_size, TrainerBackend.TORCH),
-        ):
-            if size > 1 and self.backend is not backend:
-                raise ValueError(f"trainer.{field}: {size} needs trainer.backend: {backend}")
-        return self
+    @property
+    def megatron_ranks(self) -> int:
+        """Processes over which Megatron splits one copy of the model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
 
 
 class Checkpoint(ApiModel):

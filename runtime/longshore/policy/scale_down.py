@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from longshore.api.rollout import Repurposing
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
@@ -19,7 +20,7 @@ LAST_SHARE: Final = 0.5
 """Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
-MAX_KV_PEAK: Final = 0.9
+MAX_KV_PEAK: Final = Repurposing().max_kv_peak
 """Projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected value over
 evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64

@@ -7,24 +7,10 @@ long as `_PATIENCE_STEPS` says. Where one sign follows from another, only the ca
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final
 
+from longshore.api.reasons import AlarmReason
 from longshore.policy.log_prob_mismatch import exceeds
-
-
-class AlarmReason(StrEnum):
-    """What an alarm is about; the reason of its notice."""
-
-    LOG_PROB_MISMATCH = "LogProbMismatch"
-    REWARDS_TIME_OUT = "RewardsTimeOut"
-    REWARDS_FAULT = "RewardsFault"
-    REWARDS_ALL_ZERO = "RewardsAllZero"
-    REWARDS_ALL_EQUAL = "RewardsAllEqual"
-    GRADIENT_ZERO = "GradientZero"
-    RESPONSES_ALL_CUT = "ResponsesAllCut"
-    HELD_OUT_REWARD_FELL = "HeldOutRewardFell"
-
 
 _PATIENCE_STEPS: Final = {
     AlarmReason.LOG_PROB_MISMATCH: 1,

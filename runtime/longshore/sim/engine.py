@@ -213,6 +213,8 @@ class SimEngine:
         return ended
 
     def _pop_leaving(self) -> list[Ended]:
+        if not self._leaving:
+            return []
         ended = [self._remove(response, finished=False) for response in sorted(self._leaving & self._running.keys())]
         gone = [request for request in self._waiting if request.response in self._leaving]
         ended += [Ended(request.response, request.kept_tokens, False, self._step) for request in gone]

@@ -302,7 +302,7 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
             raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
     arguments: dict[str, Any] = {
         "model": str(model),
-        "dtype": options.dtype,
+        "dtype": options.dtype.value,
         "max_model_len": spec.max_context_tokens,
         "max_num_seqs": options.max_num_seqs,
         "tensor_parallel_size": options.tensor_parallel_size,

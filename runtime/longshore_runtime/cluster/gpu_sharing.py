@@ -12,19 +12,17 @@ from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.judge.mps import MpsDaemon, share_gpus
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
-from longshore_runtime.settings import Settings
 
 log = structlog.get_logger()
 
 
 @contextlib.contextmanager
-def shared_gpus(settings: Settings) -> Iterator[MpsDaemon | None]:
+def shared_gpus(spec: RLJobSpec, component: Component) -> Iterator[MpsDaemon | None]:
     """While it lasts, every process started from here finds the MPS daemon, if there is one.
 
     Yields the daemon where this pod runs one: somebody has to watch it.
     """
-    spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
-    if settings.component is not Component.WORKER or not any(one.is_colocated for one in spec.reward.functions):
+    if component is not Component.WORKER or not any(one.is_colocated for one in spec.reward.functions):
         yield None
         return
     # Sockets have short paths, so the directory lies in /tmp whatever TMPDIR says.

@@ -23,6 +23,7 @@ import tenacity
 
 from longshore_runtime.cluster.placement import node_labels
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -46,10 +47,12 @@ class RayNodeError(Exception):
 class RayNode:
     """The Ray processes of this pod. As a context manager it stops them at the end of the block."""
 
-    def __init__(self, temp_dir: Path, session: int, core: Sequence[psutil.Process]) -> None:
+    def __init__(self, temp_dir: Path, session: int, core: Sequence[psutil.Process], lifeline: int) -> None:
+        """`lifeline`: the end of a pipe that this process holds."""
         self._temp_dir = temp_dir
         self._session = session
         self._core = core
+        self._lifeline = os.fdopen(lifeline, "wb")
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until a process that the node cannot do without ends; False when the time is over first."""
@@ -69,6 +72,7 @@ class RayNode:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
         psutil.wait_procs(self._core, timeout=DEREGISTER_LIMIT_S)
+        self._lifeline.close()
         _discard(self._temp_dir, self._session)
 
     def __enter__(self) -> "RayNode":
@@ -82,11 +86,14 @@ class RayNode:
 
 def start_head(settings: Settings) -> RayNode:
     """Start the Ray head in this pod; raises RayNodeError."""
-    return _start(settings, START_LIMIT_S, port=settings.ray_port)
+    return _start(settings, WorkerImports(), port=settings.ray_port)
 
 
-def join(settings: Settings) -> RayNode:
-    """Join the head of this attempt, waiting until it answers; raises RayNodeError when it does not in time."""
+def join(settings: Settings, imports: WorkerImports) -> RayNode:
+    """Join the head of this attempt, waiting until it answers; raises RayNodeError when it does not in time.
+
+    `imports`: of the workers on this node.
+    """
 
     def log_attempt(state: tenacity.RetryCallState) -> None:
         log.info("the coordinator's Ray head does not answer yet", address=settings.ray_address)
@@ -98,7 +105,7 @@ def join(settings: Settings) -> RayNode:
         before_sleep=log_attempt,
         reraise=True,
     )
-    return attempts(_join_once, settings)
+    return attempts(_join_once, settings, imports)
 
 
 def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
@@ -121,14 +128,14 @@ def head_goes(settings: Settings) -> bool:
     return not attempts(head_answers, settings)
 
 
-def _join_once(settings: Settings) -> RayNode:
+def _join_once(settings: Settings, imports: WorkerImports) -> RayNode:
     if not head_answers(settings):
         raise RayNodeError(f"no Ray head answers at {settings.ray_address}")
-    return _start(settings, START_LIMIT_S, address=settings.ray_address)
+    return _start(settings, imports, address=settings.ray_address)
 
 
-def _start(settings: Settings, limit_s: float, port: int | None = None, address: str | None = None) -> RayNode:
-    """`ray_start` returns once the node is registered, and leaves its processes behind: they share its session."""
+def _start(settings: Settings, imports: WorkerImports, port: int | None = None, address: str | None = None) -> RayNode:
+    """`node_start` ends once the node is registered, and leaves the processes behind: they share its session."""
     temp_dir = _temp_dir()
     options = {
         "ip": settings.pod_ip,
@@ -138,31 +145,35 @@ def _start(settings: Settings, limit_s: float, port: int | None = None, address:
         "address": address,
     }
     # Ray is imported in a process of its own: the pod's health server answers meanwhile.
-    command = [sys.executable, "-m", "longshore_runtime.cluster.ray_start", json.dumps(options)]
+    command = [sys.executable, "-m", "longshore_runtime.cluster.node_start", json.dumps(options), *imports.modules]
     with contextlib.ExitStack() as unless_started:
+        starter_end, lifeline = os.pipe()  # The server that forks workers ends with this process.
+        unless_started.callback(os.close, lifeline)
         starter = subprocess.Popen(
             command,
-            env={**os.environ, **RAY_ENVIRONMENT},
+            env={**os.environ, **RAY_ENVIRONMENT, **imports.environment},
+            stdin=starter_end,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
+        os.close(starter_end)
         unless_started.callback(_discard, temp_dir, starter.pid)
         unless_started.callback(starter.kill)
-        _wait_started(starter, limit_s)
+        _wait_started(starter)
         core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
         if not core:
             raise RayNodeError("Ray started and ended at once")
         unless_started.pop_all()
-    return RayNode(temp_dir, starter.pid, core)
+    return RayNode(temp_dir, starter.pid, core, lifeline)
 
 
-def _wait_started(starter: "subprocess.Popen[str]", limit_s: float) -> None:
+def _wait_started(starter: "subprocess.Popen[str]") -> None:
     try:
-        output, _ = starter.communicate(timeout=limit_s)
+        output, _ = starter.communicate(timeout=START_LIMIT_S)
     except subprocess.TimeoutExpired as error:
-        raise RayNodeError(f"Ray did not start within {limit_s:.0f} s") from error
+        raise RayNodeError(f"Ray did not start within {START_LIMIT_S:.0f} s") from error
     if starter.returncode != 0:
         lines = output.strip().splitlines() or ["no message"]
         raise RayNodeError(f"Ray did not start (exit status {starter.returncode}): {lines[-1]}")

@@ -2,16 +2,17 @@
 
 `ray start` also starts a dashboard agent, an agent for runtime environments and a server for remote drivers: Python
 processes that cost some ten seconds of CPU time and 0.4 GB in every pod, one of which asks the cloud's metadata
-address where it runs. Jobs have metrics of their own, pods have their environment from an image, and the
-driver is in the coordinator. A raylet does not start without commands for its two agents and ends with them, so both
-are a process that sleeps. Actors therefore must not ask for a `runtime_env`.
+address where it runs. Jobs have metrics of their own, pods have their environment from an image, and the driver is in
+the coordinator. A raylet does not start without commands for its two agents and ends with them, so both are a process
+that sleeps. Actors therefore must not ask for a `runtime_env`. Workers are forks of one process; see `fork_server`.
 
-This module is run as a program, once per node; see `ray_node`. It uses what is private in the pinned version of Ray.
+This uses what is private in the pinned version of Ray.
 """
 
-import argparse
-import json
-from collections.abc import Mapping
+import itertools
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,8 +21,12 @@ from ray._private import services
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 from ray._private.node import Node
 from ray._private.parameter import RayParams
+from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 
-_AGENT_COMMANDS: Final = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+FIRST_JOB: Final = "01000000"
+"""Ray's number of the first driver of a cluster, in its notation. A job has one: the coordinator."""
+_AGENT_COMMANDS: Final = ("--dashboard_agent_command", "--runtime_env_agent_command")
+_WORKER_COMMAND: Final = "--python_worker_command"
 _SLEEP: Final = "sleep infinity"
 _AGENT_PORTS: Final = (
     "DASHBOARD_AGENT_LISTEN_PORT_NAME",
@@ -57,9 +62,12 @@ class _Node(Node):
         """It would run even without a dashboard, for statistics of usage that jobs do not report."""
 
 
-def start(options: NodeOptions) -> None:
-    """Start the node and return once it is registered; its processes stay behind."""
-    _replace_agents()
+def start(options: NodeOptions, launcher: Sequence[str]) -> dict[str, str]:
+    """Start the node and return once it is registered; its processes stay behind.
+
+    `launcher` comes before the command of every worker. Returns the variables that all workers have.
+    """
+    _replace_commands(launcher)
     ensure_token_if_auth_enabled(None, create_token_if_missing=False)
     params = RayParams(
         node_ip_address=options.ip,
@@ -74,28 +82,28 @@ def start(options: NodeOptions) -> None:
         include_log_monitor=False,
         no_monitor=True,
     )
-    _Node(params, head=options.address is None, shutdown_at_exit=False, spawn_reaper=False, connect_only=False)
+    is_head = options.address is None
+    node = _Node(params, head=is_head, shutdown_at_exit=False, spawn_reaper=False, connect_only=False)
+    (raylet,) = node.all_processes[PROCESS_TYPE_RAYLET]
+    return {"RAY_JOB_ID": FIRST_JOB, "RAY_RAYLET_PID": str(raylet.process.pid)}
 
 
-def _replace_agents() -> None:
+def _replace_commands(launcher: Sequence[str]) -> None:
+    """Have the raylet run other programs as its agents and as its workers."""
     start_process = services.start_ray_process
 
-    def with_sleeping_agents(command: list[str], *args: Any, **kwargs: Any) -> Any:
-        return start_process([_asleep(argument) for argument in command], *args, **kwargs)
+    def start_other(command: list[str], *args: Any, **kwargs: Any) -> Any:
+        return start_process([_other(argument, launcher) for argument in command], *args, **kwargs)
 
-    services.start_ray_process = with_sleeping_agents
-
-
-def _asleep(argument: str) -> str:
-    return next((name + _SLEEP for name in _AGENT_COMMANDS if argument.startswith(name)), argument)
+    services.start_ray_process = start_other
 
 
-def main() -> None:
-    """Start the node that the command line describes as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("options", type=json.loads)
-    start(NodeOptions(**parser.parse_args().options))
-
-
-if __name__ == "__main__":
-    main()
+def _other(argument: str, launcher: Sequence[str]) -> str:
+    name, _, value = argument.partition("=")
+    if name in _AGENT_COMMANDS:
+        return f"{name}={_SLEEP}"
+    if name == _WORKER_COMMAND:
+        _python, _setup_worker, *rest = shlex.split(value)
+        worker = itertools.dropwhile(lambda flag: flag.startswith("-"), rest)  # Flags of Python's come first.
+        return f"{name}={subprocess.list2cmdline([*launcher, *worker])}"
+    return argument

@@ -8,9 +8,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from longshore.api.contract import ExitCode
+from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.gpu_sharing import shared_gpus
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_goes, join
+from longshore_runtime.cluster.worker_imports import worker_imports
 from longshore_runtime.errors import Interrupted
 from longshore_runtime.judge.mps import MpsDaemon
 from longshore_runtime.settings import Settings
@@ -37,10 +39,11 @@ def run_node(settings: Settings) -> int:
 
 
 def _serve(settings: Settings) -> tuple[int, str]:
+    spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     with (
         HealthServer(settings.pod_ip, CollectorRegistry()) as health,
-        shared_gpus(settings) as daemon,
-        join(settings) as node,
+        shared_gpus(spec, settings.component) as daemon,
+        join(settings, worker_imports(spec, settings.component)) as node,
     ):
         health.ready()
         log.info("joined the coordinator", address=settings.ray_address)

@@ -7,8 +7,9 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
+from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Parallelism
-from longshore.api.runtime_status import RolloutTimes
+from longshore.api.runtime_status import RolloutTimes, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
@@ -50,7 +51,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorP
     profiler.run()
     judges = [function for function in spec.reward.functions if function.is_colocated]
     if judges:
-        parts.recorder.activity("ProfileJudges")
+        parts.recorder.activity(RuntimeActivity.PROFILE_JUDGES)
         parts.rewards.stop()
         measure_judges(judges, judge_placement, spec.storage.output, spec.model.max_context_tokens, profiler.figures)
     profile = profiler.profile(subject)
@@ -89,7 +90,7 @@ def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None
     except (ValidationError, ProfileMismatch) as error:
         reason = str(error).splitlines()[0]
         log.warning("measuring again", reason=reason)
-        notify("ProfileMismatch", f"{path.name} is measured again: {reason}")
+        notify(NoticeReason.PROFILE_MISMATCH, f"{path.name} is measured again: {reason}")
         return None
     log.info("the profile of an earlier attempt is used", path=str(path))
     return profile

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from longshore.api.runtime_status import RuntimeActivity
 from longshore.sim.profile import Profile, Subject
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.clock import Clock
@@ -52,8 +53,10 @@ class Machine:
 class Profiler:
     """Measures as often as it is asked to; the profile has the medians."""
 
-    def __init__(self, machine: Machine, scope: Scope, on_stage: Callable[[str], None] = lambda stage: None) -> None:
-        """`on_stage` is told what is measured, in one CamelCase word."""
+    def __init__(
+        self, machine: Machine, scope: Scope, on_stage: Callable[[RuntimeActivity], None] = lambda stage: None
+    ) -> None:
+        """`on_stage` is called with what is measured now."""
         self._machine = machine
         self._scope = scope
         self._on_stage = on_stage
@@ -70,13 +73,13 @@ class Profiler:
     def run(self, budget_s: float = BUDGET_S) -> None:
         """Engines, trainers, engines of other sizes: each once at least, and again while their share of time lasts."""
         own_size = self._machine.engines.tp_size
-        self._on_stage("ProfileEngines")
+        self._on_stage(RuntimeActivity.PROFILE_ENGINES)
         self._begin(budget_s / 3)
         self._measure_size(own_size, budget_s / 3)
-        self._on_stage("ProfileTrainers")
+        self._on_stage(RuntimeActivity.PROFILE_TRAINERS)
         self._repeat("trainers", lambda: self._trainers.measure(self.figures), budget_s / 3)
         for tp_size in self._scope.other_tp_sizes:
-            self._on_stage("ProfileSizes")
+            self._on_stage(RuntimeActivity.PROFILE_SIZES)
             self._measure_other_size(tp_size, own_size, budget_s / 3 / len(self._scope.other_tp_sizes))
 
     def measure(self) -> None:

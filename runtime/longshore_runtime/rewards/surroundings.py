@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore.api.limits import MAX_REPORTED
 from longshore.api.reward import SandboxLayer
 from longshore.api.runtime_status import RewardSurroundings
 from longshore_runtime.sandbox.layers import LayerReport
 
 GPU_SHARING_VARIABLE: Final = "LONGSHORE_GPU_SHARING"
 """How processes of a worker pod share its GPUs, and why: set where a judge runs beside engines."""
-_MAX_WAYS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ def with_worker(known: RewardSurroundings | None, found: Surroundings) -> Reward
         sharing.add(found.gpu_sharing)
     if sandbox is None and not sharing:
         return None
-    return RewardSurroundings(sandbox=sandbox, gpu_sharing=sorted(sharing)[:_MAX_WAYS])
+    return RewardSurroundings(sandbox=sandbox, gpu_sharing=sorted(sharing)[:MAX_REPORTED])

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from longshore.api.reasons import NoticeReason
+
 Notify = Callable[[str, str], None]
 """Takes a reason in one word and a sentence; called from any thread."""
 
@@ -28,17 +30,19 @@ class EngineNotices:
 
     def lost(self, engine: int, reason: str) -> None:
         """An engine is gone, or is no longer of use."""
-        self._tell(engine, "EngineLost", f"was lost: {reason}")
+        self._tell(engine, NoticeReason.ENGINE_LOST, f"was lost: {reason}")
 
     def not_asleep(self, engine: int, limit_s: float) -> None:
         """An engine is about to be stopped since it did not fall asleep."""
-        self._tell(engine, "EngineDidNotSleep", f"did not fall asleep within {limit_s:.0f} s and was stopped")
+        self._tell(
+            engine, NoticeReason.ENGINE_DID_NOT_SLEEP, f"did not fall asleep within {limit_s:.0f} s and was stopped"
+        )
 
     def close(self) -> None:
         """All engines are about to be stopped."""
         self._pods.clear()
 
-    def _tell(self, engine: int, reason: str, what: str) -> None:
+    def _tell(self, engine: int, reason: NoticeReason, what: str) -> None:
         pod = self._pods.pop(engine, None)
         if pod is not None:
             self._notify(reason, f"engine {engine} (worker {pod}) {what}")

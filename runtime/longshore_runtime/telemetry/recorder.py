@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import structlog
 
+from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.runtime_status import (
-    ACTIVITY_DONE,
     Alarm,
     DrawCounts,
     HeldOutReward,
@@ -20,11 +20,13 @@ from longshore.api.runtime_status import (
     RoundKind,
     RoundStatus,
     RoundSummary,
+    RuntimeActivity,
     RuntimeStatus,
     WarmStart,
 )
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
+from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
 from longshore.policy.training_alarms import AlarmState, RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
@@ -39,13 +41,9 @@ from longshore_runtime.trainer.updates import StepTraining
 
 log = structlog.get_logger()
 
-_MILESTONES: Final = tuple(percent / 100 for percent in range(20, 55, 5))
+_NUM_MILESTONES: Final = 1 + round((LAST_SHARE - FIRST_SHARE) / CHECK_EVERY_SHARE)
+_MILESTONES: Final = tuple(round(FIRST_SHARE + number * CHECK_EVERY_SHARE, 2) for number in range(_NUM_MILESTONES))
 """Fractions of a round at which telemetry is sent: where the scale-down decision lies (RollPacker, 4.4)."""
-
-
-_NUM_RECENT_ROUNDS: Final = 16
-_NUM_NOTICES: Final = 16
-_MAX_MESSAGE_CHARACTERS: Final = 1024
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
@@ -72,7 +70,7 @@ class Recorder:
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
 
-    def activity(self, activity: str) -> None:
+    def activity(self, activity: RuntimeActivity) -> None:
         """What the coordinator does now."""
         self._update(activity=activity)
 
@@ -122,8 +120,8 @@ class Recorder:
         with self._lock:
             before = self._status.notices
             number = before[-1].number + 1 if before else 1
-            newest = Notice(number=number, reason=reason, message=message[:_MAX_MESSAGE_CHARACTERS])
-            self._update(notices=[*before, newest][-_NUM_NOTICES:])
+            newest = Notice(number=number, reason=reason, message=message[:MAX_MESSAGE_CHARACTERS])
+            self._update(notices=[*before, newest][-MAX_REPORTED:])
 
     def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
         """These alarms last."""
@@ -141,7 +139,7 @@ class Recorder:
         # A load that was told stays until the next one: nobody may have read it yet.
         load = before.load if before is not None and before.number == number and progress.num_finished else None
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
-        self._update(activity="Rollout", round=now)
+        self._update(activity=RuntimeActivity.ROLLOUT, round=now)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
         """How full the engines are and will be: the operator may repurpose pods."""
@@ -232,7 +230,7 @@ class Recorder:
     def finished(self, final_model: str) -> None:
         """The run is complete."""
         log.info("finished", model=final_model)
-        self._update(activity=ACTIVITY_DONE, final_model=final_model)
+        self._update(activity=RuntimeActivity.DONE, final_model=final_model)
 
     def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
         newest = RoundSummary(
@@ -241,7 +239,7 @@ class Recorder:
             preemptions=result.num_preemptions,
             requests=result.num_launched,
         )
-        return [*(one for one in self._status.recent_rounds if one.number < number), newest][-_NUM_RECENT_ROUNDS:]
+        return [*(one for one in self._status.recent_rounds if one.number < number), newest][-MAX_REPORTED:]
 
     def _update(self, **changes: Any) -> None:
         with self._lock:
@@ -253,7 +251,7 @@ class Recorder:
 
 def _alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:
     return [
-        Alarm(reason=alarm.reason.value, message=alarm.message[:_MAX_MESSAGE_CHARACTERS], step=alarm.step)
+        Alarm(reason=alarm.reason.value, message=alarm.message[:MAX_MESSAGE_CHARACTERS], step=alarm.step)
         for alarm in raised
     ]
 

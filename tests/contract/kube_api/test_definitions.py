@@ -10,6 +10,7 @@ import yaml
 from longshore.api import names
 from longshore.api.crd import rljob_crd
 from tests.contract.kube_api.api import Api
+from tests.unit.api.specs import BROKEN, from_python, spec
 
 Json = dict[str, Any]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -205,14 +206,16 @@ def rljobs(api: Api) -> Iterator[str]:
     crd["spec"]["group"] = GROUP
     crd["spec"]["names"] |= {"shortNames": [], "categories": []}
     path = f"{DEFINITIONS}/{crd['metadata']['name']}"
-    with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
-        answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
-        assert answer.status == 201, answer.text
-        count = 1
-        while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
-            count += 1
-    yield f"/apis/{GROUP}/{names.VERSION}"
-    api.delete(path)
+    try:
+        with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
+            answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
+            assert answer.status == 201, answer.text
+            count = 1
+            while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
+                count += 1
+        yield f"/apis/{GROUP}/{names.VERSION}"
+    finally:
+        api.delete(path)
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: str(path.stem))
@@ -243,6 +246,19 @@ def test_objects_that_a_job_leaves_out_come_with_all_their_defaults(api: Api, rl
     assert stored["trainer"]["backend"] == "Torch"
     assert stored["rollout"]["tailBatching"] == {"promptFactor": 1.25, "responseFactor": 1.25}
     assert stored["workers"]["replicas"] == 1
+
+
+def test_what_breaks_a_rule_is_refused_with_the_field_and_sentence_of_the_models(
+    api: Api, rljobs: str, namespace: str
+) -> None:
+    """On a real control plane this also holds the CEL expressions against its types and functions."""
+    for changes, _ in BROKEN:
+        job = quickstart_job() | {"metadata": {"name": "probe"}, "spec": spec(changes)}
+        answer = api.post(f"{rljobs}/namespaces/{namespace}/{names.PLURAL}", job, dryRun="All")
+        assert answer.status == 422, changes
+        causes = [(cause["field"], cause["message"]) for cause in answer.json["details"]["causes"]]
+        expected = [(f"spec.{field}", f"Invalid value: {message}") for field, message in from_python(changes)]
+        assert causes == expected, changes
 
 
 @pytest.mark.parametrize(

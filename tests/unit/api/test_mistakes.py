@@ -7,15 +7,18 @@ from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
-from tests.unit.api.test_spec import spec
+from tests.unit.api.specs import spec
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"algorithm.steps": 0}, "spec.algorithm.steps: input should be greater than or equal to 1, not 0"),
-        ({"algorithm.promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: 3 must divide promptsPerStep"),
-        ({"rollout.strategy": "PartialRollout"}, "spec.rollout.strategy: PartialRollout needs rollout.onPolicy"),
+        (
+            {"algorithm.promptsPerUpdate": 3},
+            "spec.algorithm.promptsPerUpdate: promptsPerUpdate must divide promptsPerStep",
+        ),
+        ({"rollout.strategy": "PartialRollout"}, "spec.rollout.strategy: strategy PartialRollout trains on"),
         ({"rollout.speed": 1}, "spec.rollout.speed: there is no such field"),
         ({"algorithm.steps": None}, "spec.algorithm.steps: the field is required"),
         ({"reward.functions": [{"name": "A", "kind": "Task"}]}, "spec.reward.functions.0.name: string should match"),

@@ -86,7 +86,7 @@ def test_a_rule_of_the_spec_is_refused_as_the_api_server_would(files: Files) -> 
     files.spec(data={"path": "../train.jsonl"})
     code, told = files.check()
     assert code != 0
-    assert "spec.data.path: must stay inside the storage of the job: remove the '..'" in told
+    assert "spec.data.path: the path must stay inside the storage of the job: remove the '..'" in told
 
 
 def test_what_is_not_looked_at_is_named(files: Files) -> None:

@@ -2,10 +2,6 @@
 
 import contextlib
 import io
-import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -13,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api import contract
 from longshore_cli.transfer import archive
 from longshore_cli.transfer.archive import ArchiveError, pack, unpack
-from longshore_cli.transfer.pod import archive_command, helper_pod
 from tests.properties import examples
 
 
@@ -160,18 +154,6 @@ def test_no_stream_is_too_ugly_for_a_sentence(
         unpack(io.BytesIO(whole[:place] + noise + whole[place:]), root / "copy")
 
 
-def test_the_program_of_the_pod_lists_and_tells_what_there_is_instead(tmp_path: Path) -> None:
-    for step in ("step-000001", "step-000002", ".unfinished-000003"):
-        (tmp_path / "out" / "checkpoints" / step / "trainer").mkdir(parents=True)
-        (tmp_path / "out" / "checkpoints" / step / "trainer" / "a").write_bytes(b"12345")
-    done = in_pod(tmp_path, *archive_command("list", "out/checkpoints"))
-    assert json.loads(done.stdout) == {"step-000001": 5, "step-000002": 5}
-    assert json.loads(in_pod(tmp_path, *archive_command("list", "out/none")).stdout) == {}
-    missing = in_pod(tmp_path, *archive_command("send", "out/checkpoints/step-000009/trainer"))
-    assert missing.returncode == 1
-    assert missing.stderr.decode().endswith("; out/checkpoints holds step-000001, step-000002\n")
-
-
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped"])
 def test_no_member_leaves_the_destination(tmp_path: Path, name: str) -> None:
     with pytest.raises(ArchiveError, match="would leave the destination"):
@@ -185,41 +167,3 @@ def test_links_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError):
         unpack(archive_with(link), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-
-
-def in_pod(root: Path, *command: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run what the helper pod runs, with its environment and the mount path replaced by `root`."""
-    (container,) = helper_pod("claim", "image", read_only=True, job=None)["spec"]["containers"]
-    environment = {"PATH": os.environ["PATH"], **{item["name"]: item["value"] for item in container["env"]}}
-    words = [str(root) if word == contract.STORAGE_MOUNT else word for word in command]
-    return subprocess.run([sys.executable, *words[1:]], input=data, env=environment, capture_output=True, check=False)
-
-
-def test_the_program_of_the_pod_sends(model: Path, tmp_path: Path) -> None:
-    done = in_pod(model.parent, *archive_command("send", "model"))
-    assert done.returncode == 0, done.stderr
-    unpack(io.BytesIO(done.stdout), tmp_path / "copy")
-    assert contents(tmp_path / "copy") == contents(model)
-
-
-def test_the_program_of_the_pod_receives(model: Path, tmp_path: Path) -> None:
-    storage = tmp_path / "storage"
-    storage.mkdir()
-    command = archive_command("receive", "models/tiny")
-    assert in_pod(storage, *command, data=packed(model)).returncode == 0
-    assert contents(storage / "models" / "tiny") == contents(model)
-    again = in_pod(storage, *command, data=packed(model))
-    assert again.returncode == 1
-    assert b"exists already" in again.stderr
-    assert in_pod(storage, *archive_command("receive", "models/tiny", "force"), data=packed(model)).returncode == 0
-
-
-@pytest.mark.parametrize(("path", "sentence"), [("../secret", "leads out of the storage"), ("nothing", "there is no")])
-def test_the_program_of_the_pod_refuses_in_one_line(tmp_path: Path, path: str, sentence: str) -> None:
-    storage = tmp_path / "storage"
-    storage.mkdir()
-    (tmp_path / "secret").write_text("secret")
-    done = in_pod(storage, *archive_command("send", path))
-    assert done.returncode == 1
-    assert sentence in done.stderr.decode()
-    assert len(done.stderr.decode().splitlines()) == 1

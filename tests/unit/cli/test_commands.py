@@ -17,7 +17,8 @@ from longshore.api.names import Component
 from longshore_cli import chart, fetch, jobs, state
 from longshore_cli.client import Kube
 from longshore_cli.cluster import is_available
-from longshore_cli.errors import CliError, explain
+from longshore_cli.errors import CliError
+from longshore_cli.explained import explain
 from longshore_cli.main import app
 from longshore_cli.target import Target, kubeconfig_path
 from tests.unit.cli.samples import at_step, rljob

@@ -1,9 +1,8 @@
-"""`longshore simulate`: figures of the real simulator, as a table, as JSON and as a picture."""
+"""`longshore simulate`: figures of the real simulator, as a table and as JSON."""
 
 import json
 from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -101,7 +100,7 @@ def test_strict_only_leaves_out_what_trains_on_older_tokens_and_says_so(tmp_path
 def test_strategies_that_the_rest_of_the_manifest_forbids_are_left_out_with_the_reason(tmp_path: Path) -> None:
     found = report(manifest(tmp_path, algorithm__name="ReinforcePlusPlus"), "--steps", "1")
     assert [one["strategy"] for one in found["skipped"]] == ["GroupPipeline"]
-    assert "rollout.handover: ReinforcePlusPlus needs the whole batch" in found["skipped"][0]["reason"]
+    assert "rollout.handover: handover must be AfterRound with ReinforcePlusPlus" in found["skipped"][0]["reason"]
     shown = simulated(manifest(tmp_path, algorithm__name="ReinforcePlusPlus"), "--steps", "1").stdout
     assert "GroupPipeline is left out" in shown
 
@@ -198,15 +197,3 @@ def test_the_built_in_model_needs_no_name_and_assumptions_are_told(tmp_path: Pat
 def test_by_default_whole_periods_of_tail_batching_are_simulated(tmp_path: Path) -> None:
     third = manifest(tmp_path, rollout__tailBatching={"promptFactor": 1.5})
     assert report(third, "--strategies", "TailBatching")["numSteps"] == 21
-
-
-def test_the_timeline_is_a_picture_of_every_strategy_on_the_first_number_of_gpus(tmp_path: Path) -> None:
-    picture = tmp_path / "timeline.svg"
-    options = ("--strategies", "TailBatching", "--gpus", "4,8", *STEPS, "--timeline", picture)
-    shown = simulated(manifest(tmp_path), *options)
-    assert "The timeline is in" in shown.stdout
-    root = ElementTree.fromstring(picture.read_text())
-    assert root.tag.endswith("svg")
-    first = picture.read_bytes()
-    simulated(manifest(tmp_path), *options)
-    assert picture.read_bytes() == first

@@ -24,12 +24,12 @@ def test_a_path_says_nothing_of_the_size_of_a_model(tmp_path: Path) -> None:
         ({"rollout__strategy": "Tail"}, "spec.rollout.strategy: input should be 'Synchronous', 'TailBatching'"),
         ({"rollout__speed": 1}, "spec.rollout.speed: there is no such field"),
         ({"algorithm": {"steps": 1}}, "spec.algorithm.promptsPerStep: the field is required (and 2 more)"),
-        ({"algorithm__promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: 3 must divide promptsPerStep"),
-        ({"rollout__strategy": "PartialRollout"}, "spec.rollout.strategy: PartialRollout needs rollout.onPolicy"),
-        ({"rollout__engine": {"tensorParallelSize": 4}}, "spec.rollout.engine.tensorParallelSize: 4 must divide"),
+        ({"algorithm__promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: promptsPerUpdate must divide"),
+        ({"rollout__strategy": "PartialRollout"}, "spec.rollout.strategy: strategy PartialRollout trains on"),
+        ({"rollout__engine": {"tensorParallelSize": 4}}, "spec.rollout.engine.tensorParallelSize: tensorParallel"),
         ({"rollout__engine": {"kvCache": "much"}}, "spec.rollout.engine.kvCache: a quantity is a number"),
         ({"rollout__engine": {"kvCache": "10Mi"}}, "rollout.engine: a KV cache of"),
-        ({"trainer": {"dataParallelSize": 5}}, "spec.trainer.dataParallelSize: exceeds the 4 replicas"),
+        ({"trainer": {"dataParallelSize": 5}}, "spec.trainer.dataParallelSize: dataParallelSize exceeds"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_the_api_server_would_refuse_names_its_field(
@@ -51,7 +51,6 @@ def test_a_model_that_does_not_fit_its_gpus_names_the_field(tmp_path: Path) -> N
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds 0 RLJobs; exactly one is simulated"),
         ("apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: x}\n", "spec: the field is required"),
         ("apiVersion: longshore.dev/v2\nkind: RLJob\nmetadata: {name: x}\nspec: {}\n", "apiVersion"),
-        (f"apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {{name: {'x' * 46}}}\n", "metadata.name"),
     ],
 )
 def test_a_file_without_a_usable_job_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from longshore_operator import children, pods
 from longshore_operator import reconcile as module
-from longshore_operator.converge import POD_BATCH
-from longshore_operator.plan import Apply, CreatePod, DeletePod, LabelPod, Plan
+from longshore_operator.plan import POD_BATCH, Apply, CreatePod, DeletePod, LabelPod, Plan
 from tests.unit.operator.model import Cluster
 
 LARGE: dict[str, Any] = {

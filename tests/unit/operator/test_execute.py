@@ -1,22 +1,11 @@
-"""What goes over the wire, and in which order."""
+"""What goes over the wire."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
-
-import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RLJobStatus
-from longshore_operator.children import children
-from longshore_operator.execute import ApplyFailed, Executor, event_manifest, status_fields
-from longshore_operator.kube import Kube
-from longshore_operator.kubeconfig import Access
-from longshore_operator.plan import Action, Event, OperatorConfig
-from tests.unit.operator.model import make_job
+from longshore_operator.execute import event_manifest, status_fields
+from longshore_operator.plan import Event
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,65 +26,3 @@ def test_the_same_event_has_the_same_name_and_another_has_another() -> None:
     assert name("attempt-1") == name("attempt-1")
     assert name("attempt-1") != name("attempt-2")
     assert name("attempt-1").startswith("demo.")
-
-
-class SlowRoles:
-    """An API server that has every object at once, but knows a Role only when a binding has asked for it in vain."""
-
-    def __init__(self, num_refusals: int) -> None:
-        self._num_refusals = num_refusals
-        self.applied: list[str] = []
-        self.events: list[dict[str, Any]] = []
-
-    async def handle(self, request: web.Request) -> web.Response:
-        if request.method == "GET":
-            return _status(404)
-        body = await request.json()
-        if body["kind"] == "RoleBinding":
-            assert "Role" in self.applied, "a binding came before its role"
-            if self._num_refusals:
-                self._num_refusals -= 1
-                return _status(404)
-        (self.events if body["kind"] == "Event" else self.applied).append(
-            body if body["kind"] == "Event" else body["kind"]
-        )
-        return web.json_response(body)
-
-    @asynccontextmanager
-    async def executor(self) -> AsyncIterator[Executor]:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self.handle)
-        async with TestServer(app) as server, Kube(Access(str(server.make_url("")).rstrip("/"))) as kube:
-            yield Executor(kube, lambda *_: None, lambda _: None, lambda *_: None)
-
-
-def _status(code: int) -> web.Response:
-    return web.json_response({"kind": "Status", "code": code, "reason": "", "message": "not found"}, status=code)
-
-
-CHILDREN: tuple[Action, ...] = children(make_job(), OperatorConfig("image"))
-
-
-async def test_a_role_is_there_before_it_is_bound() -> None:
-    server = SlowRoles(num_refusals=2)
-    async with server.executor() as executor:
-        await executor.run(("team", "demo"), "u", tuple(reversed(CHILDREN)), NOW)
-    assert server.applied[-1] == "RoleBinding"
-    assert len(server.applied) == len(CHILDREN)
-
-
-async def test_a_role_that_never_comes_is_a_failure() -> None:
-    server = SlowRoles(num_refusals=1000)
-    async with server.executor() as executor:
-        with pytest.raises(ApplyFailed, match="not found"):
-            await executor.run(("team", "demo"), "u", CHILDREN, NOW)
-
-
-async def test_events_of_one_pass_keep_their_order() -> None:
-    server = SlowRoles(num_refusals=0)
-    reasons = ["Started", "PodLost", "Restarting", "Unschedulable"]
-    async with server.executor() as executor:
-        actions = [Event("Normal", reason, "now", reason) for reason in reasons]
-        await executor.run(("team", "demo"), "u", actions, NOW)
-    assert [event["reason"] for event in sorted(server.events, key=lambda event: event["eventTime"])] == reasons
-    assert {event["lastTimestamp"] for event in server.events} == {"2026-01-01T00:00:00Z"}

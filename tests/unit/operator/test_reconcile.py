@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.lifecycle import backoff
 from longshore_operator.observed import ClaimView, Observed, PodView
@@ -163,7 +163,7 @@ class TestCoordinatorEnds:
     def test_a_job_that_is_done_shows_no_restart_while_its_pods_leave(
         self, running: Cluster, leaves_first: str
     ) -> None:
-        running.tell(RuntimeStatus(attempt=1, activity="Done"))
+        running.tell(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
         running.change(leaves_first, ready=False)
         running.step()
         assert running.status.phase is Phase.RUNNING
@@ -174,8 +174,23 @@ class TestCoordinatorEnds:
         running.step()
         assert running.status.phase is Phase.SUCCEEDED
 
+    @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
+    def test_a_job_that_fails_by_a_mistake_shows_no_restart_while_its_pods_leave(
+        self, running: Cluster, leaves_first: str
+    ) -> None:
+        running.tell(RuntimeStatus(attempt=1, activity="Failing"))
+        running.change(leaves_first, ready=False)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-worker-0", ExitCode.INTERRUPTED)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-coordinator", ExitCode.USER_ERROR)
+        running.step()
+        assert running.status.phase is Phase.FAILED
+
     def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
-        running.tell(RuntimeStatus(attempt=1, activity="Done"))
+        running.tell(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
         running.exit("demo-coordinator", 1)
         running.step()
         assert (running.status.phase, running.status.attempt) == (Phase.RESTARTING, 2)

@@ -10,7 +10,7 @@ import pytest
 from longshore_operator import schedule as module
 from longshore_operator.health import MAX_STALL_S
 from longshore_operator.metrics import Metrics
-from longshore_operator.schedule import PASS_BURST, Outcome, Schedule
+from longshore_operator.schedule import PASS_BURST, PassResult, Schedule
 
 Key = tuple[str, str]
 VICTIM = ("quiet", "job")
@@ -22,15 +22,15 @@ class Passes:
     def __init__(self) -> None:
         self.seen: list[Key] = []
         self.gone: list[Key] = []
-        self.does: Callable[[Key], Awaitable[Outcome]] = self._nothing
+        self.does: Callable[[Key], Awaitable[PassResult]] = self._nothing
         self._began = asyncio.Condition()
         self.schedule = Schedule(self._pass, self.gone.append, Metrics(), num_slots=4, has_one_namespace=False)
 
-    async def _nothing(self, key: Key) -> Outcome:
+    async def _nothing(self, key: Key) -> PassResult:
         await asyncio.sleep(0)
-        return Outcome(exists=True)
+        return PassResult(exists=True)
 
-    async def _pass(self, key: Key) -> Outcome:
+    async def _pass(self, key: Key) -> PassResult:
         async with self._began:
             self.seen.append(key)
             self._began.notify_all()
@@ -57,13 +57,13 @@ async def passes() -> AsyncIterator[Passes]:
 async def test_a_job_that_changes_in_every_pass_neither_runs_twice_nor_is_unhealthy(passes: Passes) -> None:
     running: Counter[Key] = Counter()
 
-    async def changed_meanwhile(key: Key) -> Outcome:
+    async def changed_meanwhile(key: Key) -> PassResult:
         running[key] += 1
         assert running[key] == 1
         passes.schedule.wake(key)
         await asyncio.sleep(0)
         running[key] -= 1
-        return Outcome(exists=True)
+        return PassResult(exists=True)
 
     passes.does = changed_meanwhile
     passes.schedule.wake(VICTIM)
@@ -78,9 +78,9 @@ async def test_a_job_that_changes_in_every_pass_neither_runs_twice_nor_is_unheal
 async def test_a_noisy_job_is_looked_at_no_more_than_its_share(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PASSES_PER_S", 1e-6)
 
-    async def changed_meanwhile(key: Key) -> Outcome:
+    async def changed_meanwhile(key: Key) -> PassResult:
         passes.schedule.wake(key)
-        return Outcome(exists=True)
+        return PassResult(exists=True)
 
     passes.does = changed_meanwhile
     noisy = ("noisy", "job")
@@ -95,10 +95,10 @@ async def test_a_noisy_job_is_looked_at_no_more_than_its_share(passes: Passes, m
 async def test_a_job_of_another_namespace_waits_for_one_pass_and_not_for_the_queue(passes: Passes) -> None:
     slot = asyncio.Event()
 
-    async def slow(key: Key) -> Outcome:
+    async def slow(key: Key) -> PassResult:
         if key[0] == "noisy":
             await slot.wait()
-        return Outcome(exists=True)
+        return PassResult(exists=True)
 
     passes.does = slow
     for index in range(200):
@@ -115,7 +115,7 @@ async def test_a_pass_that_hangs_is_given_up_and_tried_again(passes: Passes, mon
     monkeypatch.setattr(module, "PASS_LIMIT_S", 0.01)
     monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
 
-    async def hangs(key: Key) -> Outcome:
+    async def hangs(key: Key) -> PassResult:
         await asyncio.Event().wait()
         raise AssertionError("it never ends by itself")
 
@@ -125,7 +125,7 @@ async def test_a_pass_that_hangs_is_given_up_and_tried_again(passes: Passes, mon
 
 
 async def test_a_pass_that_ends_without_any_progress_elsewhere_is_noticed(passes: Passes) -> None:
-    async def hangs(key: Key) -> Outcome:
+    async def hangs(key: Key) -> PassResult:
         await asyncio.Event().wait()
         raise AssertionError("it never ends by itself")
 
@@ -136,10 +136,10 @@ async def test_a_pass_that_ends_without_any_progress_elsewhere_is_noticed(passes
 
 
 async def test_a_job_that_is_gone_is_forgotten_unless_it_came_back_meanwhile(passes: Passes) -> None:
-    async def gone(key: Key) -> Outcome:
+    async def gone(key: Key) -> PassResult:
         if len(passes.seen) == 1:
             passes.schedule.wake(key)
-        return Outcome(exists=False)
+        return PassResult(exists=False)
 
     passes.does = gone
     passes.schedule.wake(VICTIM)
@@ -151,10 +151,10 @@ async def test_a_job_that_is_gone_is_forgotten_unless_it_came_back_meanwhile(pas
 async def test_a_failure_is_tried_again_and_ends_nothing_else(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.01)
 
-    async def fails(key: Key) -> Outcome:
+    async def fails(key: Key) -> PassResult:
         if key != VICTIM:
             raise RuntimeError("broken")
-        return Outcome(exists=True)
+        return PassResult(exists=True)
 
     passes.does = fails
     passes.schedule.wake(("noisy", "job"))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.api.reasons import AlarmReason
 from longshore.policy.training_alarms import (
     AlarmLimits,
-    AlarmReason,
     AlarmState,
     RaisedAlarm,
     StepSignals,

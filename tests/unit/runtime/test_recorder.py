@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from longshore.api.runtime_status import Notice, RewardLoad, RewardSurroundings, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import (
+    Notice,
+    RewardLoad,
+    RewardSurroundings,
+    RolloutLoad,
+    RoundKind,
+    RuntimeActivity,
+    RuntimeStatus,
+)
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.rewards.surroundings import Surroundings
@@ -75,7 +83,7 @@ def test_what_a_reward_worker_found_is_reported_once(recorder: Recorder, reports
 
 def test_it_stays_in_the_reports_that_follow(recorder: Recorder, reports: Reports) -> None:
     recorder.reward_pressure(RewardPressure(0, 0.0, 4, 0))
-    recorder.activity("Train")
+    recorder.activity(RuntimeActivity.TRAIN)
     assert reports[-1].rewards == RewardLoad(workers=4)
 
 
@@ -83,7 +91,7 @@ def test_notices_are_counted_and_the_newest_are_told(recorder: Recorder, reports
     for engine in range(20):
         recorder.notice("EngineLost", f"engine {engine} was lost")
     assert reports[0].notices == [Notice(number=1, reason="EngineLost", message="engine 0 was lost")]
-    recorder.activity("Train")
+    recorder.activity(RuntimeActivity.TRAIN)
     assert [notice.number for notice in reports[-1].notices] == list(range(5, 21))
     assert reports[-1].notices == recorder.notices
 
@@ -116,10 +124,10 @@ def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorde
             thread.start()
         together.wait()
         for number in range(100):
-            recorder.activity(f"activity {number}")
+            recorder.activity((RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN)[number % 2])
         for thread in threads:
             thread.join()
-    assert (reports[-1].notices[-1].number, reports[-1].activity) == (400, "activity 99")
+    assert (reports[-1].notices[-1].number, reports[-1].activity) == (400, RuntimeActivity.TRAIN)
     assert len(reports) == 500
 
 

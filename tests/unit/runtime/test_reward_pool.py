@@ -1,50 +1,32 @@
 """The reward pool on reward pods that come and go."""
 
-import contextlib
 import os
 import queue
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from longshore.api import contract
-from longshore.api.reward import Judge, OnRewardError, RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
-from longshore.policy.round import ResponseId
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout import pod_workers, reward_workers
-from longshore_runtime.rollout.call_watch import CallWatch
-from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, RewardPulse, WorkerLost
+from longshore_runtime.rollout import reward_workers
+from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import Lane
-from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerGone
-from longshore_runtime.sandbox.cases import Ran
-from longshore_runtime.sandbox.detection import detect
-from longshore_runtime.sandbox.worker import Worker as SandboxWorker
-from longshore_runtime.sandbox.worker import default_python
-from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
+from longshore_runtime.rollout.worker_hosts import WorkerGone
+from tests.unit.runtime.reward_driver import LIMIT_S, Characters, Driver, Hands, judges, pods_in, record, users_function
 from tests.unit.runtime.reward_servers import Pods
-
-LIMIT_S = 120.0
-NUM_PODS = 2
-REPOSITORY = Path(__file__).parents[3]
-UNGRADABLE = 7
-"""A draw whose response exceeds the context of the judge."""
-TOO_LONG = 5_000
-JUDGE = Judge(model_path="judge", prompt_template="{response}", score_pattern=r"(\d)", max_score=9)
 
 
 @dataclass(frozen=True)
@@ -104,156 +86,71 @@ class FragileScorer:
         return [ScoreResult(1.0, 0.0) for _ in items]
 
 
-class Characters:
-    """A tokenizer whose tokens are characters."""
+class Gate:
+    """Where scoring stops until somebody opens it."""
 
-    def encode(self, text: str, /, **options: Any) -> list[int]:
-        return [ord(character) for character in text]
+    def __init__(self) -> None:
+        self._begun, self._opened = threading.Event(), threading.Event()
 
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        return "".join(map(chr, tokens))
+    def open(self) -> None:
+        """Wait until a worker has begun to score, and let it go on."""
+        assert self._begun.wait(LIMIT_S)
+        self._opened.set()
 
-    def apply_chat_template(self, messages: Sequence[Any], /, **options: Any) -> str:
-        raise AssertionError("no conversation is scored here")
+    def pass_through(self) -> None:
+        """The worker's side."""
+        self._begun.set()
+        assert self._opened.wait(LIMIT_S)
+
+
+@dataclass(frozen=True)
+class Gates(ScorerFactory):
+    """Workers that stop at the gate that the answer of a row names."""
+
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+
+    def create(self) -> Mapping[str, Any]:
+        return {function.name: GateScorer(self.gates) for function in self.functions}
 
 
 @dataclass
-class Hands:
-    """A clock that is set by hand."""
+class GateScorer:
+    """Scores within the thread of its worker."""
 
-    time_s: float = 0.0
+    gates: Mapping[str, Gate]
+    report: None = None
 
-    def now_s(self) -> float:
-        return self.time_s
+    def prepare(self) -> None:
+        """Nothing."""
 
+    def close(self) -> None:
+        """Nothing."""
 
-@dataclass
-class Driver:
-    """A pool with one worker per pod, and the loop that a round runs around it."""
-
-    pool: RewardPool
-    events: "queue.SimpleQueue[Event]"
-    clock: Hands
-    told: list[RewardPressure]
-    scored: list[GroupScored] = field(default_factory=list)
-    calls: list[list[int]] = field(default_factory=lambda: [[]])
-    """Draws whose responses were answered, by call; the last call is still open."""
-
-    def finish(self, *draws: int) -> list[ResponseId]:
-        """A response of each draw finishes."""
-        responses = [ResponseId(Draw(0, draw), 0) for draw in draws]
-        for response in responses:
-            self.pool.finished(response, completion(response))
-        return responses
-
-    def serve(self, *draws: int) -> None:
-        """Groups of one response are served."""
-        for draw in draws:
-            response = ResponseId(Draw(0, draw), 0)
-            self.pool.score(response.draw, {response: completion(response)})
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Handle events until something holds."""
-        while not holds():
-            event = self.events.get(timeout=LIMIT_S)
-            if isinstance(event, GroupScored):
-                self.scored.append(event)
-                continue
-            if isinstance(event, ResponseScored):
-                self.calls[-1].append(event.task.response.draw.index)
-                if event.is_last_of_call:
-                    self.calls.append([])
-            scored = self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
-            if scored is not None:
-                self.scored.append(scored)
-
-    def until_lost(self) -> None:
-        """Handle events up to the next that tells of a lost worker, and that one."""
-        is_told = False
-        while not is_told:
-            event = self.events.get(timeout=LIMIT_S)
-            is_told = isinstance(event, WorkerLost)
-            self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
-
-    def until_there(self, path: Path) -> None:
-        """Handle events until a worker has made a file, which is gone afterwards."""
-        while not path.exists():
-            with contextlib.suppress(queue.Empty):
-                self.pool.handle(self.events.get(timeout=0.05))  # type: ignore[arg-type]  # As above.
-        path.unlink()
-
-    def until_workers(self, num_workers: int) -> None:
-        self.until(lambda: self.pool.pressure(0.0).num_workers == num_workers)
-
-    def until_scored(self, num_groups: int) -> list[GroupScored]:
-        self.until(lambda: len(self.scored) >= num_groups)
-        return self.scored
-
-
-def completion(response: ResponseId) -> Completion:
-    """Of one character, by draw."""
-    text = "x" * TOO_LONG if response.draw.index == UNGRADABLE else "abcdefgh"[response.draw.index]
-    run = TokenRun(0, tuple(map(ord, text)), (0.0,) * len(text))
-    return Completion(str(response), (run,), FinishReason.STOP, 0)
-
-
-def record(index: int, answer: str = "") -> PromptRecord:
-    return PromptRecord(index, "prompt", (1,), answer, rewards=("gate",))
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        for item in items:
+            if item.answer:
+                self.gates[item.answer].pass_through()
+        return [ScoreResult(1.0, 0.0) for _ in items]
 
 
 @pytest.fixture
-def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+def pods(tmp_path: Path) -> Iterator[Pods]:
     """No reward pod is there yet."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setattr(reward_workers, "CallWatch", partial(CallWatch, check_s=0.05))
-    monkeypatch.setattr(pod_workers, "_TICK_S", 0.02)
-    pods = Pods(tmp_path)
-    yield pods
-    pods.close()
+    with pods_in(tmp_path) as pods:
+        yield pods
 
 
 @pytest.fixture
-def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """A pool whose workers wait for pods; the parameter: options of its function."""
-    options: dict[str, Any] = {"timeout_s": LIMIT_S, **getattr(request, "param", {})}
-    function = RewardFunction(
-        name="gate", kind=RewardKind.PYTHON, **{"import_path": "tests.unit.runtime.gate:gate", **options}
-    )
-    pods.factory = ScorerFactory((function,), "output")
-    lane = Lane((function,), pods.host(NUM_PODS), is_sized=True)
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
-    told: list[RewardPressure] = []
-    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, told.append)
-    pool.use([record(index) for index in range(8)])
-    yield Driver(pool, events, clock, told)
-    pool.stop()
-
-
-def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lane: float) -> Driver:
-    """A pool whose judges wait for pods."""
-    function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
-    pods.factory = replace(factory, functions=(function,))
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
-    lanes = [Lane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
-    pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
-    pool.use([record(index) for index in range(8)])
-    return Driver(pool, events, clock, [])
+def gates() -> Mapping[str, Gate]:
+    """Two of them."""
+    return {"first": Gate(), "second": Gate()}
 
 
 @pytest.fixture
-def judge(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """Real judges, on a model that answers with a digit that follows from the response."""
-    from tests.e2e.reward_inputs import write_judge
-
-    write_judge(tmp_path / "judge")
-    replaces = {"on_error": OnRewardError.REPLACE}
-    monkeypatch.setenv(contract.ENV_STORAGE, str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    driver = judges(pods, ScorerFactory((), "output"), replaces)
-    yield driver
-    driver.pool.stop()
+def driver(pods: Pods, gates: Mapping[str, Gate]) -> Iterator[Driver]:
+    """A pool whose workers wait for pods."""
+    with users_function(pods, Gates((), "output", gates=gates)) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -264,14 +161,6 @@ def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     driver = judges(pods, Fragile((), "output", directory=str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
     yield driver
     driver.pool.stop()
-
-
-@pytest.fixture
-def pipe(tmp_path: Path) -> Path:
-    """A pipe for `gate`: to write into it is to wait until a worker has begun to score, and to let it go on."""
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    return path
 
 
 @pytest.fixture
@@ -304,84 +193,64 @@ def test_pods_that_come_go_and_come_back_bring_and_take_their_workers(driver: Dr
 
 
 def test_work_goes_to_the_first_pods_so_that_the_pod_that_is_taken_away_has_none(
-    driver: Driver, one_pod: Pods, pipe: Path
+    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
 ) -> None:
     one_pod.join(1)
     driver.until_workers(2)
-    driver.pool.use([record(0, str(pipe))])
+    driver.pool.use([record(0, "first")])
     driver.serve(0)
     one_pod.leave(1)
     driver.until_workers(1)
-    pipe.write_text("1")
+    gates["first"].open()
     driver.until_scored(1)
     assert driver.pool.stats.num_faults == 0
 
 
-def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(driver: Driver, one_pod: Pods, pipe: Path) -> None:
-    other = pipe.with_name("other")
-    os.mkfifo(other)
+def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(
+    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
+) -> None:
     one_pod.join(1)
     driver.until_workers(2)
-    driver.pool.use([record(0, str(pipe)), record(1, str(other))])
+    driver.pool.use([record(0, "first"), record(1, "second")])
     driver.serve(0, 1)
     one_pod.leave(1)
     driver.until(lambda: driver.pool.stats.num_faults == 1)
-    pipe.write_text("1")
+    gates["first"].open()
     driver.until_scored(1)
     driver.until(lambda: driver.pool.pressure(0.0).num_busy == 1)
-    other.write_text("1")
+    gates["second"].open()
     assert [group.draw.index for group in driver.until_scored(2)] == [0, 1]
     assert driver.pool.stats.num_faults == 1
 
 
-def test_the_pressure_tells_who_waits_and_for_how_long(driver: Driver, one_pod: Pods, pipe: Path) -> None:
+def test_the_pressure_tells_who_waits_and_for_how_long(
+    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
+) -> None:
     driver.until_workers(1)
-    driver.pool.use([record(0, str(pipe)), *(record(index) for index in range(1, 6))])
+    driver.pool.use([record(0, "first"), *(record(index) for index in range(1, 6))])
     driver.serve(0, 1)
     driver.finish(2, 3)
     driver.clock.time_s = 7.0
     assert driver.pool.pressure(7.0) == RewardPressure(3, 7.0, 1, 1)
-    pipe.write_text("1")
+    gates["first"].open()
     driver.until_scored(2)
     driver.until(lambda: driver.pool.pressure(7.0) == RewardPressure(0, 0.0, 1, 0))
 
 
-def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(driver: Driver, one_pod: Pods, pipe: Path) -> None:
+def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(
+    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
+) -> None:
     driver.until_workers(1)
-    driver.pool.use([record(0, str(pipe)), record(1), record(2)])
+    driver.pool.use([record(0, "first"), record(1), record(2)])
     driver.serve(0)
     driver.finish(1, 2)
     driver.told.clear()
     driver.until(lambda: bool(driver.told))
     assert driver.told[0] == RewardPressure(2, 0.0, 1, 1)
-    pipe.write_text("1")
+    gates["first"].open()
     driver.until_scored(1)
     driver.pool.rest()
     assert driver.told[-1].queue_length == 0
-
-
-@pytest.mark.parametrize("driver", [{"import_path": "nowhere:score", "on_error": OnRewardError.REPLACE}], indirect=True)
-def test_a_function_that_can_score_nothing_ends_the_job(driver: Driver, one_pod: Pods) -> None:
-    """Its worker says so when it should be ready, before anything is scored and whatever `onError` is."""
-    with pytest.raises(UserError, match=r"reward.functions\[gate\].importPath: 'nowhere:score' cannot be imported"):
-        driver.until_workers(1)
-
-
-def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_grade(
-    judge: Driver, one_pod: Pods
-) -> None:
-    from longshore_runtime.backends.tiny_model import build_tokenizer
-
-    judge.serve(0, 1, UNGRADABLE, 2)
-    groups = {group.draw.index: group for group in judge.until_scored(4)}
-    assert judge.calls == [[0, 1, UNGRADABLE, 2], []]
-    last_digits = {draw: build_tokenizer().convert_tokens_to_ids("abc"[draw]) % 10 for draw in range(3)}
-    assert {draw: groups[draw].scores[0].reward for draw in range(3)} == {
-        draw: pytest.approx(digit / 9) for draw, digit in last_digits.items()
-    }
-    failed = groups[UNGRADABLE]
-    assert "exceed the" in str(failed.error) and not failed.is_fatal
-    assert judge.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
 
 
 def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(fragile: Driver, one_pod: Pods, tmp_path: Path) -> None:
@@ -475,34 +344,6 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
     fragile.until_workers(1)
 
 
-def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = SandboxWorker.run
-
-    def killed(worker: SandboxWorker, source: bytes, *arguments: Any, **options: Any) -> Ran:
-        """Under every program but the trial."""
-        if source != b"pass":
-            os.kill(worker.pid, signal.SIGKILL)
-        return run(worker, source, *arguments, **options)
-
-    monkeypatch.setattr(SandboxWorker, "run", killed)
-    function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock, found = Hands(), list[Surroundings]()
-    lane = Lane((function,), LocalWorkers(1))
-    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
-    driver = Driver(pool, events, clock, [])
-    pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
-    driver.serve(0)
-    (group,) = driver.until_scored(1)
-    pool.stop()
-    assert group.error is None
-    assert [score.reward for score in group.scores] == [0.0]
-    assert found[0].sandbox is not None
-    assert found[0].sandbox.available == detect(default_python()).available
-
-
 class Mortal:
     """A `WorkerHost` and its `Worker`: whatever is scored ends the worker."""
 
@@ -553,17 +394,6 @@ def test_pulses_do_not_pile_up() -> None:
             events.get(timeout=0.05)
         pulse.answered()
     pulse.stop()
-
-
-@pytest.mark.parametrize("driver", [{"import_path": "nowhere:score"}], indirect=True)
-def test_a_reward_that_cannot_be_imported_is_known_once_its_pod_is_there(pods: Pods, driver: Driver) -> None:
-    other = GroupScored(Draw(0, 0))
-    driver.events.put(other)
-    pods.join(0)
-    with pytest.raises(UserError, match=r"reward\.functions\[gate\]\.importPath: 'nowhere:score' cannot be imported"):
-        driver.pool.wait_ready(LIMIT_S)
-    pods.leave(0)
-    assert driver.events.get(timeout=0) is other
 
 
 def test_who_waits_for_workers_loses_no_event(pods: Pods, driver: Driver) -> None:

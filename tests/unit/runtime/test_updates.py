@@ -1,27 +1,19 @@
 """The updates of a step: pipelined or after the round, the trainers do the same optimizer steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
-import ray
 
-from longshore.api import contract
 from longshore.api.algorithm import Algorithm, AlgorithmName
-from longshore.api.names import Component
 from longshore.api.objective import OBJECTIVES
-from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Handover
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
-from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.cluster.placement import node_labels
-from longshore_runtime.places import Place
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
 from longshore_runtime.types import (
@@ -31,7 +23,6 @@ from longshore_runtime.types import (
     Sample,
     TokenRun,
     TrainResult,
-    Weights,
 )
 from tests.contract.trainers.replicas import OPTIONS
 
@@ -201,47 +192,3 @@ def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it()
     assert max_tokens_per_batch(grpo, 3, is_pipelined=True, max_tokens_per_dispatch=5) == 15, "of each replica"
     assert max_tokens_per_batch(grpo, 1, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12
     assert max_tokens_per_batch(whitened, 1, is_pipelined=True, max_tokens_per_dispatch=5) > 10**12
-
-
-@pytest.fixture(scope="module")
-def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerGroup]:
-    """Two fake replicas as Ray actors."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(contract.ENV_POD_IP, "127.0.0.1")
-        patch.setenv(contract.ENV_STORAGE, str(tmp_path_factory.mktemp("storage")))
-        labels = node_labels(Component.WORKER, 0)
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, labels=labels)
-        try:
-            spec = TrainerSpec(TrainerBackend.FAKE, OPTIONS)
-            group = TrainerGroup([Place(0, ()), Place(0, ())], spec, "model", "output")
-            yield group
-            group.stop()
-        finally:
-            ray.shutdown()
-
-
-def alone(updates: Sequence[Sequence[Sample]]) -> Weights:
-    """Weights of a single replica that makes these updates one after the other."""
-    trainer = FakeTrainer(Path(), OPTIONS)
-    for samples in updates:
-        trainer.accumulate(samples)
-        trainer.update(step_denominator(samples, OPTIONS))
-    return dict(trainer.weights())
-
-
-def test_an_update_that_is_begun_behind_another_waits_for_its_optimizer_step(trainers: TrainerGroup) -> None:
-    """Nothing waits for the first update, and yet no sample of the second is added to it, on any replica."""
-    first, second = samples_of([group(4), group(0), group(2)]), samples_of([group(5), group(1)])
-    one, two = trainers.begin(), trainers.begin()
-    trainers.add(one, first[:4])
-    trainers.add(one, first[4:])
-    trainers.end(one)
-    trainers.add(two, second)
-    trainers.end(two)
-    late, early = trainers.finish(two), trainers.finish(one)
-    assert (early.update.policy_version, late.update.policy_version) == (1, 2)
-    assert early.sums.num_tokens == sum(len(sample.response_tokens) for sample in first)
-    assert late.sums.num_tokens == sum(len(sample.response_tokens) for sample in second)
-    (published,) = ray.get(list(trainers.weights(2).buckets))
-    expected = alone([first, second])
-    assert all(np.array_equal(published[name], expected[name]) for name in expected)

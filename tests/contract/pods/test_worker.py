@@ -16,7 +16,7 @@ from longshore_runtime.cluster import worker
 from longshore_runtime.cluster.ray_node import RayNode
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
-from tests.unit.runtime.judge.test_mps import CONTROL, Container
+from tests.contract.judge.test_mps import CONTROL, Container
 
 LIMIT_S = 60.0
 SERVER_LIST, SERVER_STATUS = 'cat "$pipe/servers" 2>/dev/null || true', 'cat "$pipe/status"'
@@ -56,8 +56,9 @@ def settings(tmp_path: Path) -> Settings:
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
     """What the pod's Ray node consists of here."""
     process = subprocess.Popen(["sleep", str(LIMIT_S)], start_new_session=True)
-    node = RayNode(tmp_path / "ray", process.pid, [psutil.Process(process.pid)])
-    monkeypatch.setattr(worker, "join", lambda settings: node)
+    _, lifeline = os.pipe()
+    node = RayNode(tmp_path / "ray", process.pid, [psutil.Process(process.pid)], lifeline)
+    monkeypatch.setattr(worker, "join", lambda settings, imports: node)
     yield process
     process.kill()
     process.wait()

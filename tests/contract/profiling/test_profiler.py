@@ -11,6 +11,7 @@ import ray
 
 from longshore.api.pods import Workers
 from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.training import TrainerBackend
 from longshore.sim.lengths import LognormalLengths
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -59,7 +60,7 @@ def machine(storage: Path) -> Iterator[Machine]:
 
 
 def test_everything_is_measured_at_every_size_and_says_how_often(machine: Machine) -> None:
-    stages: list[str] = []
+    stages: list[RuntimeActivity] = []
     profiler = Profiler(machine, SCOPE, stages.append)
     profiler.run(budget_s=6.0)
     profile = profiler.profile()

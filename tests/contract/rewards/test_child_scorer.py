@@ -17,7 +17,7 @@ from longshore_runtime.rewards import scorer as scorer_module
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem
 
-REPOSITORY = Path(__file__).parents[4]
+REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 60.0
 
 
@@ -103,7 +103,7 @@ WORKER = """
 import sys
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import ScoreItem
-from tests.unit.runtime.rewards.test_scorer import misbehaving, function
+from tests.contract.rewards.test_child_scorer import misbehaving, function
 scorer = ChildScorer(function(f"{misbehaving.__module__}:misbehaving", timeout_s=3600.0))
 scorer.score(ScoreItem("row 7", sys.argv[1], "tell and hang", "answer", {}))
 """

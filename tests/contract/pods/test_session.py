@@ -1,6 +1,7 @@
 """A session prepares in the order in which mistakes cost least: files first, and nothing is started for a job that
 cannot work."""
 
+import errno
 import queue
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,10 +13,10 @@ import ray
 from prometheus_client import CollectorRegistry
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 
@@ -24,7 +25,7 @@ class Sink:
     """Where the status goes."""
 
     def __init__(self) -> None:
-        self.activities: list[str] = []
+        self.activities: list[RuntimeActivity | None] = []
 
     def report(self, status: RuntimeStatus) -> None:
         self.activities.append(status.activity)
@@ -55,7 +56,7 @@ def storage(model: Path, tmp_path: Path) -> Iterator[Path]:
     assert not ray.is_initialized(), "a job that cannot work starts nothing"
 
 
-def prepared(storage: Path, **changes: Any) -> Sink:
+def session(storage: Path, sink: Sink, **changes: Any) -> Session:
     spec = {
         "model": {"path": "models/tiny", "maxContextTokens": 256},
         "data": {"path": "rows.jsonl", "heldOutPrompts": 2},
@@ -68,13 +69,15 @@ def prepared(storage: Path, **changes: Any) -> Sink:
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
-    sink = Sink()
-    first = RuntimeStatus(attempt=1, activity="WaitForWorkers")
+    first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
-    with Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments) as session:
-        session.build()
-    return sink
+    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments)
+
+
+def prepared(storage: Path, **changes: Any) -> None:
+    with session(storage, Sink(), **changes) as one:
+        one.build()
 
 
 def cut(storage: Path) -> None:
@@ -115,3 +118,22 @@ def test_a_mistake_in_a_file_ends_the_preparation_before_anything_starts(
     damage(storage)
     with pytest.raises(UserError, match=told):
         prepared(storage, **changes)
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        (UserError("data.path: no such file"), ["Failing"]),
+        (OSError(errno.ENOSPC, "No space left on device"), ["Failing"]),
+        (Interrupted("the pod was asked to stop"), []),
+        (RuntimeError("a bug"), []),
+    ],
+    ids=repr,
+)
+def test_only_what_ends_the_job_for_good_is_reported_as_its_failure(
+    storage: Path, error: Exception, reported: list[str]
+) -> None:
+    sink = Sink()
+    with pytest.raises(type(error)), session(storage, sink):
+        raise error
+    assert sink.activities == reported

@@ -1,0 +1,134 @@
+"""What the command does: reads, simulates, shows."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+from rich.console import Console
+
+from longshore.api.rollout import Strategy
+from longshore.sim.job import period
+from longshore.sim.paper.published import Paper
+from longshore.sim.simulate import simulate as run_job
+from longshore.sim.timeline import timeline as timeline_of
+from longshore_cli.simulate import inputs as reading
+from longshore_cli.simulate import papers, picture, table
+from longshore_cli.simulate.errors import BadInput
+from longshore_cli.simulate.inputs import Inputs, Options
+from longshore_cli.simulate.job import default_num_steps, sim_job
+from longshore_cli.simulate.notes import notes
+from longshore_cli.simulate.report import report
+from longshore_cli.simulate.variants import Run, Variant, total_gpus, variants, with_gpus
+
+_PIPE_WIDTH: Final = 100
+"""A pipe has no width."""
+_MOST_DRAWN_STEPS: Final = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is simulated of a job, as the options say it; unset: all that the job can have."""
+
+    strategies: str | None
+    gpus: str | None
+    steps: int | None
+    strict_only: bool
+
+
+def simulate(options: Options, choice: Choice, timeline: Path | None, *, as_json: bool) -> None:
+    """Simulate a job and show what came of it."""
+    if timeline is not None:
+        picture.check(timeline)
+    inputs = reading.read(options)
+    chosen, skipped = variants(inputs.spec, _strategies(choice.strategies), strict_only=choice.strict_only)
+    num_steps = choice.steps or default_num_steps(inputs.spec)
+    runs = _simulated(inputs, chosen, _gpu_counts(choice.gpus, inputs), num_steps, keeps_spans=timeline is not None)
+    found = report(inputs, runs, skipped, num_steps, list(notes(inputs, chosen)))
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        table.show(found, inputs.spec, _console())
+    if timeline is not None:
+        _draw(runs, min(period(inputs.spec), _MOST_DRAWN_STEPS), timeline)
+        if not as_json:
+            _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
+
+
+def compare(name: str, *, as_json: bool) -> None:
+    """Predictions beside the figures of a paper."""
+    if name not in list(Paper):
+        raise BadInput(f"--paper: {name!r} is not known; choose one of {', '.join(Paper)}")
+    with _errors().status(f"{name} …"):
+        found = papers.comparison(Paper(name))
+    if as_json:
+        typer.echo(papers.as_json(found))
+    else:
+        papers.show(found, _console())
+
+
+def _simulated(
+    inputs: Inputs, chosen: Sequence[Variant], gpu_counts: Sequence[int], num_steps: int, *, keeps_spans: bool
+) -> list[Run]:
+    """Every variant on every number of GPUs; all jobs are checked before the first one runs."""
+    todo = [
+        (Variant(spec, variant.is_given), num_gpus, sim_job(inputs, spec))
+        for num_gpus in gpu_counts
+        for variant in chosen
+        for spec in [with_gpus(variant.spec, num_gpus)]
+    ]
+    runs = []
+    with _errors().status("") as status:
+        for variant, num_gpus, job in todo:
+            status.update(f"{variant.strategy} on {num_gpus} GPUs …")
+            try:
+                result = run_job(job, num_steps, keeps_spans=keeps_spans and num_gpus == gpu_counts[0])
+            except ValueError as error:
+                raise BadInput(str(error)) from error
+            runs.append(Run(variant, num_gpus, result))
+    return runs
+
+
+def _draw(runs: Sequence[Run], num_steps: int, path: Path) -> None:
+    """The strategies on the first number of GPUs."""
+    drawn = [run for run in runs if run.num_gpus == runs[0].num_gpus]
+    picture.save([(run.variant.strategy, timeline_of(run.result, num_steps)) for run in drawn], path)
+
+
+def _strategies(text: str | None) -> list[Strategy]:
+    if text is None:
+        return list(Strategy)
+    found = []
+    for name in _split(text, "--strategies"):
+        if name not in list(Strategy):
+            raise BadInput(f"--strategies: {name!r} is not known; choose from {', '.join(Strategy)}")
+        found.append(Strategy(name))
+    return found
+
+
+def _gpu_counts(text: str | None, inputs: Inputs) -> list[int]:
+    if text is None:
+        return [total_gpus(inputs.spec)]
+    found = []
+    for name in _split(text, "--gpus"):
+        if not name.isascii() or not name.isdigit() or int(name) < 1:
+            raise BadInput(f"--gpus: {name!r} is no number of GPUs; give some as 8,16,32")
+        found.append(int(name))
+    return list(dict.fromkeys(found))
+
+
+def _split(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise BadInput(f"{option}: something is missing between the commas of {text!r}")
+    return names
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False)

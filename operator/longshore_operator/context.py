@@ -1,0 +1,72 @@
+"""What a decision about a job may depend on."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from longshore.api.names import Component
+from longshore.api.rljob import RLJob
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
+from longshore_operator.observed import Observed, PodView
+from longshore_operator.plan import Event, OperatorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the job stands in its life cycle."""
+
+    attempt: int
+    failures: int
+    phase: Phase | None
+    """Only the phases that the life cycle decides: Suspended, Succeeded, Failed, Restarting; else None."""
+    start_time: str | None
+    restart_time: str | None
+    completion_time: str | None
+    reason: str = ""
+    """Reason and message of the last transition, for the condition that goes with it."""
+    message: str = ""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """The job has ended for good."""
+        return self.phase in FINISHED_PHASES
+
+    @property
+    def suspended(self) -> bool:
+        """The job shall have no pods for now."""
+        return self.phase is Phase.SUSPENDED
+
+    @property
+    def active(self) -> bool:
+        """The job shall have pods."""
+        return not (self.finished or self.suspended)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every concern of a job sees."""
+
+    job: RLJob
+    observed: Observed
+    now: datetime
+    config: OperatorConfig
+    progress: Progress
+    decided: RLJobStatus
+    """The fields of the new status that the concerns before this one have set."""
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        """Pods of the attempt that are not being deleted."""
+        attempt = self.progress.attempt
+        return tuple(pod for pod in self.observed.pods if pod.attempt == attempt and not pod.deleting)
+
+    @property
+    def runtime(self) -> RuntimeStatus | None:
+        """What the coordinator of this attempt reports; None while it has not reported."""
+        runtime = self.job.status.runtime
+        return runtime if runtime is not None and runtime.attempt == self.progress.attempt else None
+
+    def num_ready(self, component: Component) -> int:
+        """Pods of a component that are ready."""
+        return sum(pod.ready for pod in self.pods if pod.component is component)

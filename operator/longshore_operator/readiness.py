@@ -1,0 +1,127 @@
+"""Whether a job runs, and if not, the obstacle that explains most: conditions Scheduled and Ready, and the phase."""
+
+from collections.abc import Iterator, Sequence
+
+from longshore.api.names import Component
+from longshore.api.reasons import ReadyReason, ScheduledReason
+from longshore.api.runtime_status import ENDING_ACTIVITIES
+from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore_operator.context import Context
+from longshore_operator.converge import num_required
+from longshore_operator.observed import ClaimView, PodView
+from longshore_operator.outcome import Fact, Outcome
+from longshore_operator.plan import Event
+
+_WAITING_IS_NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
+_MAX_NAMES = 5
+
+
+def reconcile_readiness(context: Context) -> Outcome:
+    """Ready always, Scheduled while the job shall have pods, and the phase that goes with them."""
+    pods = tuple(pod for pod in context.pods if not _is_extra(context, pod))
+    num_pods = sum(num_required(context).values())
+    ready = next(_obstacles(context, pods, num_pods), None) or Fact(
+        True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready"
+    )
+    facts = {ConditionType.READY: ready}
+    if context.progress.active:
+        facts[ConditionType.SCHEDULED] = _scheduled(pods, num_pods)
+    phase = _phase(context, is_ready=ready.holds)
+    return Outcome(events=_events(context, facts), conditions=facts, status=RLJobStatus(phase=phase))
+
+
+def _is_extra(context: Context, pod: PodView) -> bool:
+    """Whether a pod comes and goes with the load: the job runs with it as without."""
+    return pod.component is Component.REWARD and pod.index >= context.job.spec.reward.pods
+
+
+def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:
+    for pod in pods:
+        if pod.unschedulable is not None and not pod.scheduled:
+            message = f"{pod.name}: {pod.unschedulable}"
+            return Fact(False, ScheduledReason.UNSCHEDULABLE, message)
+    num_scheduled = sum(pod.scheduled for pod in pods)
+    if num_scheduled < num_pods:
+        message = f"{num_scheduled} of {num_pods} pods have a node"
+        return Fact(False, ScheduledReason.WAITING_FOR_PODS, message)
+    return Fact(True, ScheduledReason.SCHEDULED, f"all {num_pods} pods have a node")
+
+
+def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, ...]:
+    """One when a pod becomes unschedulable."""
+    before, now = context.job.status.condition(ConditionType.SCHEDULED), facts.get(ConditionType.SCHEDULED)
+    if now is None or now.reason != ScheduledReason.UNSCHEDULABLE or (before and before.reason == now.reason):
+        return ()
+    return (Event("Warning", now.reason, now.message, f"unschedulable-{context.progress.attempt}"),)
+
+
+def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iterator[Fact]:
+    """What keeps the job from being ready, first what explains the rest."""
+    progress, observed = context.progress, context.observed
+    if progress.finished:
+        yield Fact(False, ReadyReason.FINISHED, "the job has ended")
+    if progress.suspended:
+        yield Fact(False, ReadyReason.SUSPENDED, "the job is suspended")
+    if observed.apply_error is not None:
+        yield Fact(False, ReadyReason.APPLY_FAILED, observed.apply_error)
+    if progress.phase is Phase.RESTARTING:
+        yield _restarting(context)
+    for pod in pods:
+        if pod.waiting_reason is not None and pod.waiting_reason not in _WAITING_IS_NORMAL:
+            detail = f": {pod.waiting_message}" if pod.waiting_message else ""
+            yield Fact(False, pod.waiting_reason, f"{pod.name}{detail}")
+    leaving = sorted(
+        pod.name
+        for pod in observed.pods
+        if pod.attempt != progress.attempt or (pod.deleting and not _is_extra(context, pod))
+    )
+    if leaving:
+        yield Fact(False, ReadyReason.WAITING_FOR_PODS_TO_END, f"still ending: {_some(leaving)}")
+    num_ready = sum(pod.ready for pod in pods)
+    if num_ready < num_pods:
+        yield from _storage(observed.claim)
+        yield Fact(False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
+
+
+def _restarting(context: Context) -> Fact:
+    """The reason of the restart stays visible for as long as it lasts."""
+    progress, before = context.progress, context.job.status.condition(ConditionType.READY)
+    if progress.reason:
+        until = f"; restart not before {progress.restart_time}" if progress.restart_time else ""
+        return Fact(False, progress.reason, f"{progress.message}{until}")
+    if before is not None and before.status is ConditionStatus.FALSE:
+        return Fact(False, before.reason, before.message)
+    return Fact(False, ReadyReason.RESTARTING, "failed pods are being replaced")
+
+
+def _storage(claim: ClaimView | None) -> Iterator[Fact]:
+    if claim is None:
+        return
+    if not claim.exists:
+        message = f"there is no PersistentVolumeClaim {claim.name} in this namespace: create it, or use storage.create"
+        yield Fact(False, ReadyReason.STORAGE_NOT_FOUND, message)
+    if claim.phase == "Pending":
+        yield Fact(False, ReadyReason.STORAGE_PENDING, f"PersistentVolumeClaim {claim.name} is not bound yet")
+    if claim.phase == "Lost":
+        yield Fact(False, ReadyReason.STORAGE_LOST, f"PersistentVolumeClaim {claim.name} lost its volume")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _phase(context: Context, *, is_ready: bool) -> Phase:
+    """One word for people. Pods that leave because the job is about to end do not make it restart."""
+    progress, before, runtime = context.progress, context.job.status.phase, context.runtime
+    is_ending = runtime is not None and runtime.activity in ENDING_ACTIVITIES
+    if before is Phase.RUNNING and progress.active and is_ending:
+        return Phase.RUNNING
+    if progress.phase is not None:
+        return progress.phase
+    if is_ready:
+        return Phase.RUNNING
+    if before in (Phase.RUNNING, Phase.RESTARTING):
+        return Phase.RESTARTING
+    coordinator = next((pod for pod in context.pods if pod.component is Component.COORDINATOR), None)
+    return Phase.STARTING if coordinator is not None and coordinator.scheduled else Phase.PENDING

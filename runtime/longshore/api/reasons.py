@@ -1,0 +1,212 @@
+"""Reasons of conditions and events: one word for programs, and its meaning for people.
+
+`docs/reference/reasons.md` is generated from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from longshore.api.status import ConditionType
+
+
+class Reason(StrEnum):
+    """Base of all reasons."""
+
+    meaning: str
+
+    def __new__(cls, word: str, meaning: str = "") -> Self:
+        """Make a member from its word, which is the value, and its meaning."""
+        reason = str.__new__(cls, word)
+        reason._value_ = word
+        reason.meaning = meaning
+        return reason
+
+
+class ScheduledReason(Reason):
+    """Whether all pods have a node."""
+
+    SCHEDULED = "Scheduled", "every pod has a node"
+    WAITING_FOR_PODS = "WaitingForPods", "pods have no node yet, or do not exist yet"
+    UNSCHEDULABLE = "Unschedulable", "no node fits a pod; the message is the scheduler's"
+
+
+class ReadyReason(Reason):
+    """Whether the job runs; if not, the obstacle that explains most."""
+
+    PODS_READY = "PodsReady", "every pod is ready"
+    APPLY_FAILED = "ApplyFailed", "the API server refused what the operator wrote, for example an exceeded quota"
+    STORAGE_NOT_FOUND = "StorageNotFound", "the PersistentVolumeClaim does not exist"
+    STORAGE_PENDING = "StoragePending", "the PersistentVolumeClaim is not bound"
+    STORAGE_LOST = "StorageLost", "the PersistentVolumeClaim has lost its volume"
+    WAITING_FOR_PODS_TO_END = "WaitingForPodsToEnd", "pods of an older attempt, or of a deleted namesake, still end"
+    RESTARTING = "Restarting", "failed pods are being replaced"
+    PODS_NOT_READY = "PodsNotReady", "pods run and are not ready yet"
+    SUSPENDED = "Suspended", "the job is suspended"
+    FINISHED = "Finished", "the job has ended"
+
+
+class RestartReason(Reason):
+    """Why a new attempt starts, or a pod is replaced."""
+
+    COORDINATOR_FAILED = "CoordinatorFailed", "the coordinator crashed: a new attempt after the back-off, counted"
+    COORDINATOR_INTERRUPTED = (
+        "CoordinatorInterrupted",
+        "the coordinator was deleted, evicted, preempted or asked to stop: a new attempt at once, not counted",
+    )
+    COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt at once, not counted"
+    SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
+    POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
+    POD_LEFT = "PodLeft", "another pod ended by itself: it is replaced after 10 s, not counted"
+
+
+class SuspendedReason(Reason):
+    """Whether the job is suspended."""
+
+    SUSPENDED = "Suspended", "all pods are stopped; the state is kept"
+    RESUMED = "Resumed", "the job goes on from its newest checkpoint, with no failure counted"
+
+
+class RepurposedReason(Reason):
+    """Whether worker pods train while others sample."""
+
+    ACKNOWLEDGED = "Acknowledged", "the coordinator has carried the assignment out; the message says why it was made"
+    OVERLAY_ENDED = "OverlayEnded", "the round is over, and every pod samples"
+
+
+class RepurposeUnavailableReason(Reason):
+    """Why no worker pod can train within a round."""
+
+    NO_POD_TO_SPARE = "NoPodToSpare", "there is one worker pod, or no whole trainer replica fits half of the GPUs"
+    DISAGGREGATED = "Disaggregated", "trainers have pods of their own"
+
+
+class RegroupUnavailableReason(Reason):
+    """Why engines have one size only."""
+
+    TOO_FEW_GPUS = "TooFewGPUs", "worker pods have one GPU"
+    NO_OTHER_SIZE = "NoOtherSize", "no other size suits the model and the pods"
+
+
+class AlarmReason(Reason):
+    """Why a job that runs may not learn."""
+
+    LOG_PROB_MISMATCH = "LogProbMismatch", "engines and trainers disagree about log-probabilities"
+    REWARDS_TIME_OUT = "RewardsTimeOut", "scoring of every response was cut off"
+    REWARDS_FAULT = "RewardsFault", "scoring fails about as often as it succeeds, or more"
+    REWARDS_ALL_ZERO = "RewardsAllZero", "every reward of three steps was 0"
+    REWARDS_ALL_EQUAL = "RewardsAllEqual", "within each group all rewards were equal in three steps"
+    GRADIENT_ZERO = "GradientZero", "the gradient norm was 0 in three steps although advantages were not"
+    RESPONSES_ALL_CUT = "ResponsesAllCut", "every response of three steps was cut"
+    HELD_OUT_REWARD_FELL = (
+        "HeldOutRewardFell",
+        "held-out reward is lower than before the first step, by more than chance",
+    )
+
+
+class TrainingAlarmReason(Reason):
+    """What else the condition says about alarms."""
+
+    CLEARED = "Cleared", "nothing speaks against the training any longer"
+
+
+class CompleteReason(Reason):
+    """How a job succeeded."""
+
+    FINISHED = "Finished", "all steps are done"
+
+
+class FailedReason(Reason):
+    """Why a job failed for good."""
+
+    USER_ERROR = "UserError", "a mistake that no retry mends, in the job, its data, model or rewards; or a full volume"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "more failures than `backoffLimit`; the message has the last one"
+    DEADLINE_EXCEEDED = "DeadlineExceeded", "active for longer than `activeDeadlineSeconds`"
+    TEMPLATE_REFUSED = "TemplateRefused", "a pod template asks for more than templates may, or is not shaped like a pod"
+    INVALID_SPEC = "InvalidSpec", "this version of the operator cannot read the stored spec"
+
+
+class StatusUnreadableReason(Reason):
+    """What became of a status that cannot be read."""
+
+    DROPPED = "Dropped", "parts of the stored status, usually the coordinator's report, are ignored"
+
+
+class NoticeReason(Reason):
+    """What the coordinator reports besides alarms."""
+
+    ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
+    ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
+    FEW_PROMPTS = "FewPrompts", "there are fewer prompts to train on than one step takes"
+    PROFILE_MISMATCH = (
+        "ProfileMismatch",
+        "the profile in the output is of another model, accelerator or setup; it is measured again",
+    )
+
+
+class EventReason(Reason):
+    """What happens to a job, besides what conditions show."""
+
+    STARTED = "Started", "the first attempt begins"
+    POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
+    REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
+    STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
+    REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
+    REPURPOSED = "Repurposed", "the coordinator has carried that out"
+    REGROUPING = "Regrouping", "the operator asks for engines of another tensor-parallel size"
+    ASSIGNMENT_REJECTED = "AssignmentRejected", "the coordinator could not carry out an assignment"
+    PLANNER_RESET = "PlannerReset", "the parallelism planner's history cannot be read; it starts without one"
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionReasons:
+    """A condition, and the reasons that it can have."""
+
+    meaning: str
+    reasons: tuple[type[Reason], ...]
+
+
+CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
+    ConditionType.SCHEDULED: ConditionReasons("True while every pod has a node.", (ScheduledReason,)),
+    ConditionType.READY: ConditionReasons(
+        "True while every pod is ready. Otherwise the reason is the obstacle: one of these, or what the kubelet says "
+        "of a container that waits, such as `ImagePullBackOff`.",
+        (ReadyReason, RestartReason),
+    ),
+    ConditionType.SUSPENDED: ConditionReasons(
+        "True while `spec.suspend` is true, and False after resumption.", (SuspendedReason,)
+    ),
+    ConditionType.REPURPOSED: ConditionReasons(
+        "True while worker pods train and others sample; afterwards False. Absent where no pod has been repurposed "
+        "yet, and when the job has ended.",
+        (RepurposedReason,),
+    ),
+    ConditionType.REPURPOSE_UNAVAILABLE: ConditionReasons(
+        "True where pods should be repurposed and cannot be.", (RepurposeUnavailableReason,)
+    ),
+    ConditionType.REGROUP_UNAVAILABLE: ConditionReasons(
+        "True where `parallelism` is `Adaptive` and engines have one size only.", (RegroupUnavailableReason,)
+    ),
+    ConditionType.TRAINING_ALARM: ConditionReasons(
+        "True while the job runs and shows that it does not learn, also after its end; afterwards False. Absent where "
+        "there never was an alarm ([when](../explanation/training-alarms.md)).",
+        (AlarmReason, TrainingAlarmReason),
+    ),
+    ConditionType.COMPLETE: ConditionReasons("True when the job has succeeded.", (CompleteReason,)),
+    ConditionType.FAILED: ConditionReasons("True when the job has failed for good.", (FailedReason,)),
+    ConditionType.STATUS_UNREADABLE: ConditionReasons(
+        "True while parts of the stored status cannot be read.", (StatusUnreadableReason,)
+    ),
+}
+EVENTS: Final[tuple[Reason, ...]] = (
+    *EventReason,
+    ScheduledReason.UNSCHEDULABLE,
+    *SuspendedReason,
+    *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),
+    *NoticeReason,
+    *AlarmReason,
+    *CompleteReason,
+    *FailedReason,
+)
+"""Reasons of events."""

@@ -1,0 +1,131 @@
+"""Start a node's Ray workers by forking a process that has their imports done.
+
+A worker that Ray starts imports Ray twice, then whatever its actor needs: seconds of CPU time for each actor of a pod,
+most of it for vLLM and torch. Here one process per node imports all of it while images and weights still load, and
+each worker is a fork of that process. It runs no thread and uses no GPU, so forks inherit neither.
+
+The raylet runs `worker_launcher` in place of a worker: it sends the command, the environment and the open files of the
+worker to the server, and lives as long as the worker does. Ray's library reads its configuration when it is imported,
+so the server imports it once the raylet is there, with what is the same for all workers of a node (`FIXED`).
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from longshore_runtime.cluster import worker_launcher
+
+FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+"""Variables of a worker that Ray's library reads when it is imported."""
+_NUM_FILES: Final = 3
+_BACKLOG: Final = 128
+
+
+class _Worker(NamedTuple):
+    """What a launcher asks for; the connection ends with the worker."""
+
+    connection: socket.socket
+    arguments: list[str]
+    environment: dict[str, str]
+    files: list[int]
+
+
+class ForkServer:
+    """The server, as the process that starts the node sees it."""
+
+    def __init__(self, socket_path: Path, modules: Sequence[str]) -> None:
+        """Fork the server, which imports `modules`; one that cannot be imported is left to the worker that wants it.
+
+        Ray may not have been imported yet. The server ends when standard input does.
+        """
+        assert "ray" not in sys.modules, "Ray's library reads its configuration when it is imported"
+        self.launcher = [sys.executable, "-I", "-S", worker_launcher.__file__, str(socket_path)]
+        """Command that starts a worker, before the worker's own program and arguments."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(socket_path))
+        listener.listen(_BACKLOG)
+        raylet_is_there, self._raylet_is_there = os.pipe()
+        if os.fork() == 0:
+            os.close(self._raylet_is_there)
+            _serve(listener, raylet_is_there, socket_path, modules)
+        os.close(raylet_is_there)
+        listener.close()
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """The raylet is there; `environment` has the variables that all its workers share."""
+        with os.fdopen(self._raylet_is_there, "w") as pipe:
+            json.dump(dict(environment), pipe)
+
+
+def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, modules: Sequence[str]) -> None:
+    """Body of the server, and of every worker; does not return."""
+    # Whoever waits for the output of the parent must not wait for this process.
+    with socket_path.with_suffix(".log").open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps workers.
+    with os.fdopen(raylet_is_there) as pipe:
+        text = pipe.read()
+    if not text:
+        os._exit(0)  # The node did not start.
+    os.environ.update(json.loads(text))
+    for module in ("ray", *modules):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    if threading.active_count() > 1:  # A fork has only the thread that forks, and what the others held stays locked.
+        socket_path.unlink()
+        os._exit(1)
+    gc.freeze()  # A collection in a worker would copy every page that it shares with the others.
+    worker = _next_worker(listener)
+    if worker is None:
+        os._exit(0)
+    _run(worker)
+    sys.exit()
+
+
+def _next_worker(listener: socket.socket) -> _Worker | None:
+    """Fork for each launcher; returns in the worker, and when standard input has ended (None)."""
+    while True:
+        ready, _, _ = select.select([listener.fileno(), 0], [], [])
+        if listener.fileno() not in ready:
+            return None
+        worker = _receive(listener.accept()[0])
+        if any(worker.environment.get(name) != os.environ.get(name) for name in FIXED):
+            worker.connection.sendall(worker_launcher.REFUSAL)
+        elif os.fork() == 0:
+            listener.close()
+            return worker
+        worker.connection.close()
+        for file in worker.files:
+            os.close(file)
+
+
+def _receive(connection: socket.socket) -> _Worker:
+    header, files, _, _ = socket.recv_fds(connection, worker_launcher.LENGTH_BYTES, _NUM_FILES)
+    with connection.makefile("rb") as stream:
+        command = json.loads(stream.read(int.from_bytes(header, "big")))
+    return _Worker(connection, command["arguments"], command["environment"], files)
+
+
+def _run(worker: _Worker) -> None:
+    """Do what the launcher would have done."""
+    os.setpgid(0, 0)  # A raylet ends what is left of a worker's process group.
+    for number, file in enumerate(worker.files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(worker.environment)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sys.argv = worker.arguments
+    runpy.run_path(sys.argv[0], run_name="__main__")

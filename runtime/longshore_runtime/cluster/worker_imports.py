@@ -1,0 +1,42 @@
+"""What the actors of a pod import, so that it is imported once for all of them; see `fork_server`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from longshore.api.names import Component
+from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.vllm_environment import vllm_environment
+
+_TRAINERS: Final[Mapping[TrainerBackend, tuple[str, ...]]] = {
+    TrainerBackend.FAKE: (),
+    TrainerBackend.TORCH: ("longshore_runtime.backends.torch_trainer",),
+    TrainerBackend.MEGATRON: ("longshore_runtime.backends.megatron.trainer",),
+}
+
+
+@dataclass(frozen=True)
+class WorkerImports:
+    """Modules, and the variables to set before they are imported."""
+
+    modules: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
+    """What the actors in a pod of this component want."""
+    trains = component is Component.TRAINER or spec.placement is Placement.COLOCATED
+    trainer = _TRAINERS[spec.trainer.backend] if trains else ()
+    samples = component is Component.WORKER
+    engine = _engine(spec.rollout.engine, has_accelerator=spec.workers.has_accelerator) if samples else WorkerImports()
+    return WorkerImports((*engine.modules, *trainer), engine.environment)
+
+
+def _engine(options: Engine, *, has_accelerator: bool) -> WorkerImports:
+    # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
+    if options.backend is EngineBackend.FAKE or has_accelerator:
+        return WorkerImports()
+    environment = vllm_environment(accelerator=False, enforce_eager=options.enforce_eager)
+    return WorkerImports(("longshore_runtime.backends.vllm_engine",), environment)

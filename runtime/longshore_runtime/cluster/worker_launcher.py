@@ -1,0 +1,32 @@
+"""The program that a raylet runs for each worker; see `fork_server`. Only the standard library: it starts in 15 ms."""
+
+import json
+import os
+import socket
+import sys
+
+LENGTH_BYTES = 4
+REFUSAL = b"x"
+_OF_SETUP_WORKER = ("--serialized-runtime-env-context=", "--language=")
+"""Options for the program of Ray that would set up a runtime environment and then run the worker."""
+
+
+def main() -> None:
+    """Have the fork server start the worker, and wait for its end; without the server, become the worker."""
+    socket_path, *rest = sys.argv[1:]
+    arguments = [argument for argument in rest if not argument.startswith(_OF_SETUP_WORKER)]
+    message = json.dumps({"arguments": arguments, "environment": dict(os.environ)}).encode()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(socket_path)
+            socket.send_fds(connection, [len(message).to_bytes(LENGTH_BYTES, "big")], [0, 1, 2])
+            connection.sendall(message)
+            is_refused = connection.recv(1) == REFUSAL
+    except OSError:
+        is_refused = True
+    if is_refused:
+        os.execv(sys.executable, [sys.executable, *arguments])
+
+
+if __name__ == "__main__":
+    main()

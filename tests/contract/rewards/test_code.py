@@ -1,0 +1,151 @@
+"""Programs are worth what their test cases say, run in a real sandbox."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from longshore.api.reward import Code, RewardFunction, RewardKind, SandboxLayer
+from longshore_runtime.rewards.code import CodeScorer
+from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
+from longshore_runtime.sandbox.cases import Ran
+from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.layers import Layer, LayerReport
+from longshore_runtime.sandbox.worker import Worker
+from tests.unit.runtime.rewards.test_code import CALLS, DOUBLES
+
+WRONG_FOR_TWO = "number = int(input())\nprint(5 if number == 2 else 2 * number)"
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[CodeScorer]:
+    scorer = CodeScorer(function())
+    yield scorer
+    scorer.close()
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[CodeScorer]:
+    scorer = CodeScorer(function(partial_credit=True))
+    yield scorer
+    scorer.close()
+
+
+def function(**code: Any) -> RewardFunction:
+    return RewardFunction(name="tests", kind=RewardKind.CODE, code=Code(min_timeout_s=0.5, max_timeout_s=0.5, **code))
+
+
+def scored(
+    scorer: CodeScorer, program: str, tests: list[dict[str, Any]], limits_s: list[float] | None = None
+) -> ScoreResult:
+    return scorer.score(ScoreItem("data.jsonl, line 3", "a prompt", program, "", {"tests": tests}, limits_s))
+
+
+def test_a_program_that_passes_all_its_cases_is_worth_one(strict: CodeScorer) -> None:
+    for program, tests in (
+        ("print(2 * int(input()))", DOUBLES),
+        ("def double(number):\n    return 2 * number", CALLS),
+    ):
+        result = scored(strict, program, tests)
+        assert (result.reward, result.passed_all, result.timed_out) == (1.0, True, False)
+        assert [run.case for run in result.runs] == [0, 1, 2, 3]
+
+
+def test_without_partial_credit_the_first_failure_is_the_last_case_that_is_run(strict: CodeScorer) -> None:
+    result = scored(strict, WRONG_FOR_TWO, DOUBLES)
+    assert (result.reward, result.passed_all) == (0.0, False)
+    assert [run.case for run in result.runs] == [0, 1, 2]
+
+
+def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_the_reward(lenient: CodeScorer) -> None:
+    result = scored(lenient, WRONG_FOR_TWO, DOUBLES)
+    assert (result.reward, result.passed_all) == (0.75, False)
+    assert [run.case for run in result.runs] == [0, 1, 2, 3]
+
+
+def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
+    program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
+    result = scored(lenient, program, DOUBLES, [2.0, 0.1, 2.0, 2.0])
+    assert [run.timed_out for run in result.runs] == [False, True]
+    assert result.runs[1].wall_s < 2.0
+
+
+def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_is_run_no_further(lenient: CodeScorer) -> None:
+    program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
+    result = scored(lenient, program, DOUBLES)
+    assert (result.reward, result.timed_out, result.passed_all) == (0.0, True, False)
+    assert [run.case for run in result.runs] == [0, 1]
+
+
+@pytest.mark.parametrize("program", ["", "def f(:", "raise SystemExit(3)", "import os; os._exit(0)", "print(1e400)"])
+def test_a_program_that_fails_in_whatever_way_is_worth_nothing(strict: CodeScorer, program: str) -> None:
+    result = scored(strict, program, DOUBLES)
+    assert (result.reward, result.timed_out) == (0.0, False)
+
+
+def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = LayerReport({layer: "no such kernel" if layer is Layer.LANDLOCK else None for layer in Layer})
+    monkeypatch.setattr("longshore_runtime.sandbox.sandbox.detect", lambda python: report)
+    with pytest.raises(
+        RewardSetupError,
+        match=r"^reward.functions\[tests\].code.requiredLayers: .* cannot have Landlock \(no such kernel\) here$",
+    ):
+        CodeScorer(function(required_layers=[SandboxLayer.LANDLOCK]))
+
+
+def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_says_so(
+    strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Worker.run
+
+    def broken_by_this_program(worker: Worker, source: bytes, *arguments: Any, **options: Any) -> Ran:
+        if b"breaks" in source:
+            os.kill(worker.pid, signal.SIGKILL)
+        return run(worker, source, *arguments, **options)
+
+    monkeypatch.setattr(Worker, "run", broken_by_this_program)
+    result = scored(strict, "print('breaks')", DOUBLES)
+    assert (result.reward, result.timed_out, result.runs) == (0.0, False, ())
+    assert result.broken == (
+        "data.jsonl, line 3 broke the sandbox: the sandbox died 3 times on one program, and on no other"
+    )
+    assert scored(strict, "print(2 * int(input()))", DOUBLES).reward == 1.0
+
+
+def test_a_sandbox_that_dies_on_every_program_is_a_fault_of_the_worker_and_never_a_reward(
+    strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "run", dying(Worker.run))
+    with pytest.raises(
+        WorkerBroken,
+        match=r"^reward tests: data.jsonl, line 3: the sandbox died 3 times .*, and on one that does nothing$",
+    ):
+        scored(strict, "print(2 * int(input()))", DOUBLES)
+    with pytest.raises(RewardFault, match=r"^reward tests: the sandbox died 3 times"):
+        CodeScorer(function())
+    monkeypatch.undo()
+    assert scored(strict, "print(2 * int(input()))", DOUBLES).reward == 1.0
+
+
+def dying(run: Callable[..., Ran]) -> Callable[..., Ran]:
+    """`Worker.run` on an interpreter that something kills."""
+
+    def killed(worker: Worker, *arguments: Any, **options: Any) -> Ran:
+        os.kill(worker.pid, signal.SIGKILL)
+        return run(worker, *arguments, **options)
+
+    return killed
+
+
+def test_every_layer_that_the_machine_offers_is_used_also_if_none_is_required() -> None:
+    scorer = CodeScorer(function(required_layers=[]))
+    assert scorer.layers == detect_here()
+    scorer.close()
+
+
+def detect_here() -> frozenset[Layer]:
+    from longshore_runtime.sandbox.worker import default_python
+
+    return detect(default_python()).available

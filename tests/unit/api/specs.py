@@ -1,0 +1,172 @@
+"""Specs that break rules, and what is said about them by the API server and in Python."""
+
+import copy
+from typing import Any
+
+from pydantic import ValidationError
+
+from longshore.api.crd import rljob_crd
+from longshore.api.spec import RLJobSpec
+from longshore_devcluster.apiserver.crd.cel import RuleSet
+from longshore_devcluster.apiserver.crd.structural import structural
+from longshore_devcluster.apiserver.crd.version import CustomVersion
+
+Json = dict[str, Any]
+
+_SCHEMA = structural(rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+API_SERVER = CustomVersion(_SCHEMA, RuleSet(_SCHEMA))
+VALID: Json = {
+    "model": {"builtin": "Tiny", "maxContextTokens": 256},
+    "data": {"builtin": "Counting"},
+    "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "storage": {"create": {"size": "1Gi"}},
+}
+RELAXED = {"rollout.onPolicy": "Relaxed"}
+WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
+
+
+def spec(changes: Json) -> Json:
+    """A valid spec with changes by path; None removes a field."""
+    changed = copy.deepcopy(VALID)
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        node = changed
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if value is None:
+            node.pop(name, None)
+        else:
+            node[name] = value
+    return changed
+
+
+def strategy(name: str, **rollout: Any) -> Json:
+    """Changes that choose a strategy."""
+    return {"rollout.strategy": name, **{f"rollout.{field}": value for field, value in rollout.items()}}
+
+
+def reward(**function: Any) -> Json:
+    """Changes that score with one function."""
+    return {"reward.functions": [{"name": "only", **function}]}
+
+
+def judge(placement: str, **judge: Any) -> Json:
+    """Changes that score with one judge."""
+    return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
+
+
+def service(url: str) -> Json:
+    """Changes that score with one service."""
+    return reward(kind="HTTP", http={"url": url}) | {"data.builtin": None, "data.path": "a"}
+
+
+def megatron(gpus: int, **sizes: int) -> Json:
+    """Changes that split the trainer, on pods with so many GPUs."""
+    trainer = {f"trainer.{field}": size for field, size in sizes.items()}
+    return {"workers.gpusPerPod": gpus, "trainer.backend": "Megatron", **trainer}
+
+
+def disaggregated(gpus: int) -> Json:
+    """Changes that give the trainer two pods of its own."""
+    return {"placement": "Disaggregated", "trainerWorkers": {"replicas": 2, "gpusPerPod": gpus}}
+
+
+def from_python(changes: Json) -> list[tuple[str, str]]:
+    """(Field, message) of each mistake that is reported to those who build a spec in Python."""
+    try:
+        RLJobSpec.model_validate(spec(changes))
+    except ValidationError as error:
+        return [(_path(one["loc"]), one["msg"]) for one in error.errors()]
+    return []
+
+
+def from_api_server(changes: Json, old: Json | None = None) -> list[tuple[str, str]]:
+    """(Field, message) of each error of `kubectl apply`; `old`: changes of the spec before."""
+    new, before = spec(changes), None if old is None else spec(old)
+    for one in (new, before):
+        if one is not None:
+            API_SERVER.fill_defaults(one)
+    return [(error.field, error.message.removeprefix("Invalid value: ")) for error in API_SERVER.validate(new, before)]
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """As the API server writes it."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+BROKEN: list[tuple[Json, str]] = [
+    ({"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2}, "algorithm.clipHigh"),
+    ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
+    ({"algorithm.name": "GSPO", "algorithm.importanceSampling": "Truncated"}, "algorithm.importanceSampling"),
+    (disaggregated(gpus=1) | {"workers.replicas": 4_096, "reward.pods": 903}, "workers.replicas"),
+    (
+        reward(kind="Code", code={"minTimeoutSeconds": 2, "maxTimeoutSeconds": 1}),
+        "reward.functions[0].code.minTimeoutSeconds",
+    ),
+    (judge("Remote"), "reward.functions[0].judge.url"),
+    (strategy("PartialRollout"), "rollout.strategy"),
+    (strategy("TailBatching", leftovers="KeepTokens"), "rollout.leftovers"),
+    (strategy("ReorderRollout", leftovers="KeepTokens"), "rollout.leftovers"),
+    (RELAXED | strategy("PartialRollout", leftovers="DropTokens"), "rollout.leftovers"),
+    (strategy("Synchronous", leftovers="DropTokens"), "rollout.leftovers"),
+    (strategy("GroupPipeline", leftovers="DropTokens"), "rollout.leftovers"),
+    (RELAXED | strategy("GroupPipeline", leftovers="KeepTokens"), "rollout.leftovers"),
+    (WHITENED | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
+    (WHITENED | strategy("GroupPipeline"), "rollout.handover"),
+    (WHITENED | strategy("Synchronous", handover="Pipelined"), "rollout.handover"),
+    (
+        RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 3, "maxPolicyVersions": 2}),
+        "rollout.partialRollout.groupFactor",
+    ),
+    ({"algorithm.promptsPerUpdate": 3}, "algorithm.promptsPerUpdate"),
+    ({"algorithm.promptsPerUpdate": 8}, "algorithm.promptsPerUpdate"),
+    ({"algorithm.maxResponseTokens": 256}, "algorithm.maxResponseTokens"),
+    ({"workers.gpusPerPod": 4, "rollout.engine.tensorParallelSize": 3}, "rollout.engine.tensorParallelSize"),
+    ({"trainer.dataParallelSize": 2}, "trainer.dataParallelSize"),
+    ({"workers.gpusPerPod": 2, "trainer.tensorParallelSize": 2}, "trainer.tensorParallelSize"),
+    ({"workers.gpusPerPod": 0, "trainer.pipelineParallelSize": 2}, "trainer.pipelineParallelSize"),
+    (
+        {"workers.gpusPerPod": 2, "trainer.backend": "Fake", "trainer.contextParallelSize": 2},
+        "trainer.contextParallelSize",
+    ),
+    (megatron(gpus=2, fsdpSize=2), "trainer.fsdpSize"),
+    ({"workers.gpusPerPod": 0, "trainer.backend": "Fake", "trainer.fsdpSize": 2}, "trainer.fsdpSize"),
+    ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 3}, "trainer.fsdpSize"),
+    ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 2, "trainer.dataParallelSize": 3}, "trainer.dataParallelSize"),
+    (disaggregated(gpus=3) | {"trainer.fsdpSize": 2}, "trainer.fsdpSize"),
+    (megatron(gpus=2, tensorParallelSize=2, pipelineParallelSize=2), "trainer.tensorParallelSize"),
+    (megatron(gpus=4, tensorParallelSize=2, dataParallelSize=3), "trainer.dataParallelSize"),
+    (megatron(gpus=0, tensorParallelSize=2, dataParallelSize=2), "trainer.dataParallelSize"),
+    (reward(kind="Python"), "reward.functions[0].importPath"),
+    (reward(kind="Maths", importPath="rewards:score"), "reward.functions[0].importPath"),
+    (reward(kind="HTTP"), "reward.functions[0].http"),
+    (reward(kind="Judge"), "reward.functions[0].judge"),
+    (judge("Pool", modelPath="judge"), "reward.functions[0].judge.pool"),
+    (judge("Pool", pool={}), "reward.functions[0].judge.modelPath"),
+    (judge("Pool", pool={}, modelPath="judge", url="http://judge/v1"), "reward.functions[0].judge.url"),
+    (judge("Colocated", pool={}, modelPath="judge"), "reward.functions[0].judge.pool"),
+    (judge("Remote", pool={}, url="http://judge/v1"), "reward.functions[0].judge.pool"),
+    ({"data": {"path": "data/a.jsonl"}}, "reward.functions"),
+    (reward(kind="Task", domains=["maths"]), "data.domainField"),
+    ({"reward.pods": 2, "reward.maxPods": 1}, "reward.maxPods"),
+    (reward(kind="Code") | {"reward.pods": 0}, "reward.pods"),
+    (reward(kind="Code") | {"reward.pods": 0, "reward.maxPods": 2}, "reward.pods"),
+    ({"reward.pods": 0, "reward.runtimeClassName": "gvisor"}, "reward.runtimeClassName"),
+    ({"model.builtin": None, "model.path": "models/a", "model.warmStartSteps": 5}, "model.warmStartSteps"),
+    (strategy("TailBatching", handover="Streamed") | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
+    (strategy("GroupPipeline", handover="Streamed"), "rollout.handover"),
+    (WHITENED | strategy("Synchronous", handover="Streamed"), "rollout.handover"),
+    ({"placement": "Disaggregated"}, "trainerWorkers"),
+    ({"trainerWorkers": {}}, "trainerWorkers"),
+    (disaggregated(gpus=1) | {"trainer.dataParallelSize": 3}, "trainer.dataParallelSize"),
+    (
+        disaggregated(gpus=3) | {"trainer.backend": "Megatron", "trainer.tensorParallelSize": 2},
+        "trainer.tensorParallelSize",
+    ),
+    ({"model.maxContextTokens": 2049}, "model.maxContextTokens"),
+    ({"data.promptTemplate": "Think step by step: {question}"}, "data.promptTemplate"),
+    ({"model.path": "models/a"}, "model"),
+    ({"data.path": "data/a.jsonl"}, "data"),
+    ({"storage.claimName": "other"}, "storage"),
+]
+"""Changes that break one rule, and the field to blame."""

@@ -1,0 +1,28 @@
+"""Every phase of a unit test is watched, fixtures included."""
+
+from collections.abc import Generator
+from typing import Final
+
+import pytest
+
+from tests.unit.guard import Guard
+
+GUARD: Final = Guard()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with GUARD.watching():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with GUARD.watching():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with GUARD.watching():
+        return (yield)

@@ -1,0 +1,168 @@
+"""A reward pool, and the loop that a round runs around it."""
+
+import contextlib
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.api.reward import Judge, RewardFunction, RewardKind
+from longshore.policy.draws import Draw
+from longshore.policy.reward_pods import RewardPressure
+from longshore.policy.round import ResponseId
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
+from longshore_runtime.rollout.call_watch import CallWatch
+from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
+from tests.unit.runtime.reward_servers import Pods
+
+LIMIT_S = 120.0
+NUM_PODS = 2
+UNGRADABLE = 7
+"""A draw whose response exceeds the context of the judge."""
+TOO_LONG = 5_000
+JUDGE = Judge(model_path="judge", prompt_template="{response}", score_pattern=r"(\d)", max_score=9)
+
+
+class Characters:
+    """A tokenizer whose tokens are characters."""
+
+    def encode(self, text: str, /, **options: Any) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
+        return "".join(map(chr, tokens))
+
+    def apply_chat_template(self, messages: Sequence[Any], /, **options: Any) -> str:
+        raise AssertionError("no conversation is scored here")
+
+
+@dataclass
+class Hands:
+    """A clock that is set by hand."""
+
+    time_s: float = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+@dataclass
+class Driver:
+    """A pool with one worker per pod, and the loop that a round runs around it."""
+
+    pool: RewardPool
+    events: "queue.SimpleQueue[Event]"
+    clock: Hands
+    told: list[RewardPressure]
+    scored: list[GroupScored] = field(default_factory=list)
+    calls: list[list[int]] = field(default_factory=lambda: [[]])
+    """Draws whose responses were answered, by call; the last call is still open."""
+
+    def finish(self, *draws: int) -> list[ResponseId]:
+        """A response of each draw finishes."""
+        responses = [ResponseId(Draw(0, draw), 0) for draw in draws]
+        for response in responses:
+            self.pool.finished(response, completion(response))
+        return responses
+
+    def serve(self, *draws: int) -> None:
+        """Groups of one response are served."""
+        for draw in draws:
+            response = ResponseId(Draw(0, draw), 0)
+            self.pool.score(response.draw, {response: completion(response)})
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Handle events until something holds."""
+        while not holds():
+            event = self.events.get(timeout=LIMIT_S)
+            if isinstance(event, GroupScored):
+                self.scored.append(event)
+                continue
+            if isinstance(event, ResponseScored):
+                self.calls[-1].append(event.task.response.draw.index)
+                if event.is_last_of_call:
+                    self.calls.append([])
+            scored = self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
+            if scored is not None:
+                self.scored.append(scored)
+
+    def until_lost(self) -> None:
+        """Handle events up to the next that tells of a lost worker, and that one."""
+        is_told = False
+        while not is_told:
+            event = self.events.get(timeout=LIMIT_S)
+            is_told = isinstance(event, WorkerLost)
+            self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
+
+    def until_there(self, path: Path) -> None:
+        """Handle events until a worker has made a file, which is gone afterwards."""
+        while not path.exists():
+            with contextlib.suppress(queue.Empty):
+                self.pool.handle(self.events.get(timeout=0.05))  # type: ignore[arg-type]  # As above.
+        path.unlink()
+
+    def until_workers(self, num_workers: int) -> None:
+        self.until(lambda: self.pool.pressure(0.0).num_workers == num_workers)
+
+    def until_scored(self, num_groups: int) -> list[GroupScored]:
+        self.until(lambda: len(self.scored) >= num_groups)
+        return self.scored
+
+
+def completion(response: ResponseId) -> Completion:
+    """Of one character, by draw."""
+    text = "x" * TOO_LONG if response.draw.index == UNGRADABLE else "abcdefgh"[response.draw.index]
+    run = TokenRun(0, tuple(map(ord, text)), (0.0,) * len(text))
+    return Completion(str(response), (run,), FinishReason.STOP, 0)
+
+
+def record(index: int, answer: str = "") -> PromptRecord:
+    return PromptRecord(index, "prompt", (1,), answer, rewards=("gate",))
+
+
+@contextlib.contextmanager
+def pods_in(directory: Path) -> Iterator[Pods]:
+    """Reward pods in this process, and a coordinator that looks often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reward_workers, "CallWatch", partial(CallWatch, check_s=0.05))
+        patch.setattr(pod_workers, "_TICK_S", 0.02)
+        patch.setattr(reward_pool, "PULSE_S", 0.05)
+        pods = Pods(directory)
+        yield pods
+        pods.close()
+
+
+@contextlib.contextmanager
+def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterator[Driver]:
+    """A pool with a function of the user whose workers wait for pods."""
+    options = {"import_path": "tests.contract.rewards.gate:gate", "timeout_s": LIMIT_S, **options}
+    function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **options)
+    pods.factory = replace(factory, functions=(function,))
+    lane = Lane((function,), pods.host(NUM_PODS), is_sized=True)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock = Hands()
+    told: list[RewardPressure] = []
+    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, told.append)
+    pool.use([record(index) for index in range(8)])
+    yield Driver(pool, events, clock, told)
+    pool.stop()
+
+
+def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lane: float) -> Driver:
+    """A pool whose judges wait for pods."""
+    function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
+    pods.factory = replace(factory, functions=(function,))
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock = Hands()
+    lanes = [Lane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
+    pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
+    pool.use([record(index) for index in range(8)])
+    return Driver(pool, events, clock, [])

@@ -58,7 +58,7 @@ class RepurposingOptions:
     attempt: int
     max_response_tokens: int
     fixed_fraction: float | None
-    """As of `Milestones`."""
+    """The only milestone, as a share of the batch's groups; None: every 5 % of finished requests from 20 % to 50 %."""
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,27 @@ import ray
 
 from longshore.api import contract
 from longshore.api.names import Component
+from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 
+NO_IMPORTS = WorkerImports()
+TRAINERS = WorkerImports(
+    ("longshore_runtime.backends.torch_trainer", "longshore_runtime.backends.megatron.trainer"),
+    {"OMP_NUM_THREADS": "1"},
+)
+ENGINES = WorkerImports(
+    ("longshore_runtime.backends.vllm_engine",), vllm_environment(accelerator=False, enforce_eager=True)
+)
+ENGINES_AND_TRAINERS = WorkerImports((*ENGINES.modules, *TRAINERS.modules), ENGINES.environment)
 REPOSITORY = Path(__file__).parents[1]
 _networks = itertools.count(1)
 
 
 @contextlib.contextmanager
-def worker_pods(storage: Path, count: int) -> Iterator["Pods"]:
+def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) -> Iterator["Pods"]:
     """Ray with so many worker pods that mount this storage; this process is the coordinator."""
     pid = os.getpid()
     # Loopback addresses that no other test process of this machine has: the port of the head follows from its address.
@@ -33,7 +43,7 @@ def worker_pods(storage: Path, count: int) -> Iterator["Pods"]:
         patch.setenv("PYTHONPATH", str(REPOSITORY))
         patch.setenv(contract.ENV_STORAGE, str(storage))
         patch.setenv(contract.ENV_POD_IP, ip)
-        pods = Pods(ip, storage, nodes)
+        pods = Pods(ip, storage, imports, nodes)
         nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0)))
         ray.init(address=f"{ip}:{pods.port}", _node_ip_address=ip, log_to_driver=False)
         nodes.callback(ray.shutdown)
@@ -48,6 +58,7 @@ class Pods:
 
     ip: str
     storage: Path
+    imports: WorkerImports
     _exit: contextlib.ExitStack
     nodes: dict[int, RayNode] = field(default_factory=dict)
 
@@ -58,7 +69,7 @@ class Pods:
 
     def join(self, index: int) -> None:
         """A pod starts."""
-        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), WorkerImports()))
+        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), self.imports))
 
     def leave(self, index: int) -> None:
         """A pod is gone, with all that ran in it."""

@@ -35,7 +35,7 @@ from tests.contract.engines.pods import Job
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.replicas import OPTIONS, make_samples
 from tests.contract.trainers.test_group import fetched
-from tests.ray_pods import worker_pods
+from tests.ray_pods import ENGINES_AND_TRAINERS, worker_pods
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -58,7 +58,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a tiny model in it, whose embeddings are tied, in two pods."""
     root = tmp_path_factory.mktemp("storage")
     build_tiny_model(root / "model", seed=0, tied=True)
-    with worker_pods(root, count=2):
+    with worker_pods(root, count=2, imports=ENGINES_AND_TRAINERS):
         yield root
 
 

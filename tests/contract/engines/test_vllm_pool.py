@@ -22,7 +22,7 @@ from longshore_runtime.weights.buckets import buckets, checksums, combined_check
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
 from tests.contract.engines.pods import LIMIT_S, Job
 from tests.contract.engines.reference import reference_log_probs
-from tests.ray_pods import worker_pods
+from tests.ray_pods import ENGINES, worker_pods
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -43,7 +43,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(storage: Path) -> Iterator[Job]:
     """Engines in one pod with two pretended GPUs."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    with worker_pods(storage, count=1):
+    with worker_pods(storage, count=1, imports=ENGINES):
         spec = EngineSpec(EngineOptions(enforce_eager=True), MAX_CONTEXT_TOKENS)
         pool = EnginePool(WORKERS, spec, "model", "output", events)
         try:

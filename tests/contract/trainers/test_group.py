@@ -22,7 +22,7 @@ from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
-from tests.ray_pods import worker_pods
+from tests.ray_pods import TRAINERS, worker_pods
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -38,7 +38,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A job's storage with a tiny model in it, and worker 0."""
     root = tmp_path_factory.mktemp("storage")
     build_tiny_model(root / "model", seed=0)
-    with worker_pods(root, count=1):
+    with worker_pods(root, count=1, imports=TRAINERS):
         yield root
 
 

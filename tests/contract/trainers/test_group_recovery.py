@@ -18,7 +18,7 @@ from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 from tests.contract.trainers.test_group import published
-from tests.ray_pods import Pods, worker_pods
+from tests.ray_pods import TRAINERS, Pods, worker_pods
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -39,7 +39,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pods(storage: Path) -> Iterator[Pods]:
     """Ray with worker 0."""
-    with worker_pods(storage, count=1) as pods:
+    with worker_pods(storage, count=1, imports=TRAINERS) as pods:
         yield pods
 
 

@@ -40,6 +40,7 @@ class _Worker(NamedTuple):
     arguments: list[str]
     environment: dict[str, str]
     files: list[int]
+    niceness: int
 
 
 class ForkServer:
@@ -122,11 +123,12 @@ def _receive(connection: socket.socket) -> _Worker:
     header, files, _, _ = socket.recv_fds(connection, worker_launcher.LENGTH_BYTES, _NUM_FILES)
     with connection.makefile("rb") as stream:
         command = json.loads(stream.read(int.from_bytes(header, "big")))
-    return _Worker(connection, command["arguments"], command["environment"], files)
+    return _Worker(connection, command["arguments"], command["environment"], files, command["niceness"])
 
 
 def _run(worker: _Worker) -> None:
     """Do what the launcher would have done."""
+    os.nice(worker.niceness - os.nice(0))
     os.setpgid(0, 0)  # A raylet ends what is left of a worker's process group.
     for number, file in enumerate(worker.files):
         os.dup2(file, number)

@@ -15,7 +15,9 @@ def main() -> None:
     """Have the fork server start the worker, and wait for its end; without the server, become the worker."""
     socket_path, *rest = sys.argv[1:]
     arguments = [argument for argument in rest if not argument.startswith(_OF_SETUP_WORKER)]
-    message = json.dumps({"arguments": arguments, "environment": dict(os.environ)}).encode()
+    # Raylets give workers a lower priority than they have, so that they answer their head in time.
+    command = {"arguments": arguments, "environment": dict(os.environ), "niceness": os.nice(0)}
+    message = json.dumps(command).encode()
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(socket_path)

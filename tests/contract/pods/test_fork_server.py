@@ -1,0 +1,147 @@
+"""Workers are forks of a process that has their imports done, and notice no difference."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from longshore_runtime.cluster import worker_launcher
+
+LIMIT_S = 60.0
+SHARED = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "7"}
+SERVER = """
+import json, sys
+from pathlib import Path
+from longshore_runtime.cluster.fork_server import ForkServer
+
+ForkServer(Path(sys.argv[1]), ["no_such_module", "colorsys"]).begin(json.loads(sys.argv[2]))
+"""
+WORKER = """
+import json, os, sys
+
+print(json.dumps({
+    "arguments": sys.argv[1:], "main": __name__, "environment": dict(os.environ), "niceness": os.nice(0),
+    "imported": "colorsys" in sys.modules, "leads_group": os.getpgid(0) == os.getpid(), "pid": os.getpid(),
+}), flush=True)
+sys.stdin.readline()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Path:
+    return tmp_path / "workers"
+
+
+@pytest.fixture
+def server(socket_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Its lifeline is its standard input; the process that started it has ended."""
+    command = [sys.executable, "-c", SERVER, str(socket_path), json.dumps(SHARED)]
+    starter = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert starter.wait(LIMIT_S) == 0
+    try:
+        yield starter
+    finally:
+        assert starter.stdin is not None
+        starter.stdin.close()
+        psutil.wait_procs(members(starter.pid), timeout=LIMIT_S)
+
+
+def members(session: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+class Launched:
+    """A worker as a raylet starts it."""
+
+    def __init__(self, directory: Path, socket_path: Path, *arguments: str, **environment: str) -> None:
+        program = directory / "worker.py"
+        program.write_text(WORKER)
+        launcher = [sys.executable, "-I", "-S", worker_launcher.__file__, str(socket_path)]
+        self.process = subprocess.Popen(
+            [*launcher, str(program), *arguments, "--serialized-runtime-env-context={}", "--language=PYTHON"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **SHARED, **environment},
+            preexec_fn=lambda: os.nice(5),
+        )
+        assert self.process.stdout is not None
+        self.says: dict[str, Any] = json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        """Let the worker end, and wait for its launcher."""
+        self.process.communicate(b"\n", timeout=LIMIT_S)
+
+
+def test_a_worker_has_the_command_the_environment_and_the_files_of_its_launcher(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    worker = Launched(tmp_path, socket_path, "0", "--flag=a b", COLOUR="blue")
+    assert worker.says["arguments"] == ["0", "--flag=a b"]
+    assert worker.says["main"] == "__main__"
+    assert worker.says["environment"]["COLOUR"] == "blue"
+    assert worker.says["niceness"] == os.nice(0) + 5
+    assert worker.says["imported"], "the server has imported it"
+    assert worker.says["leads_group"], "what a worker leaves behind is ended with its group"
+    assert worker.says["pid"] != worker.process.pid
+    assert worker.process.poll() is None, "the launcher lives as long as the worker"
+    forked = psutil.Process(worker.says["pid"])
+    worker.end()
+    forked.wait(LIMIT_S)
+
+
+def test_workers_share_nothing_but_imports(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    first = Launched(tmp_path, socket_path, "3", ONLY="first")
+    second = Launched(tmp_path, socket_path, "0")
+    assert "ONLY" not in second.says["environment"]
+    os.kill(first.says["pid"], signal.SIGKILL)
+    first.process.wait(LIMIT_S)
+    assert second.process.poll() is None
+    second.end()
+
+
+def test_a_worker_of_another_job_or_raylet_starts_as_ray_starts_it(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    """Ray's library has read these variables when the server imported it."""
+    worker = Launched(tmp_path, socket_path, "4", RAY_JOB_ID="02000000")
+    assert worker.says["pid"] == worker.process.pid
+    assert worker.says["arguments"] == ["4"]
+    assert not worker.says["imported"]
+    worker.end()
+    assert worker.process.returncode == 4
+
+
+def test_without_a_server_a_worker_starts_as_ray_starts_it(socket_path: Path, tmp_path: Path) -> None:
+    worker = Launched(tmp_path, socket_path, "0")
+    assert worker.says["pid"] == worker.process.pid
+    worker.end()
+
+
+def test_the_server_ends_with_the_pods_main_process_and_reaps_its_workers(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    worker = Launched(tmp_path, socket_path, "0")
+    forked = psutil.Process(worker.says["pid"])
+    worker.end()
+    forked.wait(LIMIT_S)  # Until it is reaped.
+    (alone,) = members(server.pid)
+    assert server.stdin is not None
+    server.stdin.close()
+    alone.wait(LIMIT_S)

@@ -16,6 +16,9 @@ def main() -> None:
     parser.add_argument("options", type=json.loads)
     parser.add_argument("imports", nargs="*")
     given = parser.parse_args()
+    if given.options["address"] is None:  # No actor of a job is placed on the head.
+        _start(given.options, [])
+        return
     server = ForkServer(Path(given.options["temp_dir"], _SOCKET), given.imports)
     server.begin(_start(given.options, server.launcher))
 

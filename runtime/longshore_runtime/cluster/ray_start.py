@@ -65,7 +65,8 @@ class _Node(Node):
 def start(options: NodeOptions, launcher: Sequence[str]) -> dict[str, str]:
     """Start the node and return once it is registered; its processes stay behind.
 
-    `launcher` comes before the command of every worker. Returns the variables that all workers have.
+    `launcher` comes before the command of every worker; empty: workers start as Ray starts them. Returns the variables
+    that all workers have.
     """
     _replace_commands(launcher)
     ensure_token_if_auth_enabled(None, create_token_if_missing=False)
@@ -102,7 +103,7 @@ def _other(argument: str, launcher: Sequence[str]) -> str:
     name, _, value = argument.partition("=")
     if name in _AGENT_COMMANDS:
         return f"{name}={_SLEEP}"
-    if name == _WORKER_COMMAND:
+    if name == _WORKER_COMMAND and launcher:
         _python, _setup_worker, *rest = shlex.split(value)
         worker = itertools.dropwhile(lambda flag: flag.startswith("-"), rest)  # Flags of Python's come first.
         return f"{name}={subprocess.list2cmdline([*launcher, *worker])}"

@@ -11,7 +11,8 @@ import psutil
 
 from longshore_runtime.backends.world import World
 
-MAX_THREADS: Final = 80
+PRELOAD: Final = ["longshore_runtime.backends.torch_trainer", "longshore_runtime.backends.megatron.trainer"]
+MAX_THREADS: Final = 40
 """gloo leaves threads behind with every world, which go on polling: hundreds of them keep a core busy."""
 
 
@@ -20,7 +21,8 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         """Start them."""
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # Whose imports are those of all ranks.
+        context.set_forkserver_preload(PRELOAD)
         pairs = [context.Pipe() for _ in range(size)]
         self._pipes = [ours for ours, _ in pairs]
         self._processes = [context.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pairs]

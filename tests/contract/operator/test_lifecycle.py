@@ -59,7 +59,7 @@ def test_reward_pods_are_made_as_the_job_says_and_limited(jobs: Jobs) -> None:
 
 def test_programs_of_the_model_are_kept_out_of_the_coordinators_pod(jobs: Jobs) -> None:
     code = {"functions": [{"name": "tests", "kind": "Code"}], "pods": 0}
-    with pytest.raises(client.ApiException, match=r"spec\.reward\.pods.*kind Code needs at least 1"):
+    with pytest.raises(client.ApiException, match=r"spec\.reward\.pods.*pods must be at least 1 for kind Code"):
         jobs.create(**job_spec() | {"reward": code})
 
 

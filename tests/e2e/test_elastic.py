@@ -287,7 +287,12 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     """Complete groups go to the trainers of a disaggregated job one update at a time; a lost trainer pod comes back."""
     manifest = demonstration(root, "apart", backend="Torch")
     spec = manifest["spec"]
-    spec["rollout"] = {"strategy": "GroupPipeline", "engine": {"enforceEager": True}}
+    # With the default width all groups would be in service, and end together.
+    spec["rollout"] = {
+        "strategy": "GroupPipeline",
+        "admission": {"frontierWidth": 2},
+        "engine": {"enforceEager": True},
+    }
     num_steps = 30  # Far more than the job makes before the test has looked and killed.
     spec["algorithm"] |= {"steps": num_steps, "promptsPerUpdate": 2}
     spec["trainer"]["verifyEvery"] = 10

@@ -237,7 +237,7 @@ def test_nothing_is_left_when_a_sandbox_is_closed(available: frozenset[Layer]) -
     with Sandbox(available, LIMITS) as sandbox:
         sandbox.run(_ADD, [StdioCase("1 2", "3")] * 5)
         assert len(zygotes() - others) == 1
-    assert zygotes() == others
+    assert zygotes() <= others
     assert survivors() == []
     assert _num_descriptors() == descriptors
 

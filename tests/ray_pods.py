@@ -46,10 +46,13 @@ def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) 
         pods = Pods(ip, storage, imports, nodes)
         nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0)))
         ray.init(address=f"{ip}:{pods.port}", _node_ip_address=ip, log_to_driver=False)
-        nodes.callback(ray.shutdown)
-        for index in range(count):
-            pods.join(index)
-        yield pods
+        try:
+            for index in range(count):
+                pods.join(index)
+            yield pods
+        finally:
+            # Before the nodes end: a thread that hears of a loss and asks Ray once it is shut down ends this process.
+            ray.shutdown()
 
 
 @dataclass

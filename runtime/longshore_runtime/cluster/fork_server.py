@@ -85,8 +85,8 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     for module in ("ray", *modules):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    if threading.active_count() > 1:  # A fork has only the thread that forks, and what the others held stays locked.
-        socket_path.unlink()
+    if not _can_be_forked():
+        socket_path.unlink()  # Workers start as Ray starts them.
         os._exit(1)
     gc.freeze()  # A collection in a worker would copy every page that it shares with the others.
     worker = _next_worker(listener)
@@ -96,13 +96,25 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     sys.exit()
 
 
+def _can_be_forked() -> bool:
+    """Whether a fork of this process is as good as a new one.
+
+    It has only the thread that forks, and what the others held stays locked. Nor can it use a GPU if this process has
+    loaded the driver: CUDA loads it with its first call.
+    """
+    return threading.active_count() == 1 and "/libcuda.so" not in Path("/proc/self/maps").read_text()
+
+
 def _next_worker(listener: socket.socket) -> _Worker | None:
     """Fork for each launcher; returns in the worker, and when standard input has ended (None)."""
     while True:
         ready, _, _ = select.select([listener.fileno(), 0], [], [])
         if listener.fileno() not in ready:
             return None
-        worker = _receive(listener.accept()[0])
+        try:
+            worker = _receive(listener.accept()[0])
+        except (OSError, ValueError):
+            continue  # The launcher was killed before it had sent everything.
         if any(worker.environment.get(name) != os.environ.get(name) for name in FIXED):
             worker.connection.sendall(worker_launcher.REFUSAL)
         elif os.fork() == 0:

@@ -1,8 +1,11 @@
 """Workers are forks of a process that has their imports done, and notice no difference."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +24,7 @@ import json, sys
 from pathlib import Path
 from longshore_runtime.cluster.fork_server import ForkServer
 
-ForkServer(Path(sys.argv[1]), ["no_such_module", "colorsys"]).begin(json.loads(sys.argv[2]))
+ForkServer(Path(sys.argv[1]), ["no_such_module", "colorsys", *sys.argv[3:]]).begin(json.loads(sys.argv[2]))
 """
 WORKER = """
 import json, os, sys
@@ -43,8 +46,18 @@ def socket_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(socket_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Its lifeline is its standard input; the process that started it has ended."""
-    command = [sys.executable, "-c", SERVER, str(socket_path), json.dumps(SHARED)]
-    starter = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    with started(socket_path) as starter:
+        yield starter
+
+
+@contextlib.contextmanager
+def started(socket_path: Path, *modules: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A server that imports these modules, too."""
+    command = [sys.executable, "-c", SERVER, str(socket_path), json.dumps(SHARED), *modules]
+    path = os.pathsep.join([str(socket_path.parent), os.environ.get("PYTHONPATH", "")])
+    starter = subprocess.Popen(
+        command, stdin=subprocess.PIPE, start_new_session=True, env={**os.environ, "PYTHONPATH": path}
+    )
     assert starter.wait(LIMIT_S) == 0
     try:
         yield starter
@@ -132,6 +145,44 @@ def test_without_a_server_a_worker_starts_as_ray_starts_it(socket_path: Path, tm
     worker = Launched(tmp_path, socket_path, "0")
     assert worker.says["pid"] == worker.process.pid
     worker.end()
+
+
+def test_a_launcher_that_is_killed_before_it_has_sent_everything_does_no_harm(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    for sent in (b"", b"\0\0", b"\0\0\0\x09half"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(socket_path))
+            connection.sendall(sent)
+    worker = Launched(tmp_path, socket_path, "0")
+    assert worker.says["imported"], "the server is still there"
+    worker.end()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        'raise RuntimeError("no such device")',
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "import ctypes, pathlib\nctypes.CDLL(str(pathlib.Path(__file__).with_name('libcuda.so.1')))",
+    ],
+    ids=["an error", "a thread", "a GPU's driver"],
+)
+def test_a_worker_that_asks_while_imports_spoil_the_server_starts_as_ray_starts_it(
+    module: str, socket_path: Path, tmp_path: Path
+) -> None:
+    shutil.copy(find_loaded("libm.so"), tmp_path / "libcuda.so.1")
+    (tmp_path / "spoils.py").write_text(f"import time\ntime.sleep(1)  # A worker asks meanwhile.\n{module}\n")
+    with started(socket_path, "spoils"):
+        worker = Launched(tmp_path, socket_path, "0")
+        assert worker.says["pid"] == worker.process.pid
+        worker.end()
+
+
+def find_loaded(library: str) -> str:
+    """Where a library that this process has loaded lies."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if f"/{library}" in line)
 
 
 def test_the_server_ends_with_the_pods_main_process_and_reaps_its_workers(

@@ -2,16 +2,31 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
-from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
+from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
+from longshore.rounds.messages import (
+    AbortRequests,
+    AddRequests,
+    EndedRequest,
+    ForgetGroups,
+    GroupRewarded,
+    RequestsEnded,
+    RewardsFailed,
+    RoundCommand,
+    RoundEvent,
+    ScoreGroup,
+)
+from longshore.rounds.protocol import RoundProtocol
 
 NUM_PROMPTS = 23
+QUIET = EngineLoad(num_running=0, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
 
 
 @dataclass(frozen=True)
@@ -106,60 +121,77 @@ class FakeRollout:
         """One round to its end."""
         self._number += 1
         self._left: dict[ResponseId, int] = {}
+        self._engine_of: dict[ResponseId, int] = {}
+        self._stopped: list[RequestsEnded] = []
         self._unscored: list[AcceptedGroup] = []
-        self._accepted: set[Draw] = set()
-        self._ended = False
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
-        start = self._policy.start_round(draining=draining, engines=(0, 1), kv_capacity_tokens=300)
-        assert start.kind is expected_kind, "the kind of a round is known before it starts"
-        self._execute(start.decision)
-        while not self._ended or self._unscored:
+        self._protocol = RoundProtocol(self._policy, draining=draining)
+        self._perform(self._protocol.start((0, 1), 0.0, kv_capacity_tokens=300))
+        while not self._protocol.is_complete:
             self.before_each_event()
-            if self._unscored and (not self._left or self._rng.random() < 0.5):
-                self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
-            else:
-                self._finish()
-        return self._end()
+            self._perform(self._protocol.receive(self._next_event(), 0.0))
+        assert not self._left, "the round ended and something still runs"
+        end = self._protocol.result.end
+        assert end.kind is expected_kind, "the kind of a round is known before it starts"
+        self._end(end)
+        return end
 
-    def _finish(self) -> None:
+    def _next_event(self) -> RoundEvent:
+        if self._stopped:
+            return self._stopped.pop(0)
+        if self._unscored and (not self._left or self._rng.random() < 0.5):
+            return self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
+        return self._finish()
+
+    def _finish(self) -> RoundEvent:
+        """The shortest responses of an engine."""
         assert self._left, "nothing runs, and the batch is not complete"
-        shortest = sorted(self._left.items(), key=lambda item: (item[1], item[0]))[: self._rng.randint(1, 3)]
-        for response, _ in shortest:
-            del self._left[response]
-            self._finished.add(response)
-        events = [ResponseFinished(response, step, num_tokens=step) for response, step in shortest]
-        self._rng.shuffle(events)
-        self._execute(self._policy.responses_finished(events))
+        engine = self._engine_of[min(self._left, key=self._length)]
+        there = [response for response in self._left if self._engine_of[response] == engine]
+        shortest = sorted(there, key=self._length)[: self._rng.randint(1, 3)]
+        self._rng.shuffle(shortest)
+        self._finished.update(shortest)
+        return self._ended(engine, shortest, finished=True)
 
-    def _score(self, group: AcceptedGroup) -> None:
+    def _score(self, group: AcceptedGroup) -> RoundEvent:
         draw = group.draw
-        assert draw in self._accepted or not self._ended
         assert {ResponseId(draw, index) for index in group.responses} <= self._finished, "an unfinished response"
         if self._rng.random() < self._rejection:
             self.audit.consumed[draw] += 1
-            self._accepted.discard(draw)
-            self._execute(self._policy.group_rejected(draw))
-            return
+            return RewardsFailed(draw, "so")
         zero_variance = self._rng.random() < self._zero_variance
         if zero_variance:
             self.audit.consumed[draw] += 1
-        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+        return GroupRewarded(draw, zero_variance)
 
-    def _execute(self, decision: Decision) -> None:
-        for response in decision.launch:
+    def _perform(self, commands: list[RoundCommand]) -> None:
+        for command in commands:
+            match command:
+                case AddRequests(engine=engine, responses=responses):
+                    self._add(engine, responses)
+                case AbortRequests(engine=engine, responses=responses):
+                    self._stopped.append(self._ended(engine, responses, finished=False))
+                case ScoreGroup(group=group):
+                    self._unscored.append(group)
+                case ForgetGroups(draws=draws):
+                    self._unscored = [group for group in self._unscored if group.draw not in draws]
+        self._assert_gates()
+
+    def _add(self, engine: int, responses: Sequence[ResponseId]) -> None:
+        for response in responses:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
+            self._engine_of[response] = engine
             self.launched.append(response)
             self._versions.setdefault(response, []).append(self._number)
-        for response in decision.abort:
-            del self._left[response]
-        self._unscored += decision.score
-        self._accepted.update(group.draw for group in decision.accepted)
-        self._ended = decision.ended
-        if self._ended:
-            self._unscored = [group for group in self._unscored if group.draw in self._accepted]
-        self._assert_gates()
+
+    def _ended(self, engine: int, responses: Sequence[ResponseId], *, finished: bool) -> RequestsEnded:
+        steps = [(response, self._left.pop(response)) for response in responses]
+        return RequestsEnded(engine, [EndedRequest(response, step, finished, step) for response, step in steps], QUIET)
+
+    def _length(self, response: ResponseId) -> tuple[int, ResponseId]:
+        return self._left[response], response
 
     def _assert_gates(self) -> None:
         width, admission = self._job.frontier_width, self._job.rollout.admission
@@ -168,9 +200,7 @@ class FakeRollout:
         per_engine = admission.max_active_per_engine
         assert per_engine is None or len(self._left) <= 2 * per_engine, "an engine was given too many requests"
 
-    def _end(self) -> RoundEnd:
-        assert not self._left, "the round ended and something still runs"
-        end = self._policy.end_round()
+    def _end(self, end: RoundEnd) -> None:
         self.audit.ends.append(end)
         self.audit.consumed.update(group.draw for group in end.accepted)
         self.audit.trained += [group.draw for group in end.accepted]
@@ -180,7 +210,6 @@ class FakeRollout:
                 self._assert_versions(ResponseId(group.draw, index))
         self._versions = {response: self._versions.get(response, []) for response in end.kept}
         self._finished.intersection_update(end.kept)
-        return end
 
     def _assert_versions(self, response: ResponseId) -> None:
         versions = self._versions[response]

@@ -65,6 +65,11 @@ class Completion:
     """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
 
     @property
+    def num_tokens(self) -> int:
+        """Number of response tokens."""
+        return sum(len(run.tokens) for run in self.runs)
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         """All response tokens."""
         return tuple(token for run in self.runs for token in run.tokens)

@@ -140,7 +140,9 @@ class TrainOnGroup:
 
 @dataclass(frozen=True)
 class ReportProgress:
-    """The round has begun, or responses have finished: `RoundProtocol.progress` tells how far it is."""
+    """The round has begun, or responses have finished."""
+
+    progress: RoundProgress
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from longshore.policy.draws import Draw
-from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -70,10 +69,9 @@ class RoundTotals:
 class RoundProtocol:
     """One use per round."""
 
-    def __init__(self, policy: RoundPolicy, *, draining: bool = False, milestones: Milestones | None = None) -> None:
-        """`draining`: only what waits is admitted. `milestones`: when engines may retire; None: nobody asks."""
+    def __init__(self, policy: RoundPolicy, milestones: Milestones | None = None) -> None:
+        """`milestones`: when engines may retire; None: none do."""
         self._policy = policy
-        self._draining = draining
         self._milestones = milestones
         self._requests: Requests | None = None
         self._commands: list[RoundCommand] = []
@@ -93,11 +91,11 @@ class RoundProtocol:
         """Of each engine since it last finished a response."""
         self._totals: RoundTotals | None = None
 
-    def start(self, engines: Collection[int], now_s: float, *, kv_capacity_tokens: int = 0) -> list[RoundCommand]:
-        """Begin on these engines, each of which holds so many tokens (0: unknown)."""
-        start = self._policy.start_round(
-            draining=self._draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens
-        )
+    def start(
+        self, engines: Collection[int], now_s: float, *, draining: bool = False, kv_capacity_tokens: int = 0
+    ) -> list[RoundCommand]:
+        """Begin on these engines; `draining` and `kv_capacity_tokens` as of `RoundPolicy.start_round`."""
+        start = self._policy.start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
         self._requests = Requests(tuple(engines), start.kind, self._policy.engine_limit, self._emit)
         self._num_groups = start.num_groups
         self._execute(start.decision, now_s)
@@ -139,11 +137,6 @@ class RoundProtocol:
     def has_batch(self) -> bool:
         """Whether the batch is complete: nothing needs to be sampled any longer."""
         return self._batch_complete_s is not None
-
-    @property
-    def progress(self) -> RoundProgress:
-        """How far the running round is."""
-        return self._policy.progress
 
     @property
     def num_moved(self) -> int:
@@ -235,9 +228,10 @@ class RoundProtocol:
         self._execute(self._policy.engines_changed(self._placed.engines), now_s)
 
     def _progressed(self) -> None:
-        self._emit(ReportProgress())
-        if self._milestones is not None and not self.has_batch and self._milestones.is_due(self.progress):
-            self._emit(MeasureLoad(self.progress))
+        progress = self._policy.progress
+        self._emit(ReportProgress(progress))
+        if self._milestones is not None and not self.has_batch and self._milestones.is_due(progress):
+            self._emit(MeasureLoad(progress))
 
     def _execute(self, decision: Decision, now_s: float) -> None:
         self._num_launched += len(decision.launch)

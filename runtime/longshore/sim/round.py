@@ -8,7 +8,8 @@ from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, ResponseId
-from longshore.policy.round_policy import RoundEnd
+from longshore.policy.round_policy import RoundEnd, RoundPolicy
+from longshore.policy.scale_down import Milestones
 from longshore.rounds.messages import (
     AbortRequests,
     AddRequests,
@@ -51,12 +52,13 @@ class SimRound:
     def __init__(
         self,
         job: SimJob,
-        protocol: RoundProtocol,
+        policy: RoundPolicy,
         fleet: Fleet,
         queue: EventQueue,
         workers: RewardStage,
         kept: Mapping[ResponseId, int],
         on_trainable: Callable[[TrainableSamples], None],
+        milestones: Milestones | None,
         on_milestone: Callable[["SimRound", RoundProgress], None],
     ) -> None:
         self._job = job
@@ -66,7 +68,7 @@ class SimRound:
         self._kept_before = kept
         self._on_trainable = on_trainable
         self._on_milestone = on_milestone
-        self._protocol = protocol
+        self._protocol = RoundProtocol(policy, milestones)
         self._tokens = dict(kept)
         """Tokens of every response that ended, or that earlier rounds kept."""
         self._unscored: list[AcceptedGroup] = []
@@ -79,11 +81,12 @@ class SimRound:
         self._num_sampled_before = fleet.num_sampled_tokens
         fleet.on_ended = self._ended
 
-    def run(self) -> RoundTotals:
+    def run(self, *, draining: bool) -> RoundTotals:
         """From the start to the end."""
         now_s, fleet = self._queue.now_s, self._fleet
-        commands = self._protocol.start(fleet.numbers, now_s, kv_capacity_tokens=fleet.kv_capacity_tokens)
-        self._perform(commands)
+        self._perform(
+            self._protocol.start(fleet.numbers, now_s, draining=draining, kv_capacity_tokens=fleet.kv_capacity_tokens)
+        )
         self._queue.run_until(lambda: self._protocol.is_complete)
         return self._protocol.result
 

@@ -11,7 +11,7 @@ from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.shapes import ROUND_KINDS
-from longshore.rounds.protocol import RoundProtocol, RoundTotals
+from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
@@ -122,12 +122,11 @@ class _Simulation:
     def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundTotals]:
         self._regroup(self._policy.next_kind(draining=draining))
         milestones = self._repurposing.begin_round() if self._repurposing is not None else None
-        protocol = RoundProtocol(self._policy, draining=draining, milestones=milestones)
         this_round = SimRound(
-            self._job, protocol, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
-            self._milestone,
+            self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
+            milestones, self._milestone,
         )  # fmt: skip
-        totals = this_round.run()
+        totals = this_round.run(draining=draining)
         end = totals.end
         self._kept = this_round.kept(end)
         if self._repurposing is not None:

@@ -9,12 +9,13 @@ from typing import Final
 import structlog
 
 from longshore.api.pods import Workers
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events, WeightsLost
+from longshore_runtime.rollout.events import Event, Events, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep, require_possible
 from longshore_runtime.rollout.published import Failure, PublishedWeights
 from longshore_runtime.rollout.roster import Roster

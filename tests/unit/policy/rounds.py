@@ -126,8 +126,8 @@ class FakeRollout:
         self._unscored: list[AcceptedGroup] = []
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
-        self._protocol = RoundProtocol(self._policy, draining=draining)
-        self._perform(self._protocol.start((0, 1), 0.0, kv_capacity_tokens=300))
+        self._protocol = RoundProtocol(self._policy)
+        self._perform(self._protocol.start((0, 1), 0.0, draining=draining, kv_capacity_tokens=300))
         while not self._protocol.is_complete:
             self.before_each_event()
             self._perform(self._protocol.receive(self._next_event(), 0.0))

@@ -20,24 +20,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
-from longshore.rounds.messages import (
-    EngineJoined,
-    EngineLost,
-    EnginesRetired,
-    ForgetGroups,
-    GiveUp,
-    GroupRewarded,
-    MeasureLoad,
-    OfferResponse,
-    ReplaceEngine,
-    ReportProgress,
-    RequestsEnded,
-    RewardsFailed,
-    RoundCommand,
-    RoundEvent,
-    ScoreGroup,
-    TrainOnGroup,
-)
+from longshore.rounds import messages
 from longshore.rounds.requests import Requests
 
 MAX_FRUITLESS_LOSSES: Final = 5
@@ -74,8 +57,9 @@ class RoundProtocol:
         self._policy = policy
         self._milestones = milestones
         self._requests: Requests | None = None
-        self._commands: list[RoundCommand] = []
+        self._commands: list[messages.RoundCommand] = []
         """Of the call that is running."""
+        self._now_s = 0.0
         self._num_groups = 0
         self._batch_complete_s: float | None = None
         self._accepted: dict[Draw, AcceptedGroup] = {}
@@ -93,33 +77,35 @@ class RoundProtocol:
 
     def start(
         self, engines: Collection[int], now_s: float, *, draining: bool = False, kv_capacity_tokens: int = 0
-    ) -> list[RoundCommand]:
+    ) -> list[messages.RoundCommand]:
         """Begin on these engines; `draining` and `kv_capacity_tokens` as of `RoundPolicy.start_round`."""
         start = self._policy.start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
         self._requests = Requests(tuple(engines), start.kind, self._policy.engine_limit, self._emit)
+        self._now_s = now_s
         self._num_groups = start.num_groups
-        self._execute(start.decision, now_s)
+        self._execute(start.decision)
         self._progressed()
         return self._finish_call()
 
-    def receive(self, event: RoundEvent, now_s: float) -> list[RoundCommand]:
+    def receive(self, event: messages.RoundEvent, now_s: float) -> list[messages.RoundCommand]:
         """Something happened; what comes when the round is over changes nothing."""
         if self.is_complete:
             return []
+        self._now_s = now_s
         match event:
-            case RequestsEnded():
-                self._requests_ended(event, now_s)
-            case GroupRewarded(draw=draw, zero_variance=zero_variance):
-                self._group_rewarded(draw, zero_variance, now_s)
-            case RewardsFailed(draw=draw, reason=reason):
-                self._rewards_failed(draw, reason, now_s)
-            case EngineLost(engine=engine, reason=reason):
-                self._engine_lost(engine, reason, now_s)
-            case EngineJoined(engine=engine):
+            case messages.RequestsEnded():
+                self._requests_ended(event)
+            case messages.GroupRewarded(draw, zero_variance):
+                self._group_rewarded(draw, zero_variance)
+            case messages.RewardsFailed(draw, reason):
+                self._rewards_failed(draw, reason)
+            case messages.EngineLost(engine, reason):
+                self._engine_lost(engine, reason)
+            case messages.EngineJoined(engine):
                 self._placed.joined(engine)
-                self._engines_changed(now_s)
-            case EnginesRetired(engines=engines):
-                self._engines_retired(engines, now_s)
+                self._engines_changed()
+            case messages.EnginesRetired(engines):
+                self._engines_retired(engines)
         return self._finish_call()
 
     @property
@@ -148,10 +134,10 @@ class RoundProtocol:
         assert self._requests is not None, "start comes first"
         return self._requests
 
-    def _emit(self, command: RoundCommand) -> None:
+    def _emit(self, command: messages.RoundCommand) -> None:
         self._commands.append(command)
 
-    def _finish_call(self) -> list[RoundCommand]:
+    def _finish_call(self) -> list[messages.RoundCommand]:
         self._placed.announce_drained()
         if self._batch_complete_s is not None and self._placed.is_idle and not self._unscored:
             self._totals = RoundTotals(
@@ -166,28 +152,28 @@ class RoundProtocol:
         commands, self._commands = self._commands, []
         return commands
 
-    def _requests_ended(self, event: RequestsEnded, now_s: float) -> None:
+    def _requests_ended(self, event: messages.RequestsEnded) -> None:
         ended = self._placed.ended(event.engine, event.requests)
         finished = [one for one in ended if one.finished]
         self._num_aborted += len(ended) - len(finished)
         for one in finished:
             self._finished_tokens.append(one.num_tokens)
-            self._emit(OfferResponse(one.response))
-        self._execute(self._policy.engine_load(event.engine, event.load), now_s)
+            self._emit(messages.OfferResponse(one.response))
+        self._execute(self._policy.engine_load(event.engine, event.load))
         if finished:
             self._num_losses[event.engine] = 0
             responses = [ResponseFinished(one.response, one.engine_step, one.num_tokens) for one in finished]
-            self._execute(self._policy.responses_finished(responses), now_s)
+            self._execute(self._policy.responses_finished(responses))
             self._progressed()
 
-    def _group_rewarded(self, draw: Draw, zero_variance: bool, now_s: float) -> None:
+    def _group_rewarded(self, draw: Draw, zero_variance: bool) -> None:
         if draw not in self._unscored:
             return  # The batch was complete without it.
         del self._unscored[draw]
         self._rewarded.add(draw)
         if draw in self._accepted:
-            self._emit(TrainOnGroup(self._accepted[draw]))
-        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance), now_s)
+            self._emit(messages.TrainOnGroup(self._accepted[draw]))
+        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
         if zero_variance and draw not in self._accepted:
             self._num_dropped += 1
             if self._num_dropped > MAX_DROPPED_SHARE * self._num_groups:
@@ -195,57 +181,57 @@ class RoundProtocol:
                     f"algorithm.dynamicSampling: {self._num_dropped} groups of one round had equal rewards, which "
                     "leaves nothing to train on; use easier or harder prompts, or set it to false"
                 )
-                self._emit(GiveUp(reason, is_users_mistake=True))
+                self._emit(messages.GiveUp(reason, is_users_mistake=True))
 
-    def _rewards_failed(self, draw: Draw, reason: str, now_s: float) -> None:
+    def _rewards_failed(self, draw: Draw, reason: str) -> None:
         if draw not in self._unscored:
             return
         del self._unscored[draw]
         self._rejected[draw] = reason
         if len(self._rejected) > MAX_REJECTED_SHARE * self._num_groups:
             message = f"reward: {len(self._rejected)} groups of one round had none; the last: {reason}"
-            self._emit(GiveUp(message, is_users_mistake=True))
+            self._emit(messages.GiveUp(message, is_users_mistake=True))
         self._accepted.pop(draw, None)
         self._batch_complete_s = None
-        self._execute(self._policy.group_rejected(draw), now_s)
+        self._execute(self._policy.group_rejected(draw))
 
-    def _engine_lost(self, engine: int, reason: str, now_s: float) -> None:
+    def _engine_lost(self, engine: int, reason: str) -> None:
         self._num_losses[engine] += 1
         if self._num_losses[engine] > MAX_FRUITLESS_LOSSES:
             message = f"engine {engine} was lost {MAX_FRUITLESS_LOSSES} times in a row: {reason}"
-            self._emit(GiveUp(message, is_users_mistake=False))
+            self._emit(messages.GiveUp(message, is_users_mistake=False))
         self._placed.lost(engine)
-        self._engines_changed(now_s)
-        self._emit(ReplaceEngine(engine))
+        self._engines_changed()
+        self._emit(messages.ReplaceEngine(engine))
 
-    def _engines_retired(self, engines: tuple[int, ...], now_s: float) -> None:
+    def _engines_retired(self, engines: tuple[int, ...]) -> None:
         if self._milestones is not None:
             self._milestones.close()
         self._placed.retire(engines)
-        self._engines_changed(now_s)
+        self._engines_changed()
 
-    def _engines_changed(self, now_s: float) -> None:
-        self._execute(self._policy.engines_changed(self._placed.engines), now_s)
+    def _engines_changed(self) -> None:
+        self._execute(self._policy.engines_changed(self._placed.engines))
 
     def _progressed(self) -> None:
         progress = self._policy.progress
-        self._emit(ReportProgress(progress))
+        self._emit(messages.ReportProgress(progress))
         if self._milestones is not None and not self.has_batch and self._milestones.is_due(progress):
-            self._emit(MeasureLoad(progress))
+            self._emit(messages.MeasureLoad(progress))
 
-    def _execute(self, decision: Decision, now_s: float) -> None:
+    def _execute(self, decision: Decision) -> None:
         self._num_launched += len(decision.launch)
         self._placed.launch(decision.launch)
         self._placed.abort(decision.abort)
         for group in decision.score:
             self._unscored[group.draw] = None
-            self._emit(ScoreGroup(group))
+            self._emit(messages.ScoreGroup(group))
         for group in decision.accepted:
             self._accepted[group.draw] = group
             if group.draw in self._rewarded:
-                self._emit(TrainOnGroup(group))
+                self._emit(messages.TrainOnGroup(group))
         if decision.ended and self._batch_complete_s is None:
-            self._batch_complete_s = now_s
+            self._batch_complete_s = self._now_s
             useless = tuple(draw for draw in self._unscored if draw not in self._accepted)
             self._unscored = {draw: None for draw in self._unscored if draw in self._accepted}
-            self._emit(ForgetGroups(useless))
+            self._emit(messages.ForgetGroups(useless))

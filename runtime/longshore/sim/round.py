@@ -10,22 +10,7 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
-from longshore.rounds.messages import (
-    AbortRequests,
-    AddRequests,
-    AnnounceDrained,
-    EndedRequest,
-    EnginesRetired,
-    GiveUp,
-    GroupRewarded,
-    MeasureLoad,
-    OfferResponse,
-    RequestsEnded,
-    RoundCommand,
-    RoundEvent,
-    ScoreGroup,
-    TrainOnGroup,
-)
+from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol, RoundTotals
 from longshore.sim.engine import SimRequest
 from longshore.sim.events import EventQueue
@@ -103,7 +88,7 @@ class SimRound:
     def retire(self, engines: Sequence[int], on_drained: Callable[[], None]) -> None:
         """Move the requests of these engines to the others, by recomputation; then `on_drained`."""
         self._on_drained = on_drained
-        self._receive(EnginesRetired(tuple(engines)))
+        self._receive(messages.EnginesRetired(tuple(engines)))
 
     def samples_of(self, group: AcceptedGroup) -> tuple[int, ...]:
         """Response tokens of a group."""
@@ -127,30 +112,30 @@ class SimRound:
         used.update(end.kept)
         return sum(count for response, count in self._tokens.items() if response not in used)
 
-    def _receive(self, event: RoundEvent) -> None:
+    def _receive(self, event: messages.RoundEvent) -> None:
         self._perform(self._protocol.receive(event, self._queue.now_s))
 
-    def _perform(self, commands: Sequence[RoundCommand]) -> None:
+    def _perform(self, commands: Sequence[messages.RoundCommand]) -> None:
         for command in commands:
             match command:
-                case AddRequests(engine=engine, responses=responses):
+                case messages.AddRequests(engine, responses):
                     self._fleet.add(engine, map(self._request, responses))
-                case AbortRequests(engine=engine, responses=responses):
+                case messages.AbortRequests(engine, responses):
                     self._fleet.abort(engine, responses)
-                case OfferResponse(response=response) if self._job.rewards.while_rolling_out:
+                case messages.OfferResponse(response) if self._job.rewards.while_rolling_out:
                     self._submit(response)
-                case ScoreGroup(group=group):
+                case messages.ScoreGroup(group):
                     self._unscored.append(group)
-                case TrainOnGroup(group=group):
+                case messages.TrainOnGroup(group):
                     prompt = self._job.lengths.prompt_tokens(group.draw)
                     samples = tuple(prompt + tokens for tokens in self.samples_of(group))
                     self._on_trainable(TrainableSamples(group.draw, samples))
-                case MeasureLoad(progress=progress):
+                case messages.MeasureLoad(progress):
                     self._on_milestone(self, progress)
-                case AnnounceDrained():
+                case messages.AnnounceDrained():
                     assert self._on_drained is not None, "engines were retired"
                     self._on_drained()
-                case GiveUp(reason=reason):
+                case messages.GiveUp(reason):
                     raise ValueError(reason)
         if self._job.rewards.while_rolling_out or self._protocol.has_batch:
             self._score()
@@ -160,12 +145,12 @@ class SimRound:
         total = lengths.response_tokens(response)
         return SimRequest(response, lengths.prompt_tokens(response.draw), total, self._tokens.get(response, 0))
 
-    def _ended(self, number: int, requests: Sequence[EndedRequest]) -> None:
+    def _ended(self, number: int, requests: Sequence[messages.EndedRequest]) -> None:
         self._tokens.update((request.response, request.num_tokens) for request in requests)
         now_s, engine = self._queue.now_s, self._fleet.engine(number)
         usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
         load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions, now_s)
-        self._receive(RequestsEnded(number, requests, load))
+        self._receive(messages.RequestsEnded(number, requests, load))
 
     def _score(self) -> None:
         waiting, self._unscored = self._unscored, []
@@ -175,7 +160,7 @@ class SimRound:
                 if response not in self._scored_s:
                     self._submit(response)
             done_s = max(self._queue.now_s, *(self._scored_s[response] for response in responses))
-            rewarded = GroupRewarded(group.draw, zero_variance=len(set(self.corrects(group))) == 1)
+            rewarded = messages.GroupRewarded(group.draw, zero_variance=len(set(self.corrects(group))) == 1)
             self._queue.at(done_s, partial(self._receive, rewarded))
 
     def _submit(self, response: ResponseId) -> None:

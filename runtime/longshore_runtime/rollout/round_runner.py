@@ -13,28 +13,7 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
-from longshore.rounds.messages import (
-    AbortRequests,
-    AddRequests,
-    AnnounceDrained,
-    EndedRequest,
-    EngineJoined,
-    EngineLost,
-    EnginesRetired,
-    ForgetGroups,
-    GiveUp,
-    GroupRewarded,
-    MeasureLoad,
-    OfferResponse,
-    ReplaceEngine,
-    ReportProgress,
-    RequestsEnded,
-    RewardsFailed,
-    RoundCommand,
-    RoundEvent,
-    ScoreGroup,
-    TrainOnGroup,
-)
+from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
@@ -75,7 +54,7 @@ class Engines(Protocol):
         """State of every engine that is alive."""
 
     def replace(self, engine: int) -> None:
-        """Start a lost engine anew; EngineJoined follows; does not wait."""
+        """Start a lost engine anew; messages.EngineJoined follows; does not wait."""
 
 
 class Scorer(Protocol):
@@ -181,7 +160,7 @@ class RoundRunner:
     def retire(self, engines: Collection[int], on_drained: Callable[[], None]) -> None:
         """These engines sample no more in this round; what they run continues elsewhere, by recomputation."""
         self._on_drained = on_drained
-        self._receive(EnginesRetired(tuple(engines)))
+        self._receive(messages.EnginesRetired(tuple(engines)))
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -193,10 +172,10 @@ class RoundRunner:
                 scored = self._scorer.handle(event)
                 if scored is not None:
                     self._group_scored(scored)
-            case EngineLost(engine=engine, reason=reason):
+            case messages.EngineLost(engine, reason):
                 log.warning("engine lost", engine=engine, reason=reason)
                 self._receive(event)
-            case EngineJoined():
+            case messages.EngineJoined():
                 self._receive(event)
             case WeightsLost(reason=reason):
                 if not self._engines.alive():  # Otherwise it speaks of weights before these.
@@ -214,9 +193,9 @@ class RoundRunner:
                 continue  # Of a round that was given up.
             self._completions[response] = completion
             finished = completion.finish_reason is not FinishReason.ABORT
-            requests.append(EndedRequest(response, completion.num_tokens, finished, completion.engine_step))
+            requests.append(messages.EndedRequest(response, completion.num_tokens, finished, completion.engine_step))
         self._stats[event.engine] = event.stats
-        self._receive(RequestsEnded(event.engine, requests, _load(event.stats)))
+        self._receive(messages.RequestsEnded(event.engine, requests, _load(event.stats)))
 
     def _group_scored(self, event: GroupScored) -> None:
         group = self._wanted.pop(event.draw, None)
@@ -225,45 +204,45 @@ class RoundRunner:
         if group is None:
             return  # The batch was complete without it: its rewards were asked for and are of no use.
         if event.error is not None:
-            self._receive(RewardsFailed(event.draw, event.error))
+            self._receive(messages.RewardsFailed(event.draw, event.error))
             return
         self._scored[event.draw] = scored_group(group, self._completions, event)
         zero_variance = len({score.reward for score in event.scores}) == 1
-        self._receive(GroupRewarded(event.draw, zero_variance))
+        self._receive(messages.GroupRewarded(event.draw, zero_variance))
 
-    def _receive(self, event: RoundEvent) -> None:
+    def _receive(self, event: messages.RoundEvent) -> None:
         self._perform(self._protocol.receive(event, self._clock.now_s()))
 
-    def _perform(self, commands: Sequence[RoundCommand]) -> None:
+    def _perform(self, commands: Sequence[messages.RoundCommand]) -> None:
         for command in commands:
             match command:
-                case AddRequests(engine=engine, responses=responses):
+                case messages.AddRequests(engine, responses):
                     self._responses.update((str(response), response) for response in responses)
                     requests = [self._request_of(one, self._completions.get(one)) for one in responses]
                     self._engines.add(engine, requests)
-                case AbortRequests(engine=engine, responses=responses):
+                case messages.AbortRequests(engine, responses):
                     self._engines.abort(engine, [str(response) for response in responses])
-                case ReplaceEngine(engine=engine):
+                case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
-                case AnnounceDrained():
+                case messages.AnnounceDrained():
                     assert self._on_drained is not None, "engines were retired"
                     self._on_drained()
-                case OfferResponse(response=response):
+                case messages.OfferResponse(response):
                     self._scorer.finished(response, self._completions[response])
-                case ScoreGroup(group=group):
+                case messages.ScoreGroup(group):
                     self._wanted[group.draw] = group
                     responses = tuple(ResponseId(group.draw, index) for index in group.responses)
                     self._scorer.score(group.draw, {one: self._completions[one] for one in responses})
-                case ForgetGroups(draws=draws):
+                case messages.ForgetGroups(draws):
                     self._scorer.forget(draws)
                     self._wanted = {draw: group for draw, group in self._wanted.items() if draw not in draws}
-                case TrainOnGroup(group=group):
+                case messages.TrainOnGroup(group):
                     self._observer.trainable(self._scored[group.draw])
-                case ReportProgress(progress=progress):
+                case messages.ReportProgress(progress):
                     self._observer.progressed(progress)
-                case MeasureLoad(progress=progress):
+                case messages.MeasureLoad(progress):
                     self._observer.milestone(progress)
-                case GiveUp(reason=reason, is_users_mistake=is_users_mistake):
+                case messages.GiveUp(reason, is_users_mistake):
                     raise UserError(reason) if is_users_mistake else RuntimeError(reason)
 
 

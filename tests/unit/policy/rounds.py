@@ -11,18 +11,7 @@ from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
-from longshore.rounds.messages import (
-    AbortRequests,
-    AddRequests,
-    EndedRequest,
-    ForgetGroups,
-    GroupRewarded,
-    RequestsEnded,
-    RewardsFailed,
-    RoundCommand,
-    RoundEvent,
-    ScoreGroup,
-)
+from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 
 NUM_PROMPTS = 23
@@ -122,7 +111,7 @@ class FakeRollout:
         self._number += 1
         self._left: dict[ResponseId, int] = {}
         self._engine_of: dict[ResponseId, int] = {}
-        self._stopped: list[RequestsEnded] = []
+        self._stopped: list[messages.RequestsEnded] = []
         self._unscored: list[AcceptedGroup] = []
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
@@ -137,14 +126,14 @@ class FakeRollout:
         self._end(end)
         return end
 
-    def _next_event(self) -> RoundEvent:
+    def _next_event(self) -> messages.RoundEvent:
         if self._stopped:
             return self._stopped.pop(0)
         if self._unscored and (not self._left or self._rng.random() < 0.5):
             return self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
         return self._finish()
 
-    def _finish(self) -> RoundEvent:
+    def _finish(self) -> messages.RoundEvent:
         """The shortest responses of an engine."""
         assert self._left, "nothing runs, and the batch is not complete"
         engine = self._engine_of[min(self._left, key=self._length)]
@@ -154,27 +143,27 @@ class FakeRollout:
         self._finished.update(shortest)
         return self._ended(engine, shortest, finished=True)
 
-    def _score(self, group: AcceptedGroup) -> RoundEvent:
+    def _score(self, group: AcceptedGroup) -> messages.RoundEvent:
         draw = group.draw
         assert {ResponseId(draw, index) for index in group.responses} <= self._finished, "an unfinished response"
         if self._rng.random() < self._rejection:
             self.audit.consumed[draw] += 1
-            return RewardsFailed(draw, "so")
+            return messages.RewardsFailed(draw, "so")
         zero_variance = self._rng.random() < self._zero_variance
         if zero_variance:
             self.audit.consumed[draw] += 1
-        return GroupRewarded(draw, zero_variance)
+        return messages.GroupRewarded(draw, zero_variance)
 
-    def _perform(self, commands: list[RoundCommand]) -> None:
+    def _perform(self, commands: list[messages.RoundCommand]) -> None:
         for command in commands:
             match command:
-                case AddRequests(engine=engine, responses=responses):
+                case messages.AddRequests(engine, responses):
                     self._add(engine, responses)
-                case AbortRequests(engine=engine, responses=responses):
+                case messages.AbortRequests(engine, responses):
                     self._stopped.append(self._ended(engine, responses, finished=False))
-                case ScoreGroup(group=group):
+                case messages.ScoreGroup(group):
                     self._unscored.append(group)
-                case ForgetGroups(draws=draws):
+                case messages.ForgetGroups(draws):
                     self._unscored = [group for group in self._unscored if group.draw not in draws]
         self._assert_gates()
 
@@ -186,9 +175,12 @@ class FakeRollout:
             self.launched.append(response)
             self._versions.setdefault(response, []).append(self._number)
 
-    def _ended(self, engine: int, responses: Sequence[ResponseId], *, finished: bool) -> RequestsEnded:
-        steps = [(response, self._left.pop(response)) for response in responses]
-        return RequestsEnded(engine, [EndedRequest(response, step, finished, step) for response, step in steps], QUIET)
+    def _ended(self, engine: int, responses: Sequence[ResponseId], *, finished: bool) -> messages.RequestsEnded:
+        requests = []
+        for response in responses:
+            step = self._left.pop(response)
+            requests.append(messages.EndedRequest(response, step, finished, step))
+        return messages.RequestsEnded(engine, requests, QUIET)
 
     def _length(self, response: ResponseId) -> tuple[int, ResponseId]:
         return self._left[response], response

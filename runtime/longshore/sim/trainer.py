@@ -1,12 +1,12 @@
 """The simulated trainer: data-parallel replicas that take samples, longest first, and update together."""
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from longshore.policy.balancing import balance
 from longshore.sim.costs import Costs
 from longshore.sim.events import EventQueue
 from longshore.sim.result import Recorder, Work
@@ -17,13 +17,7 @@ Samples = Sequence[int]
 
 def makespan_s(durations_s: Sequence[float], free_s: Sequence[float]) -> list[float]:
     """When each worker ends that is free from `free_s` on: longest piece first, to the worker that is free first."""
-    heap = [(start_s, worker) for worker, start_s in enumerate(free_s)]
-    heapq.heapify(heap)
-    for duration in sorted(durations_s, reverse=True):
-        start_s, worker = heap[0]
-        heapq.heapreplace(heap, (start_s + duration, worker))
-    ends = dict.fromkeys(range(len(free_s)), 0.0) | {worker: end_s for end_s, worker in heap}
-    return [ends[worker] for worker in range(len(free_s))]
+    return list(balance(durations_s, float, dict(enumerate(free_s))).load.values())
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from longshore.api.rollout import (
 from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.round import AcceptedGroup, Gates, ResponseId, Round
+from longshore.policy.round import AcceptedGroup, ResponseId, Round
+from longshore.policy.round_plan import Gates
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy

@@ -83,16 +83,27 @@ class Audit:
 
 
 class FakeRollout:
-    """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like."""
+    """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like.
+
+    `upheaval`: share of events by which an engine is lost, returns or retires; responses may then end while they stop.
+    """
 
     def __init__(
-        self, policy: RoundPolicy, job: Job, rng: random.Random, *, rejection: float = 0.0, zero_variance: float = 0.0
+        self,
+        policy: RoundPolicy,
+        job: Job,
+        rng: random.Random,
+        *,
+        rejection: float = 0.0,
+        zero_variance: float = 0.0,
+        upheaval: float = 0.0,
     ) -> None:
         self._policy = policy
         self._job = job
         self._rng = rng
         self._rejection = rejection
         self._zero_variance = zero_variance if job.dynamic_sampling else 0.0
+        self._upheaval = upheaval
         self._versions: dict[ResponseId, list[int]] = {}
         """Rounds that sampled tokens of a response."""
         self._finished: set[ResponseId] = set()
@@ -113,6 +124,9 @@ class FakeRollout:
         self._engine_of: dict[ResponseId, int] = {}
         self._stopped: list[messages.RequestsEnded] = []
         self._unscored: list[AcceptedGroup] = []
+        self._lost: list[int] = []
+        self._retired: tuple[int, ...] = ()
+        self.num_drained = 0
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
         self._protocol = RoundProtocol(self._policy)
@@ -120,18 +134,36 @@ class FakeRollout:
         while not self._protocol.is_complete:
             self.before_each_event()
             self._perform(self._protocol.receive(self._next_event(), 0.0))
-        assert not self._left, "the round ended and something still runs"
+        assert not self._left and not self._stopped, "the round ended and something still runs"
+        assert self.num_drained == len(self._retired), "a drained engine is announced once"
         end = self._protocol.result.end
         assert end.kind is expected_kind, "the kind of a round is known before it starts"
         self._end(end)
         return end
 
     def _next_event(self) -> messages.RoundEvent:
-        if self._stopped:
-            return self._stopped.pop(0)
+        if self._upheaval and self._rng.random() < self._upheaval:
+            return self._shake()
+        if self._stopped and not (self._upheaval and self._left and self._rng.random() < 0.5):
+            return self._told(self._stopped.pop(0))
+        if self._lost and not self._left and not self._unscored:
+            return messages.EngineJoined(self._lost.pop())
         if self._unscored and (not self._left or self._rng.random() < 0.5):
             return self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
         return self._finish()
+
+    def _shake(self) -> messages.RoundEvent:
+        """A lost engine returns, or one retires, or one is lost with all that it has."""
+        if self._lost:
+            return messages.EngineJoined(self._lost.pop())
+        if not self._retired and self._rng.random() < 0.5:
+            self._retired = (self._rng.randrange(2),)
+            return messages.EnginesRetired(self._retired)
+        engine = self._rng.randrange(2)
+        self._lost.append(engine)
+        self._left = {response: step for response, step in self._left.items() if self._engine_of[response] != engine}
+        self._stopped = [ended for ended in self._stopped if ended.engine != engine]
+        return messages.EngineLost(engine, "so")
 
     def _finish(self) -> messages.RoundEvent:
         """The shortest responses of an engine."""
@@ -140,8 +172,11 @@ class FakeRollout:
         there = [response for response in self._left if self._engine_of[response] == engine]
         shortest = sorted(there, key=self._length)[: self._rng.randint(1, 3)]
         self._rng.shuffle(shortest)
-        self._finished.update(shortest)
-        return self._ended(engine, shortest, finished=True)
+        return self._told(self._ended(engine, shortest, finished=True))
+
+    def _told(self, event: messages.RequestsEnded) -> messages.RequestsEnded:
+        self._finished.update(request.response for request in event.requests if request.finished)
+        return event
 
     def _score(self, group: AcceptedGroup) -> messages.RoundEvent:
         draw = group.draw
@@ -160,20 +195,33 @@ class FakeRollout:
                 case messages.AddRequests(engine, responses):
                     self._add(engine, responses)
                 case messages.AbortRequests(engine, responses):
-                    self._stopped.append(self._ended(engine, responses, finished=False))
+                    self._stop(engine, responses)
+                case messages.AnnounceDrained():
+                    self.num_drained += 1
+                    assert not {self._engine_of[response] for response in self._left} & set(self._retired)
                 case messages.ScoreGroup(group):
                     self._unscored.append(group)
                 case messages.ForgetGroups(draws):
                     self._unscored = [group for group in self._unscored if group.draw not in draws]
         self._assert_gates()
 
+    def _stop(self, engine: int, responses: Sequence[ResponseId]) -> None:
+        """Each comes back as an event; with `upheaval`, some of them end by themselves first."""
+        late = [response for response in responses if self._upheaval and self._rng.random() < 0.3]
+        stopped = [response for response in responses if response not in late]
+        ended = self._ended(engine, stopped, finished=False), self._ended(engine, late, finished=True)
+        self._stopped += [event for event in ended if event.requests]
+
     def _add(self, engine: int, responses: Sequence[ResponseId]) -> None:
+        assert engine not in self._lost and engine not in self._retired, "a request for an engine that is not there"
         for response in responses:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
             self._engine_of[response] = engine
             self.launched.append(response)
-            self._versions.setdefault(response, []).append(self._number)
+            versions = self._versions.setdefault(response, [])
+            if self._number not in versions:
+                versions.append(self._number)
 
     def _ended(self, engine: int, responses: Sequence[ResponseId], *, finished: bool) -> messages.RequestsEnded:
         requests = []

@@ -76,6 +76,18 @@ def test_every_draw_is_consumed_once_and_every_batch_is_exact(
         fake.audit.assert_invariants(policy)
 
 
+@settings(max_examples=examples(120))
+@given(jobs(), st.floats(0.05, 0.5), st.floats(0, 0.3), st.integers(0, 2**32))
+def test_whatever_becomes_of_the_engines_every_draw_is_consumed_once_and_every_batch_is_exact(
+    job: Job, upheaval: float, rejection: float, seed: int
+) -> None:
+    policy = job.policy()
+    fake = FakeRollout(policy, job, random.Random(seed), rejection=rejection, zero_variance=0.2, upheaval=upheaval)
+    for _ in range(4):
+        assert len(fake.round().accepted) == job.shape.num_prompts
+        fake.audit.assert_invariants(policy)
+
+
 @given(jobs(), st.integers(0, 8), st.randoms(use_true_random=False))
 def test_draining_empties_the_queue(job: Job, num_rounds: int, rng: random.Random) -> None:
     policy = job.policy()

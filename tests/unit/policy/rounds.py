@@ -145,7 +145,7 @@ class FakeRollout:
         if self._upheaval and self._rng.random() < self._upheaval:
             return self._shake()
         if self._stopped and not (self._upheaval and self._left and self._rng.random() < 0.5):
-            return self._told(self._stopped.pop(0))
+            return self._reported(self._stopped.pop(0))
         if self._lost and not self._left and not self._unscored:
             return messages.EngineJoined(self._lost.pop())
         if self._unscored and (not self._left or self._rng.random() < 0.5):
@@ -172,9 +172,9 @@ class FakeRollout:
         there = [response for response in self._left if self._engine_of[response] == engine]
         shortest = sorted(there, key=self._length)[: self._rng.randint(1, 3)]
         self._rng.shuffle(shortest)
-        return self._told(self._ended(engine, shortest, finished=True))
+        return self._reported(self._ended(engine, shortest, finished=True))
 
-    def _told(self, event: messages.RequestsEnded) -> messages.RequestsEnded:
+    def _reported(self, event: messages.RequestsEnded) -> messages.RequestsEnded:
         self._finished.update(request.response for request in event.requests if request.finished)
         return event
 

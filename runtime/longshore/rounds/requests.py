@@ -104,19 +104,17 @@ class Requests:
     def ended(self, engine: int, requests: Sequence[EndedRequest]) -> list[EndedRequest]:
         """Requests left an engine; returns those that have ended. Nobody waits for what a lost engine still reports."""
         ended, stopped = [], []
-        for request in requests:
-            response = request.response
-            if self._router.engine_of(response) != engine:
-                continue
-            self._router.ended(response)
+        there = [request for request in requests if self._router.engine_of(request.response) == engine]
+        for request in there:
+            self._router.ended(request.response)
             event = RequestEvent.FINISHED if request.finished else RequestEvent.STOPPED
-            if self._change(response, event) is RequestState.ENDED:
+            if self._change(request.response, event) is RequestState.ENDED:
                 ended.append(request)
             else:
-                stopped.append(response)
+                stopped.append(request.response)
         self.num_moved += len(stopped)
         self._place(stopped)
-        self._left(request.response for request in requests)
+        self._left(request.response for request in there)
         return ended
 
     def lost(self, engine: int) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import AcceptedGroup, ResponseId
-from longshore.policy.round_policy import RoundEnd
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.rollout.events import GroupScored
@@ -72,28 +71,18 @@ class EngineUse:
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """A finished round."""
+class RoundResult(RoundTotals):
+    """A finished round, with what was sampled."""
 
-    end: RoundEnd
     groups: tuple[ScoredGroup, ...]
     """One per accepted draw, ordered by draw, so that arrival order does not reach the trainer."""
     kept: Mapping[ResponseId, Completion]
     """Tokens that later rounds continue from."""
-    rejected: Mapping[Draw, str]
-    """Draws replaced because their reward could not be computed, and why."""
     dropped: tuple[ScoredGroup, ...]
     """Groups that dynamic sampling left out because all their rewards are equal."""
     selection: SelectionBias
     """How what was accepted differs from what was sampled."""
     rewards: RewardStats
-    finished_tokens: tuple[int, ...]
-    """Lengths of the responses that ended by themselves, accepted or not."""
-    num_launched: int
-    num_aborted: int
-    """Launched responses that were cut off."""
-    num_moved: int
-    """Responses that went on on another engine, by recomputation."""
     rollout_s: float
     busy_share: float
     """Share of engine time spent in steps during the rollout."""
@@ -132,17 +121,12 @@ def round_result(
     groups = tuple(scored[group.draw] for group in sorted(end.accepted, key=lambda group: group.draw))
     deltas = use.deltas({**use.last, **use.after})
     return RoundResult(
-        end=end,
+        **vars(totals),
         groups=groups,
         kept={response: completions[response] for response in end.kept if response in completions},
-        rejected=totals.rejected,
         dropped=tuple(scored[draw] for draw in end.zero_variance),
         selection=_selection(groups, completions),
         rewards=rewards,
-        finished_tokens=totals.finished_tokens,
-        num_launched=totals.num_launched,
-        num_aborted=totals.num_aborted,
-        num_moved=totals.num_moved,
         rollout_s=rollout_s,
         busy_share=use.busy_share(rollout_s),
         num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),

@@ -1,10 +1,6 @@
 """Words and small readers for Kubernetes objects held as plain JSON."""
 
-from datetime import UTC, datetime
-from typing import Any
-
-Json = dict[str, Any]
-"""One Kubernetes object (or a part of one) as the API server sends it."""
+from longshore_kube.resources import Json
 
 Key = tuple[str, str]
 """(namespace, name); the namespace of a cluster-scoped object is the empty string."""
@@ -46,21 +42,6 @@ def controller_reference(owner: Json, api_version: str, kind: str) -> Json:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-
-
-def rfc3339(time_s: float) -> str:
-    """A Unix time in seconds as metav1.Time writes it (whole seconds, UTC)."""
-    return datetime.fromtimestamp(int(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def rfc3339_micro(time_s: float) -> str:
-    """A Unix time in seconds as metav1.MicroTime writes it."""
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def parse_time(text: str) -> float:
-    """The Unix time in seconds of an RFC 3339 timestamp."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def condition(obj: Json, kind: str) -> Json | None:

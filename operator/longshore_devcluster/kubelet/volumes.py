@@ -7,12 +7,13 @@ from typing import Protocol
 
 import yaml
 
-from longshore_devcluster.client import ClusterAccess, Json
 from longshore_devcluster.kubelet.environment import ConfigError, Lookup, expand, source_data
 from longshore_devcluster.kubelet.fields import field_value, resource_value
 from longshore_devcluster.kubelet.files import File, publish, replace_file
 from longshore_devcluster.kubelet.layout import PodLayout
 from longshore_devcluster.kubelet.tokens import TokenRequest
+from longshore_kube.access import Access
+from longshore_kube.resources import Json
 
 _DEFAULT_TOKEN_S = 3600
 
@@ -32,7 +33,7 @@ class Inputs:
     lookup: VolumeLookup
     tokens: dict[TokenRequest, str]
     layout: PodLayout
-    access: ClusterAccess
+    access: Access
 
 
 def token_requests(pod: Json) -> list[TokenRequest]:
@@ -89,9 +90,9 @@ def prepare_volumes(inputs: Inputs) -> dict[str, Path]:
     return paths
 
 
-def kubeconfig_text(access: ClusterAccess, token_file: Path, namespace: str) -> str:
+def kubeconfig_text(access: Access, token_file: Path, namespace: str) -> str:
     """A kubeconfig for ordinary clients inside a pod, reading the token anew from its file."""
-    cluster = {"server": access.server, "certificate-authority-data": base64.b64encode(access.ca_pem.encode()).decode()}
+    cluster = {"server": access.server, "certificate-authority-data": base64.b64encode(access.ca or b"").decode()}
     return yaml.safe_dump(
         {
             "apiVersion": "v1",

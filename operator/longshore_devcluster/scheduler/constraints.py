@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from longshore_devcluster.client.objects import Json, expression_matches, selector_matches
+from longshore_devcluster.client.objects import expression_matches, selector_matches
+from longshore_kube.resources import Json
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")

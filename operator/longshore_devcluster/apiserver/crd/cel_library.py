@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from celpy import celtypes
 
-from longshore_devcluster.apiserver.quantity import QUANTITY
 from longshore_devcluster.apiserver.schema.node import Json, Schema
+from longshore_kube.quantities import QUANTITY
 
 Value = Any
 _SCALES = {

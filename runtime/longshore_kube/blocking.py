@@ -5,6 +5,7 @@ import atexit
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -29,31 +30,21 @@ class Blocking:
         Raises:
             TimeoutError: it took longer, and was given up.
         """
-        future = asyncio.run_coroutine_threadsafe(work(self._client), self._opened())
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            # Nobody waits any more, be it for the time limit or for Ctrl-C.
-            future.cancel()
-            raise
+        return _result(work(self._client), self._opened(), timeout_s)
 
     def iterate(self, work: Callable[[Client], AsyncGenerator[T, None]], timeout_s: float | None = None) -> Iterator[T]:
-        """What `work` yields, until `timeout_s` is over."""
-        items = work(self._client)
+        """What `work` yields, until `timeout_s` is over or another thread calls `close`."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-
-        async def step(_: Client) -> T:
-            return await anext(items)
-
+        loop, items = self._opened(), work(self._client)
         try:
             while True:
-                yield self.call(step, None if end_s is None else max(0.0, end_s - time.monotonic()))
-        except (StopAsyncIteration, TimeoutError):
+                yield _result(_next(items), loop, None if end_s is None else max(0.0, end_s - time.monotonic()))
+        except (StopAsyncIteration, TimeoutError, CancelledError):
             return
         finally:
             # A step that was given up closes the generator on its own way out.
-            with suppress(RuntimeError):
-                self.call(lambda _: _close(items))
+            with suppress(RuntimeError, CancelledError):
+                _result(_close(items), loop)
 
     def close(self) -> None:
         """Let go of every connection. Calls of other threads end with `CancelledError`."""
@@ -89,6 +80,25 @@ class Blocking:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
+
+
+def _result(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, timeout_s: float | None = None) -> T:
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        # The loop is closed.
+        work.close()
+        raise CancelledError from None
+    try:
+        return future.result(timeout_s)
+    except BaseException:
+        # Nobody waits any more, be it for the time limit or for Ctrl-C.
+        future.cancel()
+        raise
+
+
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
 
 
 async def _close(items: AsyncGenerator[Any, None]) -> None:

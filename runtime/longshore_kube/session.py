@@ -28,12 +28,10 @@ async def open_session(
         AccessError: the certificates are unusable, or the credential plugin gives nothing.
     """
     credentials = _Credentials(access)
-    issued = await credentials.current()
+    is_certified = access.plugin is not None and (await credentials.current()).key_pair is not None
     return aiohttp.ClientSession(
         # TLS asks for a certificate once per connection. Where a plugin issues them, none is kept for the next one.
-        connector=aiohttp.TCPConnector(
-            ssl=credentials.tls, limit=max_connections, force_close=issued.key_pair is not None
-        ),
+        connector=aiohttp.TCPConnector(ssl=credentials.tls, limit=max_connections, force_close=is_certified),
         headers={"User-Agent": user_agent},
         middlewares=[*middlewares, credentials.authenticate],
         proxy=access.proxy_url,

@@ -85,8 +85,8 @@ class TestTokenFiles:
 
     async def test_a_token_that_is_gone_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(AccessError, match="the token file cannot be read"):
-            async with Client(Access("http://127.0.0.1:1", token_file=tmp_path / "none"), "test"):
-                pass
+            async with Client(Access("http://127.0.0.1:1", token_file=tmp_path / "none"), "test") as client:
+                await ask(client)
 
     async def test_an_expired_token_that_nobody_renews_is_sent_once(self) -> None:
         script = Script(REFUSED)

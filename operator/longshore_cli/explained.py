@@ -1,45 +1,32 @@
-"""Errors of the Kubernetes client, and of the connection below it, as a sentence and a fix."""
-
-import json
-from typing import Final
-
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException
-from urllib3.exceptions import HTTPError
+"""Errors of the Kubernetes client as a sentence and a fix."""
 
 from longshore_cli.errors import CliError
-
-EXPECTED: Final = (ApiException, ConfigException, HTTPError)
-"""Errors of the libraries that `explain` turns into a sentence."""
+from longshore_kube.errors import AccessError, ApiError, KubeError, Unreadable
 
 
-def explain(error: Exception) -> CliError:
-    """The sentence for an error of the Kubernetes client or of the connection below it."""
-    if isinstance(error, ApiException):
+def explain(error: KubeError) -> CliError:
+    """The sentence for an error of the Kubernetes client."""
+    if isinstance(error, ApiError):
         return _explain_answer(error)
-    if isinstance(error, ConfigException):
+    if isinstance(error, AccessError):
         return CliError(
-            f"No usable kubeconfig: {_one_line(str(error))}",
+            f"No usable kubeconfig: {error}.",
             "Pass --kubeconfig or set KUBECONFIG, or start a cluster on this machine with `longshore up`.",
         )
+    if isinstance(error, Unreadable):
+        return CliError(
+            f"The API server cannot be understood: {error}.",
+            "Check the server of the kubeconfig: there may be a proxy in between.",
+        )
     return CliError(
-        f"The API server does not answer: {_root_cause(error)}",
+        f"The API server does not answer: {error}.",
         "Check --kubeconfig and --context; `longshore up` starts the embedded cluster again.",
     )
 
 
-def server_message(error: ApiException) -> str:
-    """The message of the Status object that the API server answered with."""
-    try:
-        body = json.loads(error.body or "")
-    except ValueError:
-        return _one_line(str(error.body or error.reason or "no reason given"))
-    return str(body.get("message") or error.reason) if isinstance(body, dict) else str(error.reason)
-
-
-def _explain_answer(error: ApiException) -> CliError:
-    message = server_message(error)
-    match error.status:
+def _explain_answer(error: ApiError) -> CliError:
+    message = " ".join(str(error).split())
+    match error.code:
         case 401:
             return CliError(
                 "The API server does not accept the credentials of the kubeconfig.",
@@ -58,16 +45,4 @@ def _explain_answer(error: ApiException) -> CliError:
         case 400 | 422:
             return CliError(f"The API server refuses the object: {message}", "Correct the field and try again.")
         case _:
-            return CliError(f"The API server answers {error.status}: {message}")
-
-
-def _root_cause(error: BaseException) -> str:
-    """The innermost reason: urllib3 wraps the one that matters three times."""
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, BaseException):
-        return _root_cause(reason)
-    return _one_line(str(error)).rsplit(": ", 1)[-1]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+            return CliError(f"The API server answers {error.code}: {message}")

@@ -175,8 +175,8 @@ class Client:
             "fieldSelector": fields,
             "timeoutSeconds": str(WATCH_SERVER_TIMEOUT_S),
         }
-        async with self.stream(path, query, timeout_s=WATCH_CLIENT_TIMEOUT_S) as response:
-            async for line in complete_lines(response):
+        async with self._answer("GET", path, query, None, JSON_TYPE, JSON_TYPE, WATCH_CLIENT_TIMEOUT_S) as response:
+            async for line in _complete_lines(response):
                 kind, obj = _event(line)
                 if kind == "ERROR":
                     raise api_error(obj.get("code", 500), obj)
@@ -206,13 +206,18 @@ class Client:
             await asyncio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    @asynccontextmanager
-    async def stream(
+    async def text_lines(
         self, path: str, query: Mapping[str, str], *, timeout_s: float | None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is still to be read, as that of a watch or a log."""
-        async with self._answer("GET", path, query, None, JSON_TYPE, JSON_TYPE, timeout_s) as response:
-            yield response
+    ) -> AsyncGenerator[str, None]:
+        """Lines of a text as they arrive, as those of a pod's log."""
+        async with self._answer("GET", path, query, None, JSON_TYPE, "*/*", timeout_s) as response:
+            pending = b""
+            async for chunk in response.content.iter_any():
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
+                    yield line.decode(errors="replace")
+            if pending:
+                yield pending.decode(errors="replace")
 
     async def websocket(
         self, path: str, query: list[tuple[str, str]], protocols: tuple[str, ...]
@@ -262,7 +267,7 @@ class Client:
         return Unreachable(f"{self.access.server} does not answer: {_why(error, timeout_s)}", was_sent=was_sent)
 
 
-async def complete_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _complete_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Lines that ended. An event may be longer than the line limit of a stream reader."""
     pending = b""
     async for chunk in response.content.iter_any():

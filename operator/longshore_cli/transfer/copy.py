@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from longshore_cli import stream
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import PODS, Json, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain
 from longshore_cli.transfer import archive, pod
@@ -85,7 +84,7 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
 @contextmanager
 def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
-    pods = f"/api/v1/namespaces/{kube.namespace}/pods"
+    pods = PODS.path(kube.namespace)
     name = kube.request("POST", pods, manifest)["metadata"]["name"]
     try:
         _wait_running(kube, pods, name)
@@ -100,7 +99,7 @@ def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -
 
 def _wait_running(kube: Kube, pods: str, name: str) -> None:
     reason = "the cluster did not say why"
-    for _, item in stream.watch(kube, pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
+    for _, item in kube.watch(pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
         reason = pod.trouble(item) or reason
         match item["status"].get("phase"):
             case "Running":

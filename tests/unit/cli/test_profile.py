@@ -14,10 +14,12 @@ from longshore_cli import profile as profiling
 from longshore_cli.client import Json, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.profile import Plan, profiling_job, profiling_name
+from longshore_kube.access import Access
+from longshore_kube.blocking import Blocking
 from tests.unit.cli.simulated import manifest, refusal, simulated
 from tests.unit.sim.measured import profile, subject
 
-NO_CLUSTER = Kube(None, "default")
+NO_CLUSTER = Kube(Blocking(Access("http://nowhere.invalid"), "test"), "default")
 QWEN = subject(model="models/qwen")
 
 
@@ -74,7 +76,7 @@ def test_a_missing_cluster_ends_without_traceback(tmp_path: Path) -> None:
     arguments = ["profile", str(manifest(tmp_path)), "--kubeconfig", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
-    assert "There is no kubeconfig" in result.stderr
+    assert "there is no kubeconfig at" in result.stderr
 
 
 def test_every_figure_is_shown_with_the_number_of_its_measurements() -> None:

@@ -7,9 +7,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from longshore.api import names
-from longshore_cli.client import DEPLOYMENTS, Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, Json
 
 RELEASE: Final = "longshore"
 NAMESPACE: Final = "longshore-system"

@@ -7,12 +7,10 @@ from longshore.api import names
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain, plain_json
 from longshore_kube.blocking import Blocking
-from longshore_kube.client import JSON_TYPE, Patch
+from longshore_kube.client import APPLY_TYPE, JSON_TYPE, Patch
 from longshore_kube.errors import ApiError, KubeError, Unreachable, Unreadable
 from longshore_kube.reflector import Listed, Reflector
-from longshore_kube.resources import CLAIMS, DEPLOYMENTS, EVENTS, PODS, STORAGE_CLASSES, Json, Resource, group_path
-
-__all__ = ["CLAIMS", "DEPLOYMENTS", "EVENTS", "PODS", "STORAGE_CLASSES", "Change", "Json", "Kube"]
+from longshore_kube.resources import PODS, Json, Resource, group_path
 
 FIELD_MANAGER: Final = "longshore-cli"
 GRACE_S: Final = 60.0
@@ -38,10 +36,11 @@ class Kube:
         Raises:
             KubeError: the server refused it or gave no answer that can be taken.
         """
-        answer = self.api.call(
-            lambda client: client.request(method, path, query=query, body=body, content_type=content_type)
+        return _plain(
+            self.api.call(
+                lambda client: client.request(method, path, query=query or {}, body=body, content_type=content_type)
+            )
         )
-        return _plain(answer)
 
     def items(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
         """The objects of a collection."""
@@ -66,10 +65,9 @@ class Kube:
                 yield from [("MODIFIED" if uid in known else "ADDED", item) for uid, item in found.items()]
                 known = found
                 continue
+            known[news.item["metadata"]["uid"]] = news.item
             if news.kind == "DELETED":
-                known.pop(news.item["metadata"]["uid"], None)
-            else:
-                known[news.item["metadata"]["uid"]] = news.item
+                del known[news.item["metadata"]["uid"]]
             yield news.kind, news.item
 
     def find(self, path: str) -> Json | None:
@@ -106,9 +104,8 @@ class Kube:
         Raises:
             CliError: there is no such job.
         """
-        query = {"fieldManager": FIELD_MANAGER}
         try:
-            return self.request("PATCH", self.job_path(name), patch, content_type=Patch.MERGE.value, query=query)
+            return self.request("PATCH", self.job_path(name), patch, content_type=Patch.MERGE.value)
         except ApiError as error:
             if is_missing_object(error):
                 raise self._no_job(name) from error
@@ -124,7 +121,7 @@ class Kube:
         metadata = document["metadata"]
         path = self._resource(document).path(metadata.get("namespace", self.namespace), metadata["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
-        return self.request("PATCH", path, document, content_type=Patch.APPLY.value, query=query)
+        return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:
         """Pods with these labels."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from longshore_cli import chart, state
-from longshore_cli.client import DEPLOYMENTS, Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.pod import trouble
 from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, Json
 
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0

@@ -10,11 +10,12 @@ from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_cli import chart
-from longshore_cli.client import CLAIMS, PODS, Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.copy import Claim
 from longshore_cli.transfer.pod import trouble
 from longshore_cli.watch.model import job_view
+from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
 START_TIMEOUT_S: Final = 600.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from longshore_cli.chart import ChartOptions
-    from longshore_cli.client import Json
+    from longshore_kube.resources import Json
 
 
 class _Commands(TyperGroup):

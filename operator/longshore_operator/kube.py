@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 from longshore.api import names
 from longshore_kube import resources
 from longshore_kube.access import Access
-from longshore_kube.client import JSON_TYPE, METADATA_TYPE, Client, Patch
+from longshore_kube.client import JSON_TYPE, METADATA_TYPE, Client
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import Resource
 
@@ -41,7 +41,6 @@ class Kube:
         self.client = Client(
             access, field_manager, request_timeout_s=REQUEST_TIMEOUT_S, max_connections=_MAX_CONNECTIONS
         )
-        self._field_manager = field_manager
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
@@ -69,13 +68,13 @@ class Kube:
     async def apply(self, manifest: Object, subresource: str = "") -> Object:
         """Server-side apply: our fields become as in the manifest, those of others stay. Returns the metadata only."""
         resource = _RESOURCES[manifest["kind"]]
-        return await self.client.apply(resource, manifest, self._field_manager, subresource, accept=METADATA_TYPE)
+        return await self.client.apply(resource, manifest, subresource, accept=METADATA_TYPE)
 
     async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> None:
         """Set labels of the object with this uid; one that is gone is no error."""
         change = {"metadata": {"uid": uid, "labels": labels}}
         try:
-            await self._write("PATCH", _RESOURCES[kind].path(namespace, name), change, Patch.MERGE.value)
+            await self.client.patch(_RESOURCES[kind], name, namespace, change)
         except ApiError as error:
             # A conflict: the name belongs to a newer object by now.
             if not (error.not_found or error.conflict):
@@ -83,9 +82,8 @@ class Kube:
 
     async def create(self, manifest: Object) -> Object | None:
         """The created object, or None if one of that name exists already."""
-        path = _RESOURCES[manifest["kind"]].path(manifest["metadata"]["namespace"])
         try:
-            return await self._write("POST", path, manifest)
+            return await self.client.create(_RESOURCES[manifest["kind"]], manifest, manifest["metadata"]["namespace"])
         except ApiError as error:
             if error.conflict and error.reason == "AlreadyExists":
                 return None
@@ -93,9 +91,7 @@ class Kube:
 
     async def replace(self, manifest: Object) -> Object:
         """Write a whole object, which carries the resource version that it was read with."""
-        metadata = manifest["metadata"]
-        path = _RESOURCES[manifest["kind"]].path(metadata["namespace"], metadata["name"])
-        return await self._write("PUT", path, manifest)
+        return await self.client.replace(_RESOURCES[manifest["kind"]], manifest)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """Delete the object with this uid, dependants in the background; one that is gone is no error."""
@@ -105,7 +101,3 @@ class Kube:
             # A conflict: the name belongs to a newer object by now.
             if not (error.not_found or error.conflict):
                 raise
-
-    async def _write(self, method: str, path: str, body: Object, content_type: str = JSON_TYPE) -> Object:
-        query = {"fieldManager": self._field_manager}
-        return await self.client.request(method, path, query=query, body=body, content_type=content_type)

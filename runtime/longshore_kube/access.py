@@ -32,8 +32,6 @@ class Access:
     token: str | None = None
     token_file: Path | None = None
     """Read before each request: tokens of service accounts rotate."""
-    username: str | None = None
-    password: str | None = None
     certificate: bytes | None = None
     """Client certificate (PEM)."""
     key: bytes | None = None
@@ -87,12 +85,12 @@ def from_kubeconfig(paths: Path | str, context: str | None = None) -> Access:
     current = context or next((name for file in files if (name := file.config.get("current-context"))), None)
     if current is None:
         raise AccessError(f"{paths} has no current-context: choose one with `kubectl config use-context`")
-    chosen = _named(files, "contexts", current)
-    return _access(
-        chosen.fields.get("namespace") or "default",
-        _named(files, "clusters", chosen.fields.get("cluster")),
-        _named(files, "users", chosen.fields.get("user")),
-    )
+    try:
+        chosen = _named(files, "contexts", current)
+        cluster, user = (_named(files, f"{part}s", chosen.fields.get(part)) for part in ("cluster", "user"))
+        return _access(chosen.fields.get("namespace") or "default", cluster, user)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise AccessError(f"{paths} is not a usable kubeconfig: {error!r}") from error
 
 
 def _access(namespace: str, cluster: "_Entry", user: "_Entry") -> Access:
@@ -113,8 +111,6 @@ def _access(namespace: str, cluster: "_Entry", user: "_Entry") -> Access:
         proxy_url=proxy_url,
         token=user.fields.get("token"),
         token_file=user.path.parent / token_file if token_file else None,
-        username=user.fields.get("username"),
-        password=user.fields.get("password"),
         certificate=user.pem("client-certificate"),
         key=user.pem("client-key"),
         plugin=exec_plugin(user.fields["exec"], cluster.fields, user.path) if user.fields.get("exec") else None,

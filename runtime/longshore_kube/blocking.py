@@ -16,58 +16,67 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """A `Client` for any number of threads. Nothing is connected before the first call."""
+    """A `Client` for any number of threads."""
 
     def __init__(self, access: Access, user_agent: str) -> None:
         self.access = access
         self._client = Client(access, user_agent)
+        self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        """Held while work is handed over, so that none comes after the last."""
+        self._is_closed = False
+        threading.Thread(target=self._run, name="kube-client", daemon=True).start()
+        atexit.register(self.close)
+        self.call(Client.__aenter__)
 
     def call(self, work: Callable[[Client], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
         """Do `work` with the client and wait for its result.
 
         Raises:
             TimeoutError: it took longer, and was given up.
+            CancelledError: another thread called `close`.
         """
-        return _result(work(self._client), self._opened(), timeout_s)
+        return self._result(work(self._client), timeout_s)
 
     def iterate(self, work: Callable[[Client], AsyncGenerator[T, None]], timeout_s: float | None = None) -> Iterator[T]:
         """What `work` yields, until `timeout_s` is over or another thread calls `close`."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        loop, items = self._opened(), work(self._client)
+        items = work(self._client)
         try:
             while True:
-                yield _result(_next(items), loop, None if end_s is None else max(0.0, end_s - time.monotonic()))
+                yield self._result(_next(items), None if end_s is None else max(0.0, end_s - time.monotonic()))
         except (StopAsyncIteration, TimeoutError, CancelledError):
             return
         finally:
             # A step that was given up closes the generator on its own way out.
             with suppress(RuntimeError, CancelledError):
-                _result(_close(items), loop)
+                self._result(_close(items))
 
     def close(self) -> None:
-        """Let go of every connection. Calls of other threads end with `CancelledError`."""
+        """Let go of every connection, and end what other threads wait for."""
         atexit.unregister(self.close)
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+            is_first, self._is_closed = not self._is_closed, True
+        if is_first:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _opened(self) -> asyncio.AbstractEventLoop:
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _result(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                threading.Thread(target=_run, args=(loop,), name="kube-client", daemon=True).start()
-                try:
-                    asyncio.run_coroutine_threadsafe(self._client.__aenter__(), loop).result()
-                except BaseException:
-                    loop.call_soon_threadsafe(loop.stop)
-                    raise
-                self._loop = loop
-                atexit.register(self.close)
-            return self._loop
+            if self._is_closed:
+                work.close()
+                raise CancelledError
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            # Nobody waits any more, be it for the time limit or for Ctrl-C.
+            future.cancel()
+            raise
 
     async def _end(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -75,26 +84,6 @@ class Blocking:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.__aexit__(None, None, None)
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
-
-
-def _result(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, timeout_s: float | None = None) -> T:
-    try:
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-    except RuntimeError:
-        # The loop is closed.
-        work.close()
-        raise CancelledError from None
-    try:
-        return future.result(timeout_s)
-    except BaseException:
-        # Nobody waits any more, be it for the time limit or for Ctrl-C.
-        future.cancel()
-        raise
 
 
 async def _next(items: AsyncGenerator[T, None]) -> T:

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import math
 import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 import aiohttp
 
@@ -26,6 +27,7 @@ PAGE_LIMIT = 500
 MAX_ANSWER_BYTES = 4 << 20
 """Twice what etcd takes for one object. An answer is held at once, and as Python objects it can be ten times larger."""
 JSON_TYPE = "application/json"
+APPLY_TYPE = "application/apply-patch+yaml"
 METADATA_TYPE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Media type of an object, or of the objects in a watch, without spec and status."""
 METADATA_LIST_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -41,23 +43,27 @@ class Patch(Enum):
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
+
+
+class Options(TypedDict, total=False):
+    """What a request may have."""
+
+    query: Mapping[str, str]
+    body: Json | list[Json] | None
+    content_type: str
+    accept: str
 
 
 class Client:
     """One user's connection to one API server. Use it as an async context manager.
 
-    Every method raises `ApiError` for an answer other than success, `Unreachable` where there is none, `Unreadable` for
-    one that cannot be taken, and `AccessError` for credentials that cannot be had.
+    The user agent is also the field manager. Every method raises `ApiError` for an answer other than success,
+    `Unreachable` where there is none, `Unreadable` for one that cannot be taken, and `AccessError` for credentials that
+    cannot be had.
     """
 
     def __init__(
-        self,
-        access: Access,
-        user_agent: str,
-        *,
-        request_timeout_s: float = REQUEST_TIMEOUT_S,
-        max_connections: int = 0,
+        self, access: Access, user_agent: str, *, request_timeout_s: float = REQUEST_TIMEOUT_S, max_connections: int = 0
     ) -> None:
         self.access = access
         self._user_agent = user_agent
@@ -92,34 +98,17 @@ class Client:
         path = resource.path(meta.get("namespace", ""), meta["name"], subresource)
         return await self.request("PUT", path, body=_typed(resource, body))
 
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str,
-        body: Json | list[Json],
-        *,
-        kind: Patch = Patch.MERGE,
-        subresource: str = "",
-    ) -> Json:
+    async def patch(self, resource: Resource, name: str, namespace: str, body: Json | list[Json], *,
+                    kind: Patch = Patch.MERGE, subresource: str = "") -> Json:  # fmt: skip
         """Patch one object."""
-        return await self.request(
-            "PATCH", resource.path(namespace, name, subresource), body=body, content_type=kind.value
-        )
+        path = resource.path(namespace, name, subresource)
+        return await self.request("PATCH", path, body=body, content_type=kind.value)
 
-    async def apply(
-        self, resource: Resource, body: Json, field_manager: str, subresource: str = "", *, accept: str = JSON_TYPE
-    ) -> Json:
-        """Server-side apply: the manager's fields become as in `body`, those of others stay."""
-        meta = body["metadata"]
-        return await self.request(
-            "PATCH",
-            resource.path(meta.get("namespace", ""), meta["name"], subresource),
-            query={"fieldManager": field_manager, "force": "true"},
-            body=_typed(resource, body),
-            content_type=Patch.APPLY.value,
-            accept=accept,
-        )
+    async def apply(self, resource: Resource, body: Json, subresource: str = "", *, accept: str = JSON_TYPE) -> Json:
+        """Server-side apply: our fields become as in `body`, those of others stay."""
+        meta, query = body["metadata"], {"fieldManager": self._user_agent, "force": "true"}
+        path, full = resource.path(meta.get("namespace"), meta["name"], subresource), _typed(resource, body)
+        return await self.request("PATCH", path, query=query, body=full, content_type=APPLY_TYPE, accept=accept)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str = "", grace_s: int | None = None
@@ -175,32 +164,21 @@ class Client:
             "fieldSelector": fields,
             "timeoutSeconds": str(WATCH_SERVER_TIMEOUT_S),
         }
-        async with self._answer("GET", path, query, None, JSON_TYPE, JSON_TYPE, WATCH_CLIENT_TIMEOUT_S) as response:
-            async for line in _complete_lines(response):
+        async with self._answer("GET", path, WATCH_CLIENT_TIMEOUT_S, query=query) as response:
+            async for line in _lines(response, max_bytes=MAX_ANSWER_BYTES):
                 kind, obj = _event(line)
                 if kind == "ERROR":
                     raise api_error(obj.get("code", 500), obj)
                 yield kind, obj
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | list[Json] | None = None,
-        content_type: str = JSON_TYPE,
-        accept: str = JSON_TYPE,
-    ) -> Json:
+    async def request(self, method: str, path: str, **options: Unpack[Options]) -> Json:
         """One request with a JSON object as its answer. What passes by itself is waited out and tried again."""
         for num_tries in range(1, _MAX_TRIES + 1):
             try:
-                async with self._answer(
-                    method, path, query, body, content_type, accept, self._request_timeout_s
-                ) as response:
+                async with self._answer(method, path, self._request_timeout_s, **options) as response:
                     return _parsed(await _read(response))
             except (ApiError, Unreachable) as error:
-                pause_s = _pause_s(error, num_tries, is_repeatable=_is_repeatable(method, body))
+                pause_s = _pause_s(error, num_tries, is_repeatable=_is_repeatable(method, options.get("body")))
                 if pause_s is None or num_tries == _MAX_TRIES:
                     raise
             await asyncio.sleep(pause_s)
@@ -210,14 +188,9 @@ class Client:
         self, path: str, query: Mapping[str, str], *, timeout_s: float | None
     ) -> AsyncGenerator[str, None]:
         """Lines of a text as they arrive, as those of a pod's log."""
-        async with self._answer("GET", path, query, None, JSON_TYPE, "*/*", timeout_s) as response:
-            pending = b""
-            async for chunk in response.content.iter_any():
-                *lines, pending = (pending + chunk).split(b"\n")
-                for line in lines:
-                    yield line.decode(errors="replace")
-            if pending:
-                yield pending.decode(errors="replace")
+        async with self._answer("GET", path, timeout_s, query=query, accept="*/*") as response:
+            async for line in _lines(response, keeps_rest=True):
+                yield line.decode(errors="replace")
 
     async def websocket(
         self, path: str, query: list[tuple[str, str]], protocols: tuple[str, ...]
@@ -235,23 +208,19 @@ class Client:
 
     @asynccontextmanager
     async def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Json | list[Json] | None,
-        content_type: str,
-        accept: str,
-        timeout_s: float | None,
+        self, method: str, path: str, timeout_s: float | None, **options: Unpack[Options]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        body, headers = options.get("body"), {"Accept": options.get("accept", JSON_TYPE)}
+        if body is not None:
+            headers["Content-Type"] = options.get("content_type", JSON_TYPE)
         assert self._session is not None, "use the client as a context manager"
         try:
             async with self._session.request(
                 method,
                 self.access.server + path,
-                params={name: value for name, value in (query or {}).items() if value},
+                params={name: value for name, value in options.get("query", {}).items() if value},
                 data=json.dumps(body).encode() if body is not None else None,
-                headers={"Accept": accept} | ({"Content-Type": content_type} if body is not None else {}),
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as response:
                 if response.status >= 400:
@@ -267,16 +236,19 @@ class Client:
         return Unreachable(f"{self.access.server} does not answer: {_why(error, timeout_s)}", was_sent=was_sent)
 
 
-async def _complete_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines that ended. An event may be longer than the line limit of a stream reader."""
+async def _lines(
+    response: aiohttp.ClientResponse, *, max_bytes: float = math.inf, keeps_rest: bool = False
+) -> AsyncIterator[bytes]:
+    """Lines of any length: a stream reader has a limit. What follows the last line end may have been cut."""
     pending = b""
     async for chunk in response.content.iter_any():
         *lines, pending = (pending + chunk).split(b"\n")
-        if len(pending) > MAX_ANSWER_BYTES:
-            raise Unreadable(f"one event is larger than {MAX_ANSWER_BYTES >> 20} MiB")
+        if len(pending) > max_bytes:
+            raise Unreadable(f"one line is larger than {max_bytes / (1 << 20):.0f} MiB")
         for line in lines:
-            if line.strip():
-                yield line
+            yield line
+    if pending and keeps_rest:
+        yield pending
 
 
 def _typed(resource: Resource, body: Json) -> Json:
@@ -309,24 +281,19 @@ def _event(line: bytes) -> tuple[str, Json]:
     try:
         event = _parsed(line)
         kind, obj = event["type"], event["object"]
-        if kind != "ERROR":
-            _ = obj["metadata"]["resourceVersion"]
-        elif not isinstance(obj, dict):
-            raise TypeError(obj)
-    except (Unreadable, KeyError, TypeError) as error:
+        _ = obj.get("code") if kind == "ERROR" else obj["metadata"]["resourceVersion"]
+    except (Unreadable, KeyError, TypeError, AttributeError) as error:
         raise Unreadable(f"a watch was answered with what is no event: {line[:80].decode(errors='replace')}") from error
     return kind, obj
 
 
 async def _error(response: aiohttp.ClientResponse) -> ApiError:
-    text = (await _read(response)).decode(errors="replace")
+    text = await _read(response)
     try:
-        status = json.loads(text)
-    except (ValueError, RecursionError):
-        status = text
-    return api_error(
-        response.status, status if isinstance(status, dict) else text, response.headers.get("Retry-After", "")
-    )
+        status: object = _parsed(text)
+    except Unreadable:
+        status = text.decode(errors="replace")
+    return api_error(response.status, status, response.headers.get("Retry-After", ""))
 
 
 def _is_repeatable(method: str, body: Json | list[Json] | None) -> bool:

@@ -47,65 +47,58 @@ class ExecPlugin:
         """Run it once.
 
         Raises:
-            AccessError: it gives no credentials; the message is a sentence, where it has one its own.
+            AccessError: it gives no credentials; the message quotes what it says.
         """
         is_terminal = sys.stdin is not None and sys.stdin.isatty()
-        if self.interactive_mode == "Always" and not is_terminal:
-            raise AccessError(f"the credential plugin {self.command[0]} asks questions and needs a terminal")
-        is_interactive = is_terminal and self.interactive_mode != "Never"
-        code, output, errors = await self._finished(is_interactive)
-        if code != 0:
-            said = " ".join(errors.decode(errors="replace").split()[-60:]) or "no reason given"
-            raise AccessError(f"the credential plugin {self.command[0]} failed with exit code {code}: {said}")
-        return self._read(output)
+        try:
+            if self.interactive_mode == "Always" and not is_terminal:
+                raise ValueError("asks questions and needs a terminal")
+            return self._read(await self._output(is_terminal and self.interactive_mode != "Never"))
+        except (OSError, ValueError) as error:
+            trouble = str(error)
+            if isinstance(error, OSError):
+                trouble = "; ".join(filter(None, [f"cannot be run: {error.strerror}", *self.install_hint.split("\n")]))
+            raise AccessError(f"the credential plugin {self.command[0]} {trouble}") from error
 
-    async def _finished(self, is_interactive: bool) -> tuple[int, bytes, bytes]:
-        spec: dict[str, Any] = {"interactive": is_interactive}
-        if self.cluster:
-            spec["cluster"] = json.loads(self.cluster)
+    async def _output(self, is_interactive: bool) -> bytes:
+        spec = {"interactive": is_interactive} | ({"cluster": json.loads(self.cluster)} if self.cluster else {})
         info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
+        process = await asyncio.create_subprocess_exec(
+            *self.command,
+            env=os.environ | dict(self.environment) | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
+            # A person answers the plugin's questions, which it asks on standard error.
+            stdin=None if is_interactive else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None if is_interactive else asyncio.subprocess.PIPE,
+        )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                env=os.environ | dict(self.environment) | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
-                # A person answers the plugin's questions, which it asks on standard error.
-                stdin=None if is_interactive else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=None if is_interactive else asyncio.subprocess.PIPE,
-            )
-        except OSError as error:
-            hint = f"; {' '.join(self.install_hint.split())}" if self.install_hint else ""
-            raise AccessError(
-                f"the credential plugin {self.command[0]} cannot be started: {error.strerror}{hint}"
-            ) from error
-        try:
-            async with asyncio.timeout(None if is_interactive else _LIMIT_S):
-                output, errors = await process.communicate()
+            output, errors = await asyncio.wait_for(process.communicate(), None if is_interactive else _LIMIT_S)
         except TimeoutError as error:
-            raise AccessError(f"the credential plugin {self.command[0]} did not end within {_LIMIT_S:.0f} s") from error
+            raise ValueError(f"did not end within {_LIMIT_S:.0f} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        assert process.returncode is not None, "communicate waits for the end"
-        return process.returncode, output, errors or b""
+        if process.returncode != 0:
+            said = " ".join((errors or b"").decode(errors="replace").split()) or "no reason given"
+            raise ValueError(f"failed with exit code {process.returncode}: {said[-500:]}")
+        return output
 
     def _read(self, output: bytes) -> Issued:
         try:
             answer = json.loads(output)
-            if (answer["apiVersion"], answer["kind"]) != (self.api_version, "ExecCredential"):
-                raise ValueError(f"it is {answer['kind']} of {answer['apiVersion']}, not of {self.api_version}")
             status = answer["status"]
             token, expires = status.get("token"), status.get("expirationTimestamp")
             certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
-            if not token and not (certificate and key):
-                raise ValueError("it has neither a token nor a client certificate with its key")
             key_pair = f"{key}\n{certificate}".encode() if certificate and key else None
-            return Issued(token, key_pair, parse_time(expires).timestamp() if expires else math.inf)
+            expires_s = parse_time(expires).timestamp() if expires else math.inf
+            if (answer["apiVersion"], answer["kind"]) != (self.api_version, "ExecCredential"):
+                raise ValueError(f"it is {answer['kind']} of {answer['apiVersion']}, not of {self.api_version}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise AccessError(
-                f"the answer of the credential plugin {self.command[0]} is no ExecCredential: {error}"
-            ) from error
+            raise ValueError(f"answers with what is no ExecCredential: {error}") from error
+        if not token and not key_pair:
+            raise ValueError("answers with neither a token nor a client certificate with its key")
+        return Issued(token, key_pair, expires_s)
 
 
 def exec_plugin(entry: dict[str, Any], cluster: dict[str, Any], path: Path) -> ExecPlugin:

@@ -16,7 +16,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
     Raises:
         ValueError: it is none.
     """
-    number, exponent, suffix = _parts(str(value).strip())
+    number, exponent, suffix = _parts(str(value))
     if exponent:
         return number * Fraction(10) ** int(exponent[1:])
     return number * _factor(suffix)

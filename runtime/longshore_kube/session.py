@@ -1,7 +1,6 @@
 """HTTP sessions that authenticate themselves: with credentials that rotate, expire or come from a plugin."""
 
 import asyncio
-import base64
 import ssl
 import tempfile
 import time
@@ -63,20 +62,14 @@ class _Credentials:
     async def authenticate(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
         """Middleware: sign a request, and repeat it once where the server knows the credentials no longer."""
         issued = await self.current()
-        self._sign(request, issued)
+        request.server_hostname = self._access.server_name
+        _sign(request, issued)
         response = await handler(request)
         if response.status != 401 or (renewed := await self.current(rejected=issued)) == issued:
             return response
         response.release()
-        self._sign(request, renewed)
+        _sign(request, renewed)
         return await handler(request)
-
-    def _sign(self, request: aiohttp.ClientRequest, issued: Issued) -> None:
-        if issued.token is not None:
-            request.headers["Authorization"] = f"Bearer {issued.token}"
-        elif self._access.username is not None:
-            pair = f"{self._access.username}:{self._access.password or ''}"
-            request.headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
 
     def _token(self) -> str | None:
         if self._access.token_file is None:
@@ -87,25 +80,13 @@ class _Credentials:
             raise AccessError(f"the token file cannot be read: {error}") from error
 
 
-class _TlsContext(ssl.SSLContext):
-    """Verifies another name than that of the address, where a kubeconfig asks for it."""
-
-    verified_name: str | None = None
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        return super().wrap_bio(incoming, outgoing, server_side, self.verified_name or server_hostname, session)
+def _sign(request: aiohttp.ClientRequest, issued: Issued) -> None:
+    if issued.token is not None:
+        request.headers["Authorization"] = f"Bearer {issued.token}"
 
 
 def _tls(access: Access) -> ssl.SSLContext:
-    context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.verified_name = access.server_name
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if access.insecure:
             context.check_hostname = False

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from longshore_cli.client import PODS, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_kube.client import Client
 from longshore_kube.errors import KubeError
+from longshore_kube.resources import PODS
 
 FRAME_BYTES: Final = 1 << 16
 SILENCE_S: Final = 120.0
@@ -156,7 +157,7 @@ def _is_success(verdict: bytes) -> bool:
 
 
 class Reader(io.RawIOBase):
-    """Standard output of a channel as a file."""
+    """Standard output of a channel; a `BufferedReader` around it reads exactly as much as is asked for."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -165,16 +166,11 @@ class Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Exactly `size` bytes, fewer only at the end."""
-        assert size >= 0, "a stream is read in pieces"
-        parts, missing = [self._pending], size - len(self._pending)
-        while missing > 0 and (data := self._channel.receive()):
-            parts.append(data)
-            missing -= len(data)
-        joined = b"".join(parts)
-        self._pending = joined[size:]
-        return joined[:size]
+    def readinto(self, buffer: Any) -> int:
+        data = self._pending or self._channel.receive()
+        size = min(len(buffer), len(data))
+        buffer[:size], self._pending = data[:size], data[size:]
+        return size
 
 
 class Writer(io.RawIOBase):

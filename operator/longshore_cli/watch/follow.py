@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console
 
-from longshore_cli.client import EVENTS, Change, Json, Kube
+from longshore_cli.client import Change, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.watch import claims, history
 from longshore_cli.watch.history import History
 from longshore_cli.watch.model import JobView, event_view, job_view
 from longshore_cli.watch.screen import screen_for
 from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import EVENTS, Json
 
 Item = tuple[str, str, Json]
 """Which watch, what happened, to which object."""

@@ -20,8 +20,9 @@ from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import delete_options, write_options
 from longshore_devcluster.apiserver.rest import success
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Key
+from longshore_devcluster.client.selectors import from_object
 from longshore_kube.times import rfc3339
 
 _BUDGETS = "poddisruptionbudgets.policy"

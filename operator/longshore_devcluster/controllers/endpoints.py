@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from longshore_devcluster.client.objects import selector_matches, uid_of
+from longshore_devcluster.client.objects import uid_of
+from longshore_devcluster.client.selectors import selector_matches
 from longshore_devcluster.controllers.pods import FINAL_PHASES, is_ready
 from longshore_kube.resources import Json
 

@@ -69,4 +69,4 @@ class StatusReporter:
             "metadata": {"namespace": self._namespace, "name": self._job},
             "status": {"runtime": status.model_dump(mode="json", exclude_none=True)},
         }
-        self._kube.call(lambda client: client.apply(_RLJOBS, body, names.COORDINATOR_FIELD_MANAGER, "status"))
+        self._kube.call(lambda client: client.apply(_RLJOBS, body, "status"))

@@ -14,11 +14,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from longshore_cli import jobs
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.main import app
 from longshore_cli.target import Target
 from longshore_devcluster.launcher import cluster_process
 from longshore_kube.errors import ApiError
+from longshore_kube.resources import Json
 from tests.unit.cli.samples import at_step, condition
 
 ROOT = Path(__file__).parents[3]

@@ -67,11 +67,15 @@ class TestObjects:
         assert caught.value.not_found
         assert str(caught.value) == 'configmaps "a" not found'
 
-    async def test_server_side_apply_leaves_the_fields_of_others(self, client: Client, namespace: str) -> None:
-        await client.apply(CONFIG_MAPS, config_map(namespace, "a", mine="1"), "one")
-        await client.apply(CONFIG_MAPS, config_map(namespace, "a", theirs="1"), "two")
-        await client.apply(CONFIG_MAPS, config_map(namespace, "a", other="2"), "one")
-        assert (await client.get(CONFIG_MAPS, "a", namespace))["data"] == {"theirs": "1", "other": "2"}
+    async def test_server_side_apply_leaves_the_fields_of_others(self, access: Access, namespace: str) -> None:
+        async with Client(access, "one") as one, Client(access, "two") as two:
+            await one.apply(CONFIG_MAPS, config_map(namespace, "a", mine="1"))
+            await two.apply(CONFIG_MAPS, config_map(namespace, "a", theirs="1"))
+            await one.apply(CONFIG_MAPS, config_map(namespace, "a", other="2"))
+            assert (await one.get(CONFIG_MAPS, "a", namespace))["data"] == {"theirs": "1", "other": "2"}
+            patched = await two.patch(CONFIG_MAPS, "a", namespace, {"data": {"n": "1"}})
+        written = patched["metadata"]["managedFields"]
+        assert [entry["manager"] for entry in written if entry["operation"] == "Update"] == ["two"], "the same name"
 
     async def test_a_mistake_is_one_sentence_that_names_the_field(self, client: Client, namespace: str) -> None:
         with pytest.raises(ApiError) as caught:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from longshore_cli.client import Json
 from longshore_cli.watch import claims
 from longshore_cli.watch.claims import why_unbound
+from longshore_kube.resources import Json
 
 
 def claim(phase: str = "Pending", **spec: Any) -> Json:

@@ -60,9 +60,7 @@ def test_passwords_in_addresses_are_left_out() -> None:
     assert plain_json({"a": ["https://t0ken@x", 1, None]}) == {"a": ["https://x", 1, None]}
 
 
-@pytest.mark.parametrize(
-    "data", [b"<html>login</html>", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 700 + b"1" + b"}" * 700]
-)
+@pytest.mark.parametrize("data", [b"<html>login</html>", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000])
 async def test_an_answer_of_something_else_is_a_sentence(data: bytes) -> None:
     async with cluster(data) as kube:
         with pytest.raises(KubeError) as caught:

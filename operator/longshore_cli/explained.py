@@ -33,4 +33,4 @@ def _words(error: KubeError) -> tuple[str, str]:
         case ApiError():
             return f"The API server answers {error.code}: {said}", ""
     fix = "Check --kubeconfig and --context; `longshore up` starts the embedded cluster again."
-    return f"The API server does not answer: {said}.", fix
+    return f"The API server {said}.", fix

@@ -63,7 +63,7 @@ def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> No
     }))  # fmt: skip
     result = CliRunner().invoke(app, ["suspend", "demo", "--kubeconfig", str(config)])
     assert result.exit_code == 1
-    assert "The API server does not answer: " in result.stderr
+    assert "The API server http://127.0.0.1:1 does not answer: Connection refused." in result.stderr
 
 
 @pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",

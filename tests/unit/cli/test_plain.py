@@ -70,7 +70,7 @@ async def test_an_answer_of_something_else_is_a_sentence(data: bytes) -> None:
 
 def test_an_address_that_does_not_answer_tells_no_password() -> None:
     error = Unreachable("https://user:s3cret@server does not answer: it is away")
-    assert explain(error).message == "The API server does not answer: https://server does not answer: it is away."
+    assert explain(error).message == "The API server https://server does not answer: it is away."
 
 
 def test_a_runtime_status_that_cannot_be_read_hides_nothing_else() -> None:

@@ -34,11 +34,9 @@ class Target:
         from longshore_kube.access import from_kubeconfig, in_cluster
         from longshore_kube.blocking import Blocking
 
-        path = kubeconfig_path(self)
-        if path is None and _is_in_pod():
-            access = in_cluster()
-        else:
-            access = from_kubeconfig(path or Path(_DEFAULT_KUBECONFIG).expanduser(), self.context)
+        path, default = kubeconfig_path(self), Path(_DEFAULT_KUBECONFIG).expanduser()
+        is_in_pod = path is None and "KUBERNETES_SERVICE_HOST" in os.environ and not default.exists()
+        access = in_cluster() if is_in_pod else from_kubeconfig(path or default, self.context)
         return Kube(Blocking(access, FIELD_MANAGER), self.namespace or access.namespace)
 
 
@@ -55,7 +53,3 @@ def kubeconfig_path(target: Target, environment: Mapping[str, str] = os.environ,
     embedded = state.embedded_kubeconfig(environment)
     is_plugin = Path(program).name.startswith("kubectl-")
     return str(embedded) if embedded is not None and not is_plugin else None
-
-
-def _is_in_pod() -> bool:
-    return "KUBERNETES_SERVICE_HOST" in os.environ and not Path(_DEFAULT_KUBECONFIG).expanduser().exists()

@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 
 from longshore.api import names
-from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
 from longshore_operator.kube import Kube
@@ -33,7 +32,7 @@ class PodInformer:
         on_change: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reflector = Reflector(kube.client, PODS.path(namespace), _view, labels=SELECTOR, on_error=_log_failure)
+        self._reflector = Reflector(kube.client, PODS.path(namespace), _view, labels=SELECTOR)
         self._on_change = on_change
         self._on_synced = on_synced
         self._sorted: dict[Key, tuple[PodView, ...]] = {}
@@ -126,7 +125,3 @@ def _view(pod: dict[str, Any]) -> PodView | None:
     except (KeyError, ValueError) as error:
         log.warning("a pod carries damaged labels", pod=pod["metadata"].get("name"), error=repr(error))
         return None
-
-
-def _log_failure(error: KubeError, silence_s: float) -> None:
-    log.warning("following pods was interrupted", error=str(error))

@@ -1,55 +1,32 @@
 """What the operator asks of the API server: objects by kind, under its own field manager."""
 
-from types import TracebackType
 from typing import Any, Final, Self
 
 from longshore.api import names
-from longshore_kube import resources
 from longshore_kube.access import Access
 from longshore_kube.client import JSON_TYPE, METADATA_TYPE, Client
 from longshore_kube.errors import ApiError
-from longshore_kube.resources import Resource
+from longshore_kube.resources import BY_KIND, Resource
 
 Object = dict[str, Any]
 
 REQUEST_TIMEOUT_S: Final = 10
-_MAX_CONNECTIONS: Final = 64
 RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
-_RESOURCES: Final = {
-    resource.kind: resource
-    for resource in (
-        RLJOBS,
-        resources.CLAIMS,
-        resources.CONFIG_MAPS,
-        resources.EVENTS,
-        resources.LEASES,
-        resources.NETWORK_POLICIES,
-        resources.PODS,
-        resources.ROLES,
-        resources.ROLE_BINDINGS,
-        resources.SECRETS,
-        resources.SERVICES,
-        resources.SERVICE_ACCOUNTS,
-    )
-}
+_RESOURCES: Final = {**BY_KIND, RLJOBS.kind: RLJOBS}
 
 
 class Kube:
     """Client of one API server; use it as an async context manager. See `Client` for what it raises."""
 
     def __init__(self, access: Access, field_manager: str = names.OPERATOR_FIELD_MANAGER) -> None:
-        self.client = Client(
-            access, field_manager, request_timeout_s=REQUEST_TIMEOUT_S, max_connections=_MAX_CONNECTIONS
-        )
+        self.client = Client(access, field_manager, request_timeout_s=REQUEST_TIMEOUT_S, max_connections=64)
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.__aexit__()
 
     async def get(self, kind: str, namespace: str, name: str, *, metadata_only: bool = False) -> Object | None:
         """The object, or None if there is none of that name.

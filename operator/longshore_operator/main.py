@@ -16,8 +16,7 @@ import structlog
 from aiohttp import web
 
 from longshore.api import names
-from longshore_kube import access as kube_access
-from longshore_kube.access import Access
+from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
 from longshore_operator import handlers, health
 from longshore_operator.controller import Controller, utc_now
@@ -174,4 +173,4 @@ async def _main(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(options, kube_access.load(), stop)
+    await run(options, load(), stop)

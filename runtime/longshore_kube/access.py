@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,10 +79,11 @@ def from_kubeconfig(paths: Path | str, context: str | None = None) -> Access:
     Raises:
         AccessError: the message names the file and the entry.
     """
-    files = [_File(Path(path)) for path in str(paths).split(os.pathsep) if path and Path(path).exists()]
+    existing = [Path(path) for path in str(paths).split(os.pathsep) if path and Path(path).exists()]
+    files = {path: _read(path) for path in existing}
     if not files:
         raise AccessError(f"there is no kubeconfig at {paths}")
-    current = context or next((name for file in files if (name := file.config.get("current-context"))), None)
+    current = context or next((name for file in files.values() if (name := file.get("current-context"))), None)
     if current is None:
         raise AccessError(f"{paths} has no current-context: choose one with `kubectl config use-context`")
     try:
@@ -117,20 +118,16 @@ def _access(namespace: str, cluster: "_Entry", user: "_Entry") -> Access:
     )
 
 
-class _File:
-    """One kubeconfig."""
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # Pods have no kubeconfig.
 
-    def __init__(self, path: Path) -> None:
-        import yaml  # Pods have no kubeconfig.
-
-        self.path = path
-        try:
-            config = yaml.safe_load(path.read_text())
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise AccessError(f"{path} is not a usable kubeconfig: {' '.join(str(error).split())}") from error
-        if not isinstance(config, dict):
-            raise AccessError(f"{path} is not a usable kubeconfig: it holds no object")
-        self.config: dict[str, Any] = config
+    try:
+        config = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise AccessError(f"{path} is not a usable kubeconfig: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise AccessError(f"{path} is not a usable kubeconfig: it holds no object")
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +149,13 @@ class _Entry:
         return None
 
 
-def _named(files: Sequence[_File], section: str, name: object) -> _Entry:
+def _named(files: Mapping[Path, dict[str, Any]], section: str, name: object) -> _Entry:
     """The entry of the first file that has it."""
-    for file in files:
-        for entry in file.config.get(section) or ():
-            if isinstance(entry, dict) and entry.get("name") == name:
-                return _Entry(file.path, entry.get(section.removesuffix("s")) or {})
-    raise AccessError(f"{files[0].path}: there is no entry {name!r} in {section}")
+    for path, config in files.items():
+        for entry in config.get(section) or ():
+            if entry["name"] == name:
+                return _Entry(path, entry.get(section.removesuffix("s")) or {})
+    raise AccessError(f"{next(iter(files))}: there is no entry {name!r} in {section}")
 
 
 def _proxy_of_environment(server: str) -> str | None:

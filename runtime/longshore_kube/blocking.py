@@ -83,7 +83,7 @@ class Blocking:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._client.__aexit__(None, None, None)
+        await self._client.__aexit__()
 
 
 async def _next(items: AsyncGenerator[T, None]) -> T:

@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
-from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
 import aiohttp
@@ -76,9 +75,7 @@ class Client:
         self._session = await open_session(self.access, self._user_agent, max_connections=self._max_connections)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 

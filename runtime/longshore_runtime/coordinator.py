@@ -16,8 +16,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore_kube import access as kube_access
-from longshore_kube.access import Access
+from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.elastic.job_watch import JobWatch
@@ -70,7 +69,7 @@ def _train(settings: Settings) -> None:
     configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
     stop = _StopSignal()
     registry = CollectorRegistry()
-    access = kube_access.load()
+    access = load()
     sink = StatusReporter(access, settings.namespace, settings.job)
     with start_head(settings), HealthServer(settings.pod_ip, registry) as health:
         health.ready()

@@ -149,11 +149,9 @@ class Channel:
 
 
 def _is_success(verdict: bytes) -> bool:
-    try:
-        status = json.loads(verdict)
-    except ValueError:
-        return False
-    return isinstance(status, dict) and status.get("status") == "Success"
+    with suppress(ValueError, AttributeError):
+        return bool(json.loads(verdict).get("status") == "Success")
+    return False
 
 
 class Reader(io.RawIOBase):

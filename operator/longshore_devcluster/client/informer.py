@@ -23,7 +23,7 @@ class Informer:
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        self._reflector = Reflector(client, resource.path(namespace), _whole, labels=labels, fields=fields)
+        self._reflector = Reflector(client, resource.path(namespace), dict, labels=labels, fields=fields)
         self._objects: dict[Key, Json] = {}
         self._listeners: list[Listener] = []
 
@@ -96,7 +96,3 @@ class Informer:
 def _version(obj: Json) -> int:
     # Comparable since Kubernetes 1.35 by contract, and before in fact.
     return int(obj["metadata"].get("resourceVersion") or 0)
-
-
-def _whole(obj: Json) -> Json:
-    return obj

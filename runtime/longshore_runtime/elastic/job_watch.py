@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -13,9 +13,8 @@ from longshore.api.mistakes import sentence
 from longshore.api.status import Assignment, RewardPodCounts
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
-from longshore_kube.client import Client
 from longshore_kube.errors import KubeError
-from longshore_kube.reflector import Changed, Listed, Reflector
+from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import Json, Resource
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
@@ -75,16 +74,11 @@ class JobWatch:
         self._kube.close()
 
     def _run(self) -> None:
-        for news in self._kube.iterate(self._changes):
-            statuses = news.items if isinstance(news, Listed) else [news.item]
-            for status in statuses:
+        options: Any = {"fields": f"metadata.name={self._job}", "on_error": _log_failure}
+        for news in self._kube.iterate(lambda client: Reflector(client, self._path, _status, **options).changes()):
+            for status in news.items if isinstance(news, Listed) else [news.item]:
                 self._take_addresses(status.get("rewards") or {})
                 self._take(status.get("assignment") or {})
-
-    def _changes(self, client: Client) -> AsyncGenerator[Listed[Json] | Changed[Json], None]:
-        return Reflector(
-            client, self._path, _status, fields=f"metadata.name={self._job}", on_error=_log_failure
-        ).changes()
 
     def _take_addresses(self, written: dict[str, Any]) -> None:
         try:

@@ -162,10 +162,11 @@ print(json.dumps({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "s
 
 
 @pytest.fixture
-def credentials(access: Access) -> dict[str, str]:
+async def credentials(access: Access) -> dict[str, str]:
     """The administrator's, as a plugin gives them."""
-    if access.token is not None:
-        return {"token": access.token}
+    token = access.token if access.plugin is None else (await access.plugin.run()).token
+    if token is not None:
+        return {"token": token}
     assert access.certificate is not None
     assert access.key is not None
     return {"clientCertificateData": access.certificate.decode(), "clientKeyData": access.key.decode()}

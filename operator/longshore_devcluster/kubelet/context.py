@@ -14,6 +14,7 @@ from longshore_devcluster.kubelet.mounts import Mounts
 from longshore_devcluster.kubelet.status import PodRecord
 from longshore_devcluster.kubelet.volumes import VolumeLookup, kubeconfig_of, mount_table
 from longshore_devcluster.kubelet.waiting import Signal
+from longshore_devcluster.kubelet.warm import WarmInterpreter
 from longshore_kube.client import Client
 from longshore_kube.resources import Json
 
@@ -30,6 +31,7 @@ class NodeServices:
     lookup: VolumeLookup
     path_prefix: str
     restart_backoff_s: float
+    warm: WarmInterpreter | None = None
 
 
 @dataclass

@@ -1,13 +1,16 @@
 """Observe, decide, apply: one pass over one job, and what is remembered of jobs between passes."""
 
+import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import aiohttp
+import structlog
 from pydantic import ValidationError
 
 from longshore.api import names
@@ -15,12 +18,13 @@ from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
+from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
-from longshore_operator.kube import Kube, Unreadable
+from longshore_operator.kube import ApiError, Gone, Kube, Unreadable
 from longshore_operator.metrics import Metrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
@@ -37,7 +41,13 @@ EVENT_BURST = 25
 EVENTS_PER_S = 0.1
 """Events of one job, in the long run; what is beyond is counted and not posted."""
 _SECRET_BYTES = 32
-_NEEDED_METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+_NEEDED_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
+)  # fmt: skip
+_RELIST_PAUSE_S = 5.0
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -91,6 +101,8 @@ class Controller:
         self._clock = clock
         self._jobs: dict[Key, _Job] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
+        self._namespace = namespace
+        self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(kube, namespace, self.schedule.wake, on_synced=self.schedule.open)
 
     def tell(self, key: Key, news: JobNews) -> None:
@@ -104,10 +116,28 @@ class Controller:
 
     async def close(self) -> None:
         """Stop all passes."""
+        self._desk.close()
         await self.schedule.close()
+
+    async def open_admission(self) -> None:
+        """List the jobs that exist, if jobs have to be admitted; never ends."""
+        while self._desk.is_open:
+            try:
+                await self._desk.expect(self._existing_jobs())
+                break
+            except (ApiError, Unreadable, Gone, aiohttp.ClientError, TimeoutError) as error:
+                log.warning("jobs could not be listed; none is admitted until they are", error=repr(error))
+                await asyncio.sleep(_RELIST_PAUSE_S)
+        await asyncio.Event().wait()
+
+    async def _existing_jobs(self) -> AsyncIterator[list[Key]]:
+        async for page in self._kube.pages(names.KIND, self._namespace, "", metadata_only=True):
+            found = (item["metadata"] for item in page.get("items") or ())
+            yield [(metadata["namespace"], metadata["name"]) for metadata in found]
 
     def _forget(self, key: Key) -> None:
         self._jobs.pop(key, None)
+        self._desk.gone(key, has_pods=any(not pod.terminal for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -169,7 +199,9 @@ class Controller:
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
+            self._desk.gone(key, has_pods=any(not pod.terminal for pod in pods))
             return reject(status, generation, stored.spec, pods, now)
+        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
             pods=pods,
             children=job.applied,
@@ -184,7 +216,7 @@ class Controller:
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
-        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
+        observed = replace(observed, standing=self._desk.look(key, parsed, pods))
         return reconcile(parsed, observed, now, self._config)
 
     async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:

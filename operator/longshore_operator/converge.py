@@ -72,8 +72,8 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     if progress.finished:
         keeps_ended = context.job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
         return _delete(pod for pod in pods if not (keeps_ended and pod.terminal)), None
-    old = [pod for pod in pods if progress.suspended or pod.attempt != progress.attempt]
-    if old or progress.suspended:
+    old = [pod for pod in pods if not progress.active or pod.attempt != progress.attempt]
+    if old or not progress.active:
         return _delete(old), None
     restart_at = parse(progress.restart_time) if progress.restart_time else None
     backs_off_until = restart_at if restart_at is not None and restart_at > context.now else None

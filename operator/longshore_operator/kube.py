@@ -165,7 +165,9 @@ class Kube:
             if error.code not in (404, 409):
                 raise
 
-    async def pages(self, kind: str, namespace: str | None, selector: str) -> AsyncIterator[Object]:
+    async def pages(
+        self, kind: str, namespace: str | None, selector: str, *, metadata_only: bool = False
+    ) -> AsyncIterator[Object]:
         """List in pages, of as many objects as fit into an answer of bounded size.
 
         Raises:
@@ -173,10 +175,11 @@ class Kube:
             Unreadable: a single object does not fit.
         """
         query, limit = {"labelSelector": selector}, PAGE_LIMIT
+        accept = METADATA_LIST_TYPE if metadata_only else _JSON
         while True:
             query["limit"] = str(limit)
             try:
-                page = await self._call("GET", RESOURCES[kind].path(namespace), query)
+                page = await self._call("GET", RESOURCES[kind].path(namespace), query, accept=accept)
             except Unreadable:
                 if limit == 1:
                     raise

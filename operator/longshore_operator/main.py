@@ -10,6 +10,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,8 @@ from aiohttp import web
 
 from longshore.api import names
 from longshore_operator import handlers, health, kubeconfig
+from longshore_operator.admission import config as admission
+from longshore_operator.admission.config import NO_ADMISSION, read_config
 from longshore_operator.controller import Controller, utc_now
 from longshore_operator.kube import ApiError, Kube
 from longshore_operator.kubeconfig import Access, ConfigError
@@ -55,6 +58,9 @@ def parse(arguments: Sequence[str]) -> Options:
     for kind in ("priority", "runtime"):
         help_text = f"{kind.capitalize()}Class that jobs may name (repeatable; default none)"
         run.add_argument(f"--allow-{kind}-class", action="append", default=[], metavar="NAME", help=help_text)
+    run.add_argument(
+        "--admission", type=Path, metavar="FILE", help="limits, quotas and priorities of jobs (default: none)"
+    )
     run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
     run.add_argument(
         "--api-server-port",
@@ -76,6 +82,7 @@ def parse(arguments: Sequence[str]) -> Options:
             api_server_ports=tuple(given.api_server_port or API_SERVER_PORTS),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
+            admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,
         ),
         namespace=None if given.all_namespaces else given.namespace,
         lease_namespace=given.lease_namespace,
@@ -120,6 +127,7 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
         parts: list[Coroutine[Any, Any, object]] = [
             stop.wait(),
             controller.informer.run(),
+            controller.open_admission(),
             handlers.watch_jobs(access, options.namespace, controller.tell, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
@@ -140,11 +148,11 @@ async def _release(election: Election) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point; the exit code is 0 after a requested stop and 1 otherwise."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    _configure_logging()
     try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        _configure_logging()
         asyncio.run(_main(options))
-    except (ConfigError, LeadershipLost, OSError) as error:
+    except (ConfigError, admission.ConfigError, LeadershipLost, OSError) as error:
         sys.exit(f"longshore-operator: {error}")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component
+from longshore.api.reasons import AdmittedReason
 
 ANNOTATION_SPEC_HASH = "longshore.dev/spec-hash"
 """Fingerprint of the settings that a pod was made for."""
@@ -64,6 +65,18 @@ class ClaimView:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a job may have pods, where it has to be admitted."""
+
+    admitted: bool
+    reason: AdmittedReason
+    message: str
+    """Empty: nothing has been decided yet, and what was told before may still hold."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by resource that it holds as long as it has pods."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything outside the RLJob itself that `reconcile` looks at."""
 
@@ -86,6 +99,8 @@ class Observed:
     """Generation of the spec whose children all exist as they should; 0: not known."""
     spec_hash: str = ""
     """Fingerprint of the settings that pods run with, where it is known already."""
+    standing: Standing | None = None
+    """Whether it is admitted; None: it need not be."""
     unreadable_status: str = ""
     """What of the stored status was dropped, and why."""
 

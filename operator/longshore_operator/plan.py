@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
+from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
 from longshore_operator.template_rules import Allowed
 
 POD_BATCH: Final = 32
@@ -108,6 +109,7 @@ class OperatorConfig:
     """Ports through which coordinators reach the API server, for the network policy."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""
+    admission: AdmissionConfig = NO_ADMISSION
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
 

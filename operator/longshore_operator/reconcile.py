@@ -11,6 +11,7 @@ from longshore.api.mistakes import sentence
 from longshore.api.reasons import FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore_operator.admission.concern import reconcile_admission
 from longshore_operator.children import reconcile_children
 from longshore_operator.clock import timestamp
 from longshore_operator.context import Context
@@ -33,6 +34,7 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_children,
     reconcile_stored_status,
     reconcile_lifecycle,
+    reconcile_admission,
     reconcile_elasticity,
     reconcile_rewards,
     reconcile_notices,
@@ -55,7 +57,7 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
-    progress = advance(job.spec, before, pods, observed.spec_hash, now)
+    progress = advance(job.spec, before, pods, observed.spec_hash, now, observed.standing)
     if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))

@@ -39,6 +39,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $ports | uniq | toJson -}}
 {{- end -}}
 
+{{/* Whether jobs have to be admitted: not empty if something is limited. */}}
+{{- define "longshore.admits" -}}
+{{- if or .Values.admission.capacity .Values.admission.quotas -}}true{{- end -}}
+{{- end -}}
+
 {{/* Rights over jobs and their children; in the watched namespace, or in all. */}}
 {{- define "longshore.operatorRules" -}}
 - apiGroups: [longshore.dev]

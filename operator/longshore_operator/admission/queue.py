@@ -126,7 +126,7 @@ class _Book:
 
 
 def decide(requests: Iterable[Request], limits: Limits) -> Decision:
-    """Whom to admit and whom to preempt; once that is carried out, nothing is left to decide until something changes."""
+    """Whom to admit and whom to preempt; once that is carried out, nothing is left to decide."""
     requests = tuple(requests)
     book = _Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
     heads: list[_Head] = []
@@ -151,7 +151,7 @@ def decide(requests: Iterable[Request], limits: Limits) -> Decision:
         victims = _become_head(request, demand, lacking, book, heads)
         preempted |= {victim.key: request.key for victim in victims}
         why = _why(lacking, is_preempting=bool(victims))
-        head_key = behind.key if behind is not None else None
+        head_key = behind.key if behind is not None and why is Why.BEHIND else None
         waiting[request.key] = _wait(why, demand, lacking or list(demand), book.free, num_ahead, head_key)
         num_ahead += 1
     return Decision(tuple(admitted), preempted, waiting)

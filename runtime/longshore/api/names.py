@@ -28,6 +28,8 @@ LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
+LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
+"""Of an RLJob: its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "longshore"
 

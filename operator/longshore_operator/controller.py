@@ -25,6 +25,8 @@ from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.kube import ApiError, Gone, Kube, Unreadable
+from longshore_operator.kueue.desk import KueueDesk
+from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import Metrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
@@ -102,6 +104,7 @@ class Controller:
         self._jobs: dict[Key, _Job] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
         self._namespace = namespace
+        self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(kube, namespace, self.schedule.wake, on_synced=self.schedule.open)
 
@@ -118,6 +121,10 @@ class Controller:
         """Stop all passes."""
         self._desk.close()
         await self.schedule.close()
+
+    async def follow_kueue(self) -> None:
+        """Wake jobs whose Workloads change; never ends."""
+        await self._kueue.run()
 
     async def open_admission(self) -> None:
         """List the jobs that exist, if jobs have to be admitted; never ends."""
@@ -137,7 +144,7 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._jobs.pop(key, None)
-        self._desk.gone(key, has_pods=any(not pod.terminal for pod in self.informer.pods(key)))
+        self._desk.gone(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -154,8 +161,9 @@ class Controller:
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
         claim = await self._claim(key, stored)
+        kueue = await self._in_queue(stored)
         began_s = time.perf_counter()
-        plan = self._decide(key, job, stored, claim, now)
+        plan = self._decide(key, job, stored, claim, kueue, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, job, stored, plan, now)
         status = plan.status or stored.status.status
@@ -194,12 +202,14 @@ class Controller:
             return RESYNC
         return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
 
-    def _decide(self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, now: datetime) -> Plan:
+    def _decide(
+        self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
+    ) -> Plan:
         """The plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
-            self._desk.gone(key, has_pods=any(not pod.terminal for pod in pods))
+            self._desk.gone(key, has_pods=any(pod.holds_resources for pod in pods))
             return reject(status, generation, stored.spec, pods, now)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
@@ -209,6 +219,7 @@ class Controller:
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
             claim=claim,
+            kueue=kueue,
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,
             told_notice=job.told_notice,
@@ -216,8 +227,17 @@ class Controller:
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
-        observed = replace(observed, standing=self._desk.look(key, parsed, pods))
+        if kueue is None:
+            observed = replace(observed, standing=self._desk.look(key, parsed, pods))
+        else:
+            self._desk.gone(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)
+
+    async def _in_queue(self, stored: "_Stored") -> KueueView | None:
+        """What there is of Kueue for a job with a queue."""
+        if isinstance(stored.spec, ValidationError) or "deletionTimestamp" in stored.metadata:
+            return None
+        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status))
 
     async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""

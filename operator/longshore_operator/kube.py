@@ -65,7 +65,19 @@ class Resource:
 
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_KUEUE = "/apis/kueue.x-k8s.io"
 RESOURCES = {
+    "APIGroup": Resource("", "apis"),
+    "PriorityClass": Resource("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    **{
+        f"{kind}@{version}": Resource(f"{_KUEUE}/{version}", plural)
+        for kind, plural in (
+            ("Workload", "workloads"),
+            ("ResourceFlavor", "resourceflavors"),
+            ("WorkloadPriorityClass", "workloadpriorityclasses"),
+        )
+        for version in ("v1beta1", "v1beta2")
+    },
     "ConfigMap": Resource("/api/v1", "configmaps"),
     "Event": Resource("/api/v1", "events"),
     "Lease": Resource("/apis/coordination.k8s.io/v1", "leases"),
@@ -135,10 +147,22 @@ class Kube:
             if error.code not in (404, 409):
                 raise
 
-    async def create(self, manifest: Object) -> Object | None:
-        """The created object, or None if one of that name exists already."""
+    async def merge(
+        self, kind: str, namespace: str, name: str, change: Object, subresource: str | None = None
+    ) -> Object | None:
+        """Merge patch; None if the object is gone, or is not of the version that the change names."""
+        path, query = RESOURCES[kind].path(namespace, name, subresource), {"fieldManager": self._field_manager}
+        try:
+            return await self._call("PATCH", path, query, change, "application/merge-patch+json")
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            return None
+
+    async def create(self, manifest: Object, kind: str | None = None) -> Object | None:
+        """The created object, or None if one of that name exists already. `kind`: in place of the manifest's."""
         metadata = manifest["metadata"]
-        path = RESOURCES[manifest["kind"]].path(metadata["namespace"])
+        path = RESOURCES[kind or manifest["kind"]].path(metadata["namespace"])
         try:
             return await self._call("POST", path, {"fieldManager": self._field_manager}, manifest)
         except ApiError as error:

@@ -228,7 +228,8 @@ def _queue(current: Progress, status: RLJobStatus, standing: Standing) -> Progre
     )
     if not was_active or status.phase in _WITHOUT_PODS:
         return queued
-    event = Event("Warning", AdmittedReason.PREEMPTED, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
+    reason = AdmittedReason.EVICTED if standing.queue else AdmittedReason.PREEMPTED
+    event = Event("Warning", reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
     return replace(queued, events=(event,))
 
 

@@ -61,6 +61,7 @@ def parse(arguments: Sequence[str]) -> Options:
     run.add_argument(
         "--admission", type=Path, metavar="FILE", help="limits, quotas and priorities of jobs (default: none)"
     )
+    run.add_argument("--kueue", action="store_true", help="jobs may be in queues of Kueue")
     run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
     run.add_argument(
         "--api-server-port",
@@ -82,6 +83,7 @@ def parse(arguments: Sequence[str]) -> Options:
             api_server_ports=tuple(given.api_server_port or API_SERVER_PORTS),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
+            kueue=given.kueue,
             admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,
         ),
         namespace=None if given.all_namespaces else given.namespace,
@@ -128,6 +130,7 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
             stop.wait(),
             controller.informer.run(),
             controller.open_admission(),
+            controller.follow_kueue(),
             handlers.watch_jobs(access, options.namespace, controller.tell, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)

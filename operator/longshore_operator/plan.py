@@ -82,7 +82,35 @@ class Event:
     key: str
 
 
-Action = Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """Create the Workload of a job for Kueue."""
+
+    manifest: dict[str, Any]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """Delete the Workload with this uid: the next one says what the job is now."""
+
+    name: str
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchWorkload:
+    """Merge into a Workload; one that has changed meanwhile is looked at again instead."""
+
+    name: str
+    version: str
+    change: dict[str, Any]
+    subresource: str | None = None
+
+
+WorkloadAction = CreateWorkload | DeleteWorkload | PatchWorkload
+Action = WorkloadAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +138,8 @@ class OperatorConfig:
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""
     admission: AdmissionConfig = NO_ADMISSION
+    kueue: bool = False
+    """Jobs may be in queues of Kueue."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
 

@@ -19,6 +19,8 @@ from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
+from longshore_operator.kueue.concern import reconcile_kueue
+from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView
@@ -40,6 +42,7 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_notices,
     reconcile_pods,
     reconcile_readiness,
+    reconcile_kueue,
     reconcile_roles,
 )
 """In the order of their actions and events. Pods come after what decides their number and their engines' size."""
@@ -57,6 +60,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
+    if observed.kueue is not None:
+        observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
     progress = advance(job.spec, before, pods, observed.spec_hash, now, observed.standing)
     if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)

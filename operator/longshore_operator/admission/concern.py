@@ -12,8 +12,8 @@ def reconcile_admission(context: Context) -> Outcome:
     standing, before, progress = context.observed.standing, context.job.status, context.progress
     if standing is None:
         return Outcome(status=RLJobStatus(admission=None))
-    holds = progress.active or any(not pod.terminal for pod in context.observed.pods)
-    held = AdmissionStatus(admitted=progress.active, gpus=dict(standing.gpus) if holds else {})
+    holds = progress.active or any(pod.holds_resources for pod in context.observed.pods)
+    held = AdmissionStatus(admitted=progress.active, gpus=dict(standing.gpus) if holds else {}, queue=standing.queue)
     status = RLJobStatus(admission=held)
     if not (progress.active or progress.queued):
         return Outcome(status=status)

@@ -43,7 +43,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
     recorded = status.admission
     held = recorded.gpus if recorded is not None else {}
     leaving = replace(request, gpus=held, stage=Stage.LEAVING)
-    has_pods = any(not pod.terminal for pod in pods)
+    has_pods = any(pod.holds_resources for pod in pods)
     is_out = status.phase in FINISHED_PHASES or "deletionTimestamp" in job.metadata or spec.suspend
     if is_out or (recorded is not None and not recorded.admitted and held and has_pods):
         return Application(leaving if held and has_pods else None)

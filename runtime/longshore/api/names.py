@@ -109,6 +109,11 @@ def storage_claim(job: str) -> str:
     return f"{job}-storage"
 
 
+def workload(job: str) -> str:
+    """Name of the Workload that speaks for the job in a queue of Kueue."""
+    return f"{job}-rljob"
+
+
 def default_output(job: str, uid: str) -> str:
     """Default of `spec.storage.output`, relative to the storage; a later job of that name gets another one."""
     return f"rljobs/{job}-{uid[:8]}"

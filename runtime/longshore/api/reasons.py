@@ -31,6 +31,14 @@ class AdmittedReason(Reason):
     QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once; the message says for what"
     PREEMPTED = "Preempted", "a job of higher priority gets its GPUs; it goes on from its newest checkpoint later"
     TOO_LARGE = "TooLarge", "the job needs more GPUs than the cluster, or the quota of its namespace, has at all"
+    EVICTED = (
+        "Evicted",
+        "Kueue takes the quota back, with the reason in the message; the job goes on when it is admitted",
+    )
+    QUEUE_UNAVAILABLE = (
+        "QueueUnavailable",
+        "Kueue, the queue or the priority class cannot be used; the message says why",
+    )
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound", "there is no priority class of the name that its label says"
 
 
@@ -219,6 +227,7 @@ EVENTS: Final[tuple[Reason, ...]] = (
     *EventReason,
     AdmittedReason.ADMITTED,
     AdmittedReason.PREEMPTED,
+    AdmittedReason.EVICTED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),

@@ -42,8 +42,12 @@ def wait_told(jobs: Jobs, name: str, reason: str, message: str) -> None:
 
 
 def pods_of(jobs: Jobs, name: str) -> dict[str, str]:
-    """uid of the pods of a job by name."""
-    return {pod: found.metadata.uid for pod, found in jobs.pods().items() if pod.startswith(f"{name}-")}
+    """uid by name of the pods of a job that hold GPUs, if they have any."""
+    return {
+        pod: found.metadata.uid
+        for pod, found in jobs.pods().items()
+        if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
+    }
 
 
 def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Jobs, start: Start) -> None:

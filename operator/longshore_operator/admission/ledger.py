@@ -18,8 +18,8 @@ from longshore_operator.admission.queue import Wait, Why, decide
 from longshore_operator.observed import PodView, Standing
 
 _TOLD_PROMPTLY = 8
-"""Jobs at the front of the queue learn at once of every change; the others when their reason changes, or later. So a
-change costs no write for each job that waits."""
+"""Jobs at the front of the queue learn at once of every change; the others at their next look. So a change costs no
+write for each job that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
     status, spec, limits = job.status, job.spec, config.limits
     key = (str(job.metadata["namespace"]), str(job.metadata["name"]))
     needed = gang(spec)
+    if status.admission is not None and status.admission.queue:
+        return Application()  # Kueue admitted it.
     if limits is None or not (limits.demand(key[0], needed) or status.admission):
         return Application()
     label = (job.metadata.get("labels") or {}).get(names.LABEL_PRIORITY_CLASS)
@@ -168,4 +170,4 @@ def sentence(key: Key, wait: Wait) -> str:
 def _is_news(before: Wait | None, now: Wait) -> bool:
     if before is None or now.num_ahead < _TOLD_PROMPTLY:
         return before != now
-    return before.why is not now.why
+    return (before.why is Why.TOO_LARGE) != (now.why is Why.TOO_LARGE)

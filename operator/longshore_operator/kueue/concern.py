@@ -31,6 +31,8 @@ def reconcile_kueue(context: Context) -> Outcome:
 
 def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
     found, progress = view.workload, context.progress
+    if view.is_foreign(Identity.of(context.job).uid):
+        return None
     has_pods = any(pod.holds_resources for pod in context.observed.pods)
     if progress.finished:
         if found is None or has_pods or view.holds("Finished"):
@@ -40,9 +42,6 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         return _conditions(context, view, version, {"Finished": (True, reason, message)})
     if found is None:
         return None if view.mistake or progress.suspended else CreateWorkload(_wanted(context, view), version)
-    if _owner(found) != Identity.of(context.job).uid:
-        # It is of a deleted namesake, and goes with it.
-        return None
     if view.holds("Evicted") and view.holds("QuotaReserved"):
         return None if has_pods else _release(context, view, version)
     if found["spec"].get("active", True) is progress.suspended:
@@ -125,8 +124,3 @@ def _condition(
 
 def _name(found: Object) -> str:
     return str(found["metadata"]["name"])
-
-
-def _owner(found: Object) -> str | None:
-    owners = found["metadata"].get("ownerReferences") or ()
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)

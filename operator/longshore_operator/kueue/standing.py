@@ -3,6 +3,7 @@
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore_operator.admission.demand import gang
+from longshore_operator.identity import Identity
 from longshore_operator.kueue.view import GROUP, LABEL_QUEUE, KueueView
 from longshore_operator.kueue.workload import placements
 from longshore_operator.observed import Standing
@@ -12,6 +13,9 @@ def standing(job: RLJob, view: KueueView) -> Standing:
     """Admitted, or why not in the words of Kueue."""
     gpus = gang(job.spec)
     evicted, reserved = view.condition("Evicted"), view.condition("QuotaReserved")
+    if view.is_foreign(Identity.of(job).uid):
+        told = "Kueue still has the Workload of another job of this name: it goes when that job is deleted"
+        return Standing(False, AdmittedReason.QUOTA_PENDING, told, gpus, view.queue)
     recorded = job.status.admission
     if view.version is None and recorded is not None and recorded.admitted:
         return Standing(True, AdmittedReason.ADMITTED, "admitted by Kueue, which is gone", gpus, view.queue)

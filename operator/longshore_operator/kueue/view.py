@@ -46,6 +46,11 @@ class KueueView:
         """Whether a condition of the Workload is True."""
         return self.condition(kind).get("status") == "True"
 
+    def is_foreign(self, job_uid: str) -> bool:
+        """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
+        owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
+        return self.workload is not None and all(owner["uid"] != job_uid for owner in owners if owner.get("controller"))
+
     @property
     def status(self) -> Object:
         """Status of the Workload."""

@@ -262,11 +262,14 @@ class TestSteps:
         finished = self.patched(self.look(cluster, view))["Finished"]
         assert (finished["status"], finished["reason"]) == ("True", "Succeeded")
 
-    def test_the_workload_of_a_deleted_namesake_is_left_alone(self) -> None:
-        view = stored(VIEW)
+    def test_the_workload_of_another_job_of_the_name_is_left_alone_and_admits_nobody(self) -> None:
+        view = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/")
         assert view.workload is not None
-        foreign = {"metadata": {**view.workload["metadata"], "ownerReferences": []}}
-        assert self.look(Cluster(), replace(view, workload={**view.workload, **foreign})) == []
+        cluster = Cluster()
+        for owners in ([], [{"controller": True, "uid": "of-another"}]):
+            foreign = {"metadata": {**view.workload["metadata"], "ownerReferences": owners}}
+            assert self.look(cluster, replace(view, workload={**view.workload, **foreign})) == []
+            assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
 
     def test_a_mistake_is_looked_at_again(self) -> None:
         cluster = Cluster()

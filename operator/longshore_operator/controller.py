@@ -161,7 +161,7 @@ class Controller:
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
         claim = await self._claim(key, stored)
-        kueue = await self._in_queue(stored)
+        kueue = await self._in_queue(key, stored)
         began_s = time.perf_counter()
         plan = self._decide(key, job, stored, claim, kueue, now)
         busy_s += time.perf_counter() - began_s
@@ -210,7 +210,7 @@ class Controller:
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
             self._desk.gone(key, has_pods=any(pod.holds_resources for pod in pods))
-            return reject(status, generation, stored.spec, pods, now)
+            return reject(status, generation, stored.spec, pods, now, kueue)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
             pods=pods,
@@ -233,11 +233,15 @@ class Controller:
             self._desk.gone(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)
 
-    async def _in_queue(self, stored: "_Stored") -> KueueView | None:
+    async def _in_queue(self, key: Key, stored: "_Stored") -> KueueView | None:
         """What there is of Kueue for a job with a queue."""
-        if isinstance(stored.spec, ValidationError) or "deletionTimestamp" in stored.metadata:
+        status = stored.status.status
+        if "deletionTimestamp" in stored.metadata:
             return None
-        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status))
+        if isinstance(stored.spec, ValidationError):
+            queue = status.admission.queue if status.admission is not None else ""
+            return await self._kueue.of_unreadable(key, queue) if queue else None
+        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
     async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""

@@ -16,7 +16,7 @@ from longshore_operator import pods as build
 from longshore_operator.clock import parse
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.workload import pod_set
+from longshore_operator.kueue.workload import placed, pod_set
 from longshore_operator.lifecycle import Ending, describe_end, ending
 from longshore_operator.observed import Placement, PodView
 from longshore_operator.outcome import Outcome
@@ -129,7 +129,7 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     standing = context.observed.standing
     if standing is not None and standing.placements:
         placement = standing.placements.get(pod_set(context.job, component, index), Placement())
-        manifest = build.placed(manifest, placement)
+        manifest = placed(manifest, placement)
     return CreatePod(build.marked(manifest, context.observed.spec_hash))
 
 

@@ -9,7 +9,7 @@ from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore_operator import template
 from longshore_operator.identity import Identity
-from longshore_operator.observed import ANNOTATION_SPEC_HASH, Placement
+from longshore_operator.observed import ANNOTATION_SPEC_HASH
 from longshore_operator.plan import OperatorConfig
 
 USER_ID = 1000
@@ -325,21 +325,6 @@ def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limi
     limits = resources.get("limits") or {}
     added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
     return {**resources, "requests": added | (resources.get("requests") or {})}
-
-
-def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
-    """The pod where its admission wants it; what the job itself asks for stays."""
-    spec, metadata = pod["spec"], pod["metadata"]
-    tolerations = spec.get("tolerations") or []
-    more = [dict(one) for one in placement.tolerations if one not in tolerations]
-    return pod | {
-        "metadata": metadata
-        | {"labels": {**placement.labels, **metadata["labels"]}}
-        | {"annotations": {**placement.annotations, **metadata["annotations"]}},
-        "spec": spec
-        | {"nodeSelector": {**(spec.get("nodeSelector") or {}), **placement.node_selector}}
-        | {"tolerations": [*tolerations, *more]},
-    }
 
 
 def marked(pod: dict[str, Any], spec_hash: str) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.concern import reconcile_kueue
+from longshore_operator.kueue.concern import abandon, reconcile_kueue
 from longshore_operator.kueue.standing import standing as standing_in_queue
+from longshore_operator.kueue.view import KueueView
 from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.outcome import Fact, Outcome, with_history
-from longshore_operator.plan import POD_BATCH, DeletePod, Event, OperatorConfig, Plan
+from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, OperatorConfig, Plan
 from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
@@ -74,11 +75,17 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
 
 
 def reject(
-    status: RLJobStatus, generation: int, error: ValidationError, pods: tuple[PodView, ...], now: datetime
+    status: RLJobStatus,
+    generation: int,
+    error: ValidationError,
+    pods: tuple[PodView, ...],
+    now: datetime,
+    kueue: KueueView | None = None,
 ) -> Plan:
     """A stored job that this version cannot read or name children after: it fails with the sentence that says why."""
     leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal)]
-    deletions, requeue_at = tuple(leaving[:POD_BATCH]), now if len(leaving) > POD_BATCH else None
+    deletions: tuple[Action, ...] = (*leaving[:POD_BATCH], *abandon(kueue, pods))
+    requeue_at = now if len(leaving) > POD_BATCH else None
     if status.phase in FINISHED_PHASES:
         return Plan(deletions, requeue_at=requeue_at)
     message = f"{sentence(error)}; correct it in a new job"

@@ -9,6 +9,7 @@ from longshore_operator.context import Context
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.kueue.view import KueueView, Object
 from longshore_operator.kueue.workload import MAX_POD_SETS, workload
+from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
 
@@ -53,6 +54,13 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
     if progress.active and view.holds("Admitted"):
         return _pods_ready(context, view, version)
     return None
+
+
+def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteWorkload, ...]:
+    """Give up the Workload of a job that cannot be read, once none of its pods needs the quota."""
+    if view is None or view.version is None or view.workload is None or any(pod.holds_resources for pod in pods):
+        return ()
+    return (DeleteWorkload(_name(view.workload), view.workload["metadata"]["uid"], view.version),)
 
 
 def too_many_pod_sets(manifest: Object) -> str:

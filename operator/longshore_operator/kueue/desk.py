@@ -76,6 +76,12 @@ class KueueDesk:
             flavors[flavor] = (read or {}).get("spec") or {}
         return KueueView(queue, version, found, priority, view.mistake, flavors)
 
+    async def of_unreadable(self, key: Key, queue: str) -> KueueView:
+        """What there is of Kueue for a job of which nothing but its status can be read."""
+        version = await self._version()
+        found = await self._kube.get(f"Workload@{version}", key[0], names.workload(key[1])) if version else None
+        return KueueView(queue, version, found)
+
     async def run(self) -> None:
         """Follow Workloads for ever, as soon as Kueue is there."""
         while True:

@@ -74,6 +74,21 @@ def placements(view: KueueView) -> dict[str, Placement]:
     return {name: _placement(parts) for name, parts in asked.items()}
 
 
+def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
+    """The pod where its admission wants it; what the job itself asks for stays."""
+    spec, metadata = pod["spec"], pod["metadata"]
+    tolerations = spec.get("tolerations") or []
+    more = [dict(one) for one in placement.tolerations if one not in tolerations]
+    return pod | {
+        "metadata": metadata
+        | {"labels": {**placement.labels, **metadata["labels"]}}
+        | {"annotations": {**placement.annotations, **metadata["annotations"]}},
+        "spec": spec
+        | {"nodeSelector": {**(spec.get("nodeSelector") or {}), **placement.node_selector}}
+        | {"tolerations": [*tolerations, *more]},
+    }
+
+
 def _pods(job: RLJob, config: OperatorConfig) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     spec = job.spec
     yield Component.COORDINATOR.value, 1, build.coordinator_pod(job, config, 1)

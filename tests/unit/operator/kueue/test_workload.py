@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
@@ -11,11 +12,11 @@ from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_operator.kueue.desk import queue_of
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
-from longshore_operator.kueue.workload import placements, pod_set, pod_sets, workload
+from longshore_operator.kueue.workload import placed, placements, pod_set, pod_sets, workload
 from longshore_operator.observed import Placement
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
-from longshore_operator.pods import placed, worker_pod
-from longshore_operator.reconcile import reconcile
+from longshore_operator.pods import worker_pod
+from longshore_operator.reconcile import reconcile, reject
 from tests.unit.operator.model import Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
@@ -270,6 +271,17 @@ class TestSteps:
             foreign = {"metadata": {**view.workload["metadata"], "ownerReferences": owners}}
             assert self.look(cluster, replace(view, workload={**view.workload, **foreign})) == []
             assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
+
+    def test_a_job_that_cannot_be_read_leaves_its_quota_when_its_pods_are_gone(self) -> None:
+        cluster, view = self.running()
+        with pytest.raises(ValidationError) as caught:
+            make_job(unknown=1)
+        pods = tuple(cluster.pods.values())
+        first = reject(cluster.status, 2, caught.value, pods, cluster.now, view)
+        assert not any(isinstance(action, DeleteWorkload) for action in first.actions)
+        assert first.status is not None
+        second = reject(first.status, 2, caught.value, (), cluster.now, view)
+        assert second.actions == (DeleteWorkload("demo-rljob", "workload-uid", "v1beta2"),)
 
     def test_a_mistake_is_looked_at_again(self) -> None:
         cluster = Cluster()

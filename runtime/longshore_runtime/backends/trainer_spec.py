@@ -38,13 +38,7 @@ class TrainerSpec:
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
         )
-        sizes = ParallelSizes(
-            tensor=trainer.tensor_parallel_size,
-            pipeline=trainer.pipeline_parallel_size,
-            context=trainer.context_parallel_size,
-            fsdp=trainer.fsdp_size,
-        )
-        return cls(trainer.backend, options, sizes)
+        return cls(trainer.backend, options, ParallelSizes.of(trainer))
 
     @property
     def saves_together(self) -> bool:

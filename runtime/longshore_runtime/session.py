@@ -102,7 +102,8 @@ class Session:
         self._exit.callback(metrics.close)
         self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, self._checkpoints.newest())
-        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, status)
+        ledger = Journal(output / "ledger.jsonl")
+        self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._loop: TrainingLoop | None = None
         self._model = ""
         """Directory of the initial model, relative to the storage."""

@@ -1,0 +1,28 @@
+"""The manifests that the source tree brings along."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.checks.memory import ModelSize, memory_mistakes
+from longshore_cli.simulate.inputs import read_job
+
+_MANIFESTS = Path(__file__).parents[3] / "manifests"
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(_MANIFESTS.glob("*.yaml"))])
+def test_every_manifest_is_accepted(name: str) -> None:
+    assert read_job(_MANIFESTS / name).spec.num_gpus >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "num_updates"),
+    [
+        ("dapo.yaml", ModelSize(32_763_876_352, 64, 5120, 27648, 152064, 8, 128), 16),
+        ("april.yaml", ModelSize(4_022_468_096, 36, 2560, 9728, 151936, 8, 128), 1),
+    ],
+)
+def test_recipes_of_papers_fit_the_gpus_that_they_ask_for(name: str, model: ModelSize, num_updates: int) -> None:
+    spec = read_job(_MANIFESTS / name).spec
+    assert memory_mistakes(spec, model, 80e9) == []
+    assert spec.algorithm.num_updates == num_updates * spec.algorithm.steps

@@ -17,6 +17,8 @@ from longshore_cli.transfer.pod import trouble
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
 LOG_TAIL_LINES: Final = 20
+_PRELOAD: Final = "longshore_runtime.preload"
+"""Imported once for all pods of the embedded cluster."""
 
 
 def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -> Path:
@@ -25,7 +27,7 @@ def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -
     Raises:
         CliError: it is not installed, or did not start; with its own words.
     """
-    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach"]
+    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach", f"--preload={_PRELOAD}"]
     if nodes is not None:
         arguments += ["--nodes", str(nodes)]
     if gpus_per_node is not None:

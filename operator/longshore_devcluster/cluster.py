@@ -44,6 +44,7 @@ class ClusterConfig:
     Capacities are bookkeeping for the scheduler, not limits: `cpus_per_node` cores, `memory_per_node` a quantity,
     `gpus_per_node` of the resource `gpu_resource`. `path_prefix` comes first in the PATH of every container, so
     that `python` is the interpreter that runs the cluster. `restart_backoff_s` is the base of the restart delay.
+    `preload` names modules, with commas between them, that are imported once for all containers (see `kubelet.warm`).
     """
 
     port: int = 0
@@ -56,6 +57,7 @@ class ClusterConfig:
     node_prefix: str = "dev-"
     path_prefix: str = field(default_factory=lambda: str(Path(sys.executable).parent))
     restart_backoff_s: float = 10.0
+    preload: str = ""
 
     def __post_init__(self) -> None:
         """Errors: ValueError naming the field and what it takes."""
@@ -155,6 +157,7 @@ class DevCluster:
             log_dir=self.data_dir / "logs",
             path_prefix=self.config.path_prefix,
             restart_backoff_s=self.config.restart_backoff_s,
+            preload=tuple(module for module in self.config.preload.split(",") if module),
         )
 
 

@@ -14,6 +14,7 @@ from longshore_devcluster.kubelet.mounts import Mounts
 from longshore_devcluster.kubelet.status import PodRecord
 from longshore_devcluster.kubelet.volumes import VolumeLookup, kubeconfig_of, mount_table
 from longshore_devcluster.kubelet.waiting import Signal
+from longshore_devcluster.kubelet.warm import WarmInterpreter
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -28,6 +29,7 @@ class NodeServices:
     lookup: VolumeLookup
     path_prefix: str
     restart_backoff_s: float
+    warm: WarmInterpreter | None = None
 
 
 @dataclass

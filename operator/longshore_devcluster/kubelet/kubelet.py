@@ -17,6 +17,7 @@ from longshore_devcluster.kubelet.leftovers import kill_marked
 from longshore_devcluster.kubelet.nodes import NodeConfig, NodeRegistrar
 from longshore_devcluster.kubelet.status import load_pod_record
 from longshore_devcluster.kubelet.volumes import referenced_objects
+from longshore_devcluster.kubelet.warm import WarmInterpreter
 from longshore_devcluster.kubelet.worker import PodWorker
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ class KubeletConfig:
     """Nodes as (name, capacity), where files go, and what runs.
 
     `path_prefix` comes first in the PATH of every container; `restart_backoff_s` is the base of the restart delay;
-    `stop_grace_s` is what running containers get when the kubelet itself stops.
+    `stop_grace_s` is what running containers get when the kubelet itself stops. Modules to `preload` are imported once
+    for all containers that run a module with this interpreter.
     """
 
     nodes: list[tuple[str, dict[str, str]]]
@@ -36,6 +38,7 @@ class KubeletConfig:
     path_prefix: str
     restart_backoff_s: float = 10.0
     stop_grace_s: float = 2.0
+    preload: tuple[str, ...] = ()
 
 
 class Kubelet:
@@ -52,6 +55,7 @@ class Kubelet:
         self.registrar = NodeRegistrar(client, configs, now)
         self._pods = Informer(client, PODS)
         self._objects = _Objects(client)
+        self._warm = WarmInterpreter(config.preload) if config.preload else None
         self._services = NodeServices(
             client,
             now,
@@ -59,6 +63,7 @@ class Kubelet:
             self._objects,
             config.path_prefix,
             config.restart_backoff_s,
+            self._warm,
         )
         self._workers: dict[str, PodWorker] = {}
         self._tasks = TaskGroup()
@@ -89,6 +94,8 @@ class Kubelet:
             worker.abandon(self._config.stop_grace_s)
         await asyncio.gather(*(worker.finished.wait() for worker in workers))
         await self._tasks.cancel()
+        if self._warm is not None:
+            self._warm.close()
         self._addresses.close()
 
     def _pod_changed(self, old: Json | None, new: Json | None) -> None:

@@ -69,7 +69,7 @@ class ContainerRunner:
         started_s = self._context.services.now()
         watch = LogWatch()
         try:
-            process = await ContainerProcess.start(spec, watch.changed.notify)
+            process = await ContainerProcess.start(spec, watch.changed.notify, self._context.services.warm)
         except StartError as error:
             await self._context.services.events.warning(self._context.pod, "Failed", f"Error: {error}")
             return self._end(started_s, _START_FAILED, "StartError", str(error))

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from kubernetes.client.exceptions import ApiException
-
-from longshore_cli import chart, state, stream
-from longshore_cli.client import Json, Kube
+from longshore_cli import chart, state
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.pod import trouble
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, Json
 
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
@@ -77,8 +77,8 @@ def wait_for_operator(kube: Kube, namespace: str, timeout_s: float = OPERATOR_TI
     """
     for deployment in chart.operator_deployments(kube, namespace):
         name = deployment["metadata"]["name"]
-        path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        changes = stream.watch(kube, path, f"metadata.name={name}", timeout_s=timeout_s)
+        path = DEPLOYMENTS.path(namespace)
+        changes = kube.watch(path, f"metadata.name={name}", timeout_s=timeout_s)
         if not any(is_available(item) for _, item in changes):
             raise _operator_error(kube, namespace, deployment)
 
@@ -109,7 +109,7 @@ def _operator_error(kube: Kube, namespace: str, deployment: Json) -> CliError:
 def _log_tail(kube: Kube, namespace: str, pod: str) -> list[str]:
     try:
         return list(kube.log_lines(pod, namespace=namespace, tail_lines=LOG_TAIL_LINES))
-    except ApiException:
+    except ApiError:
         return []
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from longshore_devcluster.client import Client, EventRecorder, Informer, Json
+from longshore_devcluster.client.events import EventRecorder
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import key_of, uid_of
-from longshore_devcluster.client.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS, VOLUMES, Resource
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.kubelet.addresses import Addresses
 from longshore_devcluster.kubelet.context import NodeServices, PodContext
@@ -19,6 +19,8 @@ from longshore_devcluster.kubelet.status import load_pod_record
 from longshore_devcluster.kubelet.volumes import referenced_objects
 from longshore_devcluster.kubelet.warm import WarmInterpreter
 from longshore_devcluster.kubelet.worker import PodWorker
+from longshore_kube.client import Client
+from longshore_kube.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS, VOLUMES, Json, Resource
 
 _log = logging.getLogger(__name__)
 

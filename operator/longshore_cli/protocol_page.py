@@ -17,7 +17,7 @@ def protocol_page() -> str:
         "",
         "Look up what a round tells its driver, and what the driver tells the round. `RoundProtocol`",
         "(`longshore/rounds`) does no I/O: runtime, simulator and tests report events to it and perform its commands",
-        "([why](../adr/0014-round-protocol.md)).",
+        "([why](../adr/0016-round-protocol.md)).",
         "",
         "## Events",
         "",

@@ -14,9 +14,11 @@ import structlog
 from longshore.api.model import Model
 from longshore.api.rollout import Engine
 from longshore.api.runtime_status import WarmStart
+from longshore.api.training import Trainer
 from longshore.checks import summary
 from longshore.checks.model_files import config_of, model_file_mistakes
 from longshore.checks.model_limits import limit_mistakes
+from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.errors import UserError
 from longshore_runtime.storage import JobStorage
@@ -80,7 +82,7 @@ def _get(answer: Any) -> Any:
         raise UserError(f"model: worker 0 has not built the model within {_LIMIT_S:.0f} s") from error
 
 
-def check_model(model: Model, engine: Engine, storage: JobStorage, *, has_accelerator: bool) -> None:
+def check_model(model: Model, engine: Engine, trainer: Trainer, storage: JobStorage, *, has_accelerator: bool) -> None:
     """Raise UserError for a checkpoint of the user that cannot be trained as the job asks."""
     if model.path is None:
         return
@@ -90,3 +92,5 @@ def check_model(model: Model, engine: Engine, storage: JobStorage, *, has_accele
     )
     if mistakes:
         raise UserError(summary(mistakes))
+    if (mistake := trainer_mistake(trainer, directory, model.path)) is not None:
+        raise UserError(mistake)

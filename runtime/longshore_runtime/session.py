@@ -20,6 +20,7 @@ from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
+from longshore.checks.model_limits import vocab_size
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
@@ -101,7 +102,8 @@ class Session:
         self._exit.callback(metrics.close)
         self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, self._checkpoints.newest())
-        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, status)
+        ledger = Journal(output / "ledger.jsonl")
+        self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._loop: TrainingLoop | None = None
         self._model = ""
         """Directory of the initial model, relative to the storage."""
@@ -136,7 +138,8 @@ class Session:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
         self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         spec, algorithm = self._spec, self._spec.algorithm
-        check_model(spec.model, spec.rollout.engine, self._storage, has_accelerator=spec.workers.has_accelerator)
+        has_accelerator = spec.workers.has_accelerator
+        check_model(spec.model, spec.rollout.engine, spec.trainer, self._storage, has_accelerator=has_accelerator)
         model = self._initial_model()
         tokenizer = load_tokenizer(self._storage.resolve(model.path))
         prompts = routed(self._prompts(tokenizer), self._spec.reward.functions, self._spec.data.domain_field)
@@ -204,8 +207,7 @@ class Session:
         rows = read_rows(self._storage.resolve(data.path), data)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
         prompts = prompt_sets(rows, data, tokenizer, context_tokens)
-        vocab_size = self._config().get("vocab_size")
-        require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
+        require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)

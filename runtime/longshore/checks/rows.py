@@ -25,9 +25,14 @@ def domain_mistake(fields: Mapping[str, Any], field: str | None, functions: Sequ
     domain = "" if field is None else fields.get(field)
     if not isinstance(domain, str):
         return f"{field!r} must be a text with the domain of the row; set data.domainField"
-    if not any(not function.domains or domain in function.domains for function in functions):
+    if not functions_of(domain, functions):
         return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
     return None
+
+
+def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Those that score rows of a domain."""
+    return [function for function in functions if not function.domains or domain in function.domains]
 
 
 def _message_mistake(messages: Sequence[Any], name: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from longshore.policy.balancing import balance
-from longshore.sim.costs import Costs
+from longshore.sim.costs import Costs, num_forwards
 from longshore.sim.events import EventQueue
 from longshore.sim.result import Recorder, Work
 
@@ -27,8 +27,12 @@ class TrainerShape:
     costs: Costs
     replicas: tuple[tuple[int, ...], ...]
     """GPUs of each data-parallel replica, all of one size."""
-    num_extra_forwards: int = 1
-    """Forwards besides the training pass: old log-probabilities, reference log-probabilities."""
+    num_extra_forwards: int = 0
+    """Forwards of every training pass besides its own, as for reference log-probabilities."""
+    computes_old_log_probs: bool = False
+    """Whether a step begins with a forward pass over its batch."""
+    num_epochs: int = 1
+    """Training passes over the batch."""
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -41,12 +45,14 @@ class TrainerShape:
         return len(self.replicas[0])
 
     def sample_s(self, num_tokens: int) -> float:
-        """Time of one replica over one sample."""
-        return self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
+        """Time of one replica over one sample, all its passes together."""
+        pass_s = self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
+        forward_s = pass_s / num_forwards(self.num_extra_forwards)
+        return self.num_epochs * pass_s + (forward_s if self.computes_old_log_probs else 0.0)
 
     def optimizer_s(self) -> float:
-        """Time of an update, gradient reduction included."""
-        return self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
+        """Time of an update in every epoch, gradient reduction included."""
+        return self.num_epochs * self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
 
 
 class SimTrainer:

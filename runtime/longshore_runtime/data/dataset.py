@@ -60,8 +60,18 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
 
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
     """
-    limit = min(data.max_prompt_tokens, context_tokens)
-    records = [_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    records = [prompt_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    return divided(records, data, context_tokens)
+
+
+def most_prompt_tokens(data: Data, context_tokens: int) -> int:
+    """Longer prompts are left out."""
+    return min(data.max_prompt_tokens, context_tokens)
+
+
+def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
+    """Records in training and held-out ones; see `prompt_sets`."""
+    limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     num_held_out = min(data.held_out_prompts, len(fitting) // 2)
     chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
@@ -69,7 +79,7 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
     if not train:
         raise UserError(
-            f"data.maxPromptTokens: none of the {len(rows)} prompts has at most {limit} tokens; raise it, "
+            f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
     return PromptSets(train, held_out, len(records) - len(fitting))
@@ -104,7 +114,8 @@ def _saved_to_disk(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
-def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+    """A row as a prompt; raises UserError, with its line, where it is none."""
     if (mistake := row_mistake(row.fields, data)) is not None:
         raise UserError(f"{row.source}: {mistake}")
     value = row.fields[data.prompt_field]

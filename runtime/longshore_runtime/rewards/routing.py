@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from longshore.api.reward import RewardFunction, RewardKind
-from longshore.checks.rows import domain_mistake
+from longshore.api.reward import RewardFunction
+from longshore.checks.rows import domain_mistake, functions_of
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.code import cases_of
-from longshore_runtime.rewards.references import unreadable_reference
+from longshore_runtime.rewards.row_checks import scoring_mistake
 from longshore_runtime.rewards.scoring import ScoreItem
 from longshore_runtime.types import PromptRecord
 
@@ -51,13 +50,8 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction], domain_fi
     if (mistake := domain_mistake(record.fields, domain_field, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
     domain = "" if domain_field is None else str(record.fields[domain_field])
-    chosen = [function for function in functions if not function.domains or domain in function.domains]
+    chosen = functions_of(domain, functions)
     for function in chosen:
-        if function.kind is RewardKind.CODE:
-            try:
-                cases_of(record.fields, function.code.tests_field, source)
-            except ValueError as error:
-                raise UserError(str(error)) from error
-        if function.kind is RewardKind.MATHS and (reason := unreadable_reference(record.answer)):
-            raise UserError(f"{source}: {reason}; correct the row, or set data.answerField to where the answers are")
+        if (mistake := scoring_mistake(function, record.fields, record.answer, source)) is not None:
+            raise UserError(mistake)
     return replace(record, domain=domain, rewards=tuple(function.name for function in chosen))

@@ -10,6 +10,7 @@ from longshore.api.mistakes import sentence
 from longshore_operator.admission.demand import Limits
 
 Count = Annotated[int, Field(ge=0, le=10**6)]
+Namespace = Annotated[str, Field(min_length=1, max_length=63)]
 GpuLimits = Annotated[dict[str, Count], Field(max_length=16)]
 
 
@@ -17,15 +18,29 @@ class ConfigError(Exception):
     """The file cannot be used; the message names the field and what is wrong."""
 
 
+class PriorityClass(ApiModel):
+    """A priority that jobs may choose."""
+
+    value: int = Field(ge=-(10**9), le=10**9)
+    """Higher goes first, and preempts lower."""
+    namespaces: list[Namespace] = Field(default_factory=list, max_length=1024)
+    """Whose jobs may choose it; empty: those of every namespace."""
+
+
 class AdmissionConfig(ApiModel):
     """Limits of the operator's own admission, as the chart's `admission` has them."""
 
     capacity: GpuLimits = Field(default_factory=dict)
     """GPUs by resource that all jobs may hold together."""
-    quotas: dict[Annotated[str, Field(min_length=1, max_length=63)], GpuLimits] = Field(default_factory=dict)
+    quotas: dict[Namespace, GpuLimits] = Field(default_factory=dict)
     """GPUs by resource that the jobs of a namespace may hold."""
-    priority_classes: dict[Annotated[str, Field(max_length=63)], int] = Field(default_factory=dict)
+    priority_classes: dict[Annotated[str, Field(max_length=63)], PriorityClass] = Field(default_factory=dict)
     """Priorities by the name that the label of a job says; no label: 0."""
+
+    def priorities(self, namespace: str) -> dict[str, int]:
+        """Priorities that jobs of a namespace may choose."""
+        classes = self.priority_classes.items()
+        return {name: one.value for name, one in classes if not one.namespaces or namespace in one.namespaces}
 
     @property
     def limits(self) -> Limits | None:

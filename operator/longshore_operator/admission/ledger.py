@@ -40,7 +40,8 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
     if limits is None or not (limits.demand(key[0], needed) or status.admission):
         return Application()
     label = (job.metadata.get("labels") or {}).get(names.LABEL_PRIORITY_CLASS)
-    priority = 0 if label is None else config.priority_classes.get(label)
+    priorities = config.priorities(key[0])
+    priority = 0 if label is None else priorities.get(label)
     request = Request(key, needed, priority or 0, str(job.metadata.get("creationTimestamp", "")))
     recorded = status.admission
     held = recorded.gpus if recorded is not None else {}
@@ -55,10 +56,10 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
         # It ran before anybody had to be admitted.
         return Application(replace(request, stage=Stage.ADMITTED))
     if priority is None:
-        known = ", ".join(sorted(config.priority_classes)) or "none"
+        known = ", ".join(sorted(priorities)) or "none"
         return Application(
-            mistake=f"there is no priority class {label}: set the label {names.LABEL_PRIORITY_CLASS} to one that the "
-            f"operator was installed with ({known}), or remove it"
+            mistake=f"jobs of namespace {key[0]} may not use a priority class {label}: set the label "
+            f"{names.LABEL_PRIORITY_CLASS} to one that the operator's admission has for them ({known}), or remove it"
         )
     return Application(request)
 

@@ -16,7 +16,7 @@ Start = Callable[[], Operator]
 def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts an operator for the namespace of the test, with two GPUs."""
     limits = tmp_path / "admission.json"
-    limits.write_text(json.dumps({"capacity": {GPU: 2}, "priorityClasses": {"urgent": 100}}))
+    limits.write_text(json.dumps({"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}}))
     started: list[Operator] = []
 
     def make() -> Operator:

@@ -288,7 +288,7 @@ class TestChart:
 
     @pytest.mark.parametrize(
         "admission",
-        [{"capacity": {"gpu": 1}}, {"capacity": {GPU: -1}}, {"quotas": {"Team": {}}}, {"priorityClasses": {"a": "b"}}],
+        [{"capacity": {"gpu": 1}}, {"capacity": {GPU: -1}}, {"quotas": {"Team": {}}}, {"priorityClasses": {"a": 1}}],
         ids=str,
     )
     def test_wrong_limits_are_refused(self, admission: dict[str, Any]) -> None:

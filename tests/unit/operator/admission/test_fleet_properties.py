@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, Phase
-from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import Key, gang
 from longshore_operator.admission.ledger import Ledger, application
 from longshore_operator.reconcile import reconcile
@@ -18,7 +18,9 @@ from tests.unit.operator.model import Cluster
 
 GPU = "nvidia.com/gpu"
 CAPACITY = 8
-CONFIG = AdmissionConfig(capacity={GPU: CAPACITY}, quotas={"b": {GPU: 4}}, priority_classes={"high": 1})
+CONFIG = AdmissionConfig(
+    capacity={GPU: CAPACITY}, quotas={"b": {GPU: 4}}, priority_classes={"high": PriorityClass(value=1)}
+)
 
 
 class Member(Cluster):

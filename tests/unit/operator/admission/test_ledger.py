@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
-from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import Request, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
 from longshore_operator.observed import PodView
@@ -14,7 +16,13 @@ from tests.unit.operator.model import Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
 GPU = "nvidia.com/gpu"
-CONFIG = AdmissionConfig(capacity={GPU: 8}, priority_classes={"urgent": 10})
+CONFIG = AdmissionConfig(
+    capacity={GPU: 8},
+    priority_classes={
+        "urgent": PriorityClass(value=10),
+        "board": PriorityClass(value=99, namespaces=["executives"]),
+    },
+)
 HELD = {GPU: 2}
 
 
@@ -101,12 +109,17 @@ class TestApplication:
         assert made is not None
         assert made.priority == 10
 
-    def test_an_unknown_priority_class_is_a_mistake_that_says_which_there_are(self) -> None:
-        mistake = application(labelled("asap"), (), CONFIG).mistake
-        assert mistake == (
-            "there is no priority class asap: set the label longshore.dev/priority-class to one that the operator was "
-            "installed with (urgent), or remove it"
+    @pytest.mark.parametrize("name", ["asap", "board"])
+    def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
+        self, name: str
+    ) -> None:
+        assert application(labelled(name), (), CONFIG).mistake == (
+            f"jobs of namespace team may not use a priority class {name}: set the label longshore.dev/priority-class "
+            "to one that the operator's admission has for them (urgent), or remove it"
         )
+
+    def test_a_class_with_namespaces_is_for_their_jobs(self) -> None:
+        assert CONFIG.priorities("executives") == {"urgent": 10, "board": 99}
 
 
 def labelled(name: str) -> RLJob:

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -210,10 +211,11 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
 def _processes(pod_prefix: str) -> Iterator[psutil.Process]:
     """Processes whose environment, or title if they are forks, names a pod of the job; the oldest first."""
     marker = f"{contract.ENV_POD_NAME}={pod_prefix}".encode()
+    title = re.compile(rf"python -m .* \[{re.escape(pod_prefix)}")
     for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
         try:
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if f"[{pod_prefix}" in " ".join(process.cmdline()) or any(one.startswith(marker) for one in environment):
+            if title.match(" ".join(process.cmdline())) or any(one.startswith(marker) for one in environment):
                 yield process
         except (OSError, psutil.NoSuchProcess):
             continue  # It has ended, or belongs to somebody else.

@@ -80,8 +80,9 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
 
 
 def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weights(cluster: Cluster) -> None:
-    undisturbed = cluster.apply(fake_job("calm"))
-    disturbed = cluster.apply(fake_job("disturbed"))
+    steps = {"steps": 40, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
+    undisturbed = cluster.apply(fake_job("calm", algorithm=steps))
+    disturbed = cluster.apply(fake_job("disturbed", algorithm=steps))
     disturbed.wait_step(2)
     cluster.longshore("suspend", "disturbed")
     disturbed.wait("suspended", lambda status: status["phase"] == "Suspended")

@@ -53,7 +53,8 @@ class NodeStarter:
         """
         assert not self.is_used, "a process starts one node"
         self.is_used = True
-        environment = {**RAY_ENVIRONMENT, **self.imports.environment}
+        # This process may have set variables since, as those of the GPUs that the pod's actors share.
+        environment = {**os.environ, **RAY_ENVIRONMENT, **self.imports.environment}
         order = {"node": dict(options), "environment": environment, "imports": list(self.imports.modules)}
         with contextlib.suppress(BrokenPipeError):  # Its output says why it has ended.
             os.write(self._lifeline, json.dumps(order).encode() + b"\n")

@@ -55,14 +55,14 @@ def findings(spec: "RLJobSpec", model: Path | None, data: Path | None) -> Findin
     left: list[str] = []
     if model is not None:
         mistakes += model_mistakes(spec, model)
-    elif spec.model.path is not None:
-        left.append(f"the model {spec.model.path!r}: name a copy of it with --model")
-    if spec.data.format is not DataFormat.JSONL:
-        left.append("the data: only JSONL files are checked here")
+    elif spec.model.builtin is None:
+        left.append(f"the model {spec.model.path or spec.model.hub!r}: name a copy of it with --model")
+    if spec.data.format is not DataFormat.JSONL or spec.data.sources is not None:
+        left.append("the data: only a single JSONL file is checked here")
     elif data is not None:
         mistakes += data_mistakes(spec, data)
-    elif spec.data.path is not None:
-        left.append(f"the data {spec.data.path!r}: name a copy of it with --data")
+    elif spec.data.builtin is None:
+        left.append(f"the data {spec.data.path or spec.data.hub!r}: name a copy of it with --data")
     left += [f"the import path of reward {one.name!r}: the job tries it when it starts"
              for one in spec.reward.functions if one.kind is RewardKind.PYTHON]  # fmt: skip
     return Findings(mistakes, left)

@@ -140,7 +140,7 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
     if spec.model.builtin is not None:
         return _TINY
     raise BadInput(
-        f"The manifest names a path ({spec.model.path}) but no size of the model.",
+        f"The manifest names a model ({spec.model.hub or spec.model.path}) but no size of the model.",
         "Add --model, such as --model Qwen2.5-7B or --model 13B, or a profile of it with --profile.",
     )
 
@@ -148,7 +148,7 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
 def _require_measured(measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: Gpu, options: Options) -> None:
     """A profile holds for one model and one kind of GPU."""
     fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
-    wanted = spec.model.builtin or spec.model.path or ""
+    wanted = spec.model.builtin or spec.model.hub or spec.model.path or ""
     if PurePosixPath(wanted).name != PurePosixPath(measured.model).name:
         raise BadInput(f"{options.profile} is of the model {measured.model}, but the manifest names {wanted}.", fix)
     if abs(model.num_parameters / measured.shape.num_parameters - 1) > _SAME_SIZE:

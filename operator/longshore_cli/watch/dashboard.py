@@ -90,6 +90,10 @@ def _round_row(view: JobView, for_s: float) -> RenderableType:
     activity = words.in_words(words.activity(view))
     if view.is_finished:
         return Text(activity, style="dim")
+    if (download := view.runtime.download) is not None:
+        label = Text(f"{fmt.size(download.bytes)}", style="cyan")
+        share = min(1.0, download.bytes / max(1, download.total_bytes))
+        return _bar_row(label, share, f"of {fmt.size(download.total_bytes)} · {download.repository}")
     if current is None or words.activity(view) not in words.IN_EVERY_ROUND:
         return Text(f"{activity} for {fmt.duration(for_s)}", style="dim")
     label = Text(f"{current.number} {current.kind}", style=KIND_STYLES[current.kind])

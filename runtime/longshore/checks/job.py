@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from longshore.api.model import Data, DataFormat
+from longshore.api.model import DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.model_files import config_of, model_file_mistakes
 from longshore.checks.model_limits import limit_mistakes
-from longshore.checks.rows import domain_mistake, row_mistake
+from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
 
 
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
@@ -24,24 +24,25 @@ def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
 
 
 def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
-    """Of the JSONL file that `data.path` stands for: one for each row, up to the first line that is no JSON."""
+    """Of a copy of its only data set as JSONL: one for each row, up to the first line that is no JSON."""
     data, name = spec.data, spec.data.path or str(path)
-    if data.format is not DataFormat.JSONL:
+    if data.format is not DataFormat.JSONL or len(data.each) != 1:
         return []
     if not path.is_file():
-        return [f"data.path: {name!r} is not a file; set data.format to HuggingFace for a directory"]
-    mistakes = list(_row_mistakes(path, name, data, spec.reward.functions))
+        return [f"data.path: {name!r} is not a file; set data.format to Parquet or HuggingFace for a directory"]
+    mistakes = list(_row_mistakes(path, name, data.each[0], spec.reward.functions))
     if not mistakes:
-        with path.open("rb") as file:
-            num_rows = sum(1 for line in file if line.strip())
+        num_rows = sum(1 for _, fields in jsonl_rows(path, name) if is_wanted(fields, data.where))
         mistakes += _count_mistakes(num_rows, name, spec)
     return mistakes
 
 
-def _row_mistakes(path: Path, name: str, data: Data, functions: Sequence[RewardFunction]) -> Iterator[str]:
+def _row_mistakes(path: Path, name: str, source: Source, functions: Sequence[RewardFunction]) -> Iterator[str]:
     try:
         for number, fields in jsonl_rows(path, name):
-            mistake = row_mistake(fields, data) or domain_mistake(fields, data.domain_field, functions)
+            if not is_wanted(fields, source.origin.where):
+                continue
+            mistake = row_mistake(fields, source) or domain_mistake(fields, source, functions)
             if mistake is not None:
                 yield f"{name}, line {number}: {mistake}"
     except RowError as error:

@@ -111,8 +111,8 @@ class MixedDraws(DrawCursor):
         before, now = state.get("mix"), self._mix()
         if before != now:
             raise ValueError(
-                f"data.sources: their prompts, weights and seed are {now} now and were {before} when the checkpoint was "
-                "written, which changes the order of the prompts; restore them or start a new job"
+                f"data.sources: their prompts, weights and seed are {now} now and were {before} when the checkpoint "
+                "was written, which changes the order of the prompts; restore them or start a new job"
             )
         self._start([state["taken"][name] for name in self._names])
 

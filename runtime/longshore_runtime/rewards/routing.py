@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore.checks.rows import domain_mistake
+from longshore.checks.rows import unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.code import cases_of
@@ -18,12 +18,12 @@ _NUM_REHEARSED: Final = 3
 """One row may be odd; several are not."""
 
 
-def routed(prompts: PromptSets, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptSets:
-    """Prompts with their domain and reward functions; raises UserError for a row that nothing scores."""
+def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:
+    """Prompts with their reward functions; raises UserError for a row that nothing scores."""
     return replace(
         prompts,
-        train=tuple(_routed(record, functions, domain_field) for record in prompts.train),
-        held_out=tuple(_routed(record, functions, domain_field) for record in prompts.held_out),
+        train=tuple(_routed(record, functions) for record in prompts.train),
+        held_out=tuple(_routed(record, functions) for record in prompts.held_out),
     )
 
 
@@ -46,12 +46,11 @@ def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[Score
     ]
 
 
-def _routed(record: PromptRecord, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptRecord:
+def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> PromptRecord:
     source = record.source or f"row {record.index}"
-    if (mistake := domain_mistake(record.fields, domain_field, functions)) is not None:
+    if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
-    domain = "" if domain_field is None else str(record.fields[domain_field])
-    chosen = [function for function in functions if not function.domains or domain in function.domains]
+    chosen = [function for function in functions if not function.domains or record.domain in function.domains]
     for function in chosen:
         if function.kind is RewardKind.CODE:
             try:
@@ -60,4 +59,4 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction], domain_fi
                 raise UserError(str(error)) from error
         if function.kind is RewardKind.MATHS and (reason := unreadable_reference(record.answer)):
             raise UserError(f"{source}: {reason}; correct the row, or set data.answerField to where the answers are")
-    return replace(record, domain=domain, rewards=tuple(function.name for function in chosen))
+    return replace(record, rewards=tuple(function.name for function in chosen))

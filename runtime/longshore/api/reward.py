@@ -157,7 +157,7 @@ _FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
     belongs("importPath", "kind", RewardKind.PYTHON, lambda function: (function.kind, function.import_path)),
     Rule(
         "signature",
-        "self.kind == 'Python' || self.signature == 'Longshore'",
+        "self.kind == 'Python' || !has(self.signature) || self.signature == 'Longshore'",
         lambda function: function.kind is RewardKind.PYTHON or function.signature is Signature.LONGSHORE,
         "signature belongs to kind Python: remove it",
     ),

@@ -9,6 +9,7 @@ from longshore.api.reward import RewardFunction, RewardKind
 from longshore.checks.rows import unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.code import cases_of
 from longshore_runtime.rewards.references import unreadable_reference
 from longshore_runtime.rewards.scoring import ScoreItem
@@ -41,6 +42,8 @@ def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[Score
             response=record.answer,
             answer=record.answer,
             row=record.fields,
+            reference=record.reference,
+            messages=record.messages,
         )
         for record in chosen
     ]
@@ -51,12 +54,15 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> Prompt
     if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
     chosen = [function for function in functions if not function.domains or record.domain in function.domains]
+    fields = dict(record.fields)
     for function in chosen:
         if function.kind is RewardKind.CODE:
+            field = function.code.tests_field
             try:
-                cases_of(record.fields, function.code.tests_field, source)
+                cases_of(record.fields, field, source)
+                fields[field] = case_list(record.fields, field, source)
             except ValueError as error:
                 raise UserError(str(error)) from error
         if function.kind is RewardKind.MATHS and (reason := unreadable_reference(record.answer)):
             raise UserError(f"{source}: {reason}; correct the row, or set data.answerField to where the answers are")
-    return replace(record, rewards=tuple(function.name for function in chosen))
+    return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))

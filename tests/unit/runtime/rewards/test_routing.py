@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import Code, RewardFunction, RewardKind
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.routing import routed
@@ -49,6 +49,13 @@ def test_malformed_test_cases_are_found_before_anything_is_sampled() -> None:
     rows = (record(0, topic="code", tests=TESTS), record(1, "data.jsonl, line 9", topic="code", tests=[{"stdin": ""}]))
     with pytest.raises(UserError, match=r"^data.jsonl, line 9, tests\[0\]: a test case has the fields stdin and"):
         routed(prompts(held_out=rows), [CODE])
+
+
+def test_test_cases_that_are_written_down_otherwise_are_a_list_from_here_on() -> None:
+    nested = CODE.model_copy(update={"code": Code(tests_field="reward_model.ground_truth")})
+    row = record(0, topic="code", reward_model={"ground_truth": '{"inputs": [""], "outputs": [""]}'})
+    (one,) = routed(prompts(row), [nested]).train
+    assert one.fields["reward_model.ground_truth"] == TESTS
 
 
 def test_rows_of_other_domains_need_no_test_cases() -> None:

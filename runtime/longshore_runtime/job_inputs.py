@@ -1,9 +1,12 @@
 """The model and the rows of a job as files of its storage, wherever they come from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.hub import Hub
 from longshore.api.model import Data, Model
+from longshore.api.reward import RewardFunction
+from longshore.checks.rows import fields_read
 from longshore_runtime.data.reading import DataFile, Row, read_files, read_rows
 from longshore_runtime.hub.download import Downloaded, Downloads, OnProgress, wanted
 from longshore_runtime.storage import JobStorage
@@ -22,16 +25,17 @@ class JobInputs:
     """By the field that names it."""
     storage: JobStorage
 
-    def rows(self) -> list[Row]:
-        """All rows, data set by data set; raises UserError for the first mistake in them."""
+    def rows(self, functions: Sequence[RewardFunction]) -> list[Row]:
+        """All rows, data set by data set, with what is read of them; raises UserError for the first mistake in them."""
         rows: list[Row] = []
         for source in self.data.each:
+            fields = fields_read(source, functions)
             if source.origin.path is not None:
-                rows += read_rows(self.storage.resolve(source.origin.path), source)
+                rows += read_rows(self.storage.resolve(source.origin.path), source, fields)
             else:
                 found = self.downloaded[source.at]
                 files = [DataFile(f"{source.origin.hub}/{name}", found.directory / name) for name in found.files]
-                rows += read_files(files, source)
+                rows += read_files(files, source, fields)
         return rows
 
 

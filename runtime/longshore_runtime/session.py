@@ -218,7 +218,7 @@ class Session:
         if data.builtin is not None:
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        prompts = prompt_sets(inputs.rows(), data, tokenizer, context_tokens)
+        prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
         vocab_size = self._config().get("vocab_size")
         require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from longshore.api.model import Source
-from longshore.api.reward import RewardFunction
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
@@ -20,6 +20,16 @@ def value_at(fields: Mapping[str, Any], name: str) -> Any:
             return ABSENT
         value = value[part]
     return value
+
+
+def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozenset[str] | None:
+    """Fields of a row that its job looks at, by the part of their names before the first dot; None: all of them."""
+    if any(one.kind is RewardKind.HTTP or one.signature is not Signature.LONGSHORE for one in functions):
+        return None
+    names = [source.prompt_field, source.answer_field, *source.origin.where]
+    names += [source.domain_field] if source.domain_field is not None else []
+    names += [one.code.tests_field for one in functions if one.kind is RewardKind.CODE]
+    return frozenset(names) | {name.partition(".")[0] for name in names}
 
 
 def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:

@@ -1,6 +1,7 @@
 """Reads the rows of a data set, whatever it is stored as. Every mistake is told with its file and row."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,11 @@ class DataFile:
     path: Path
 
 
-def read_rows(path: Path, source: Source) -> list[Row]:
+Fields = Collection[str] | None
+"""Columns that are read of a Parquet file, if it has them; None: all. Others may be many times as large."""
+
+
+def read_rows(path: Path, source: Source, fields: Fields = None) -> list[Row]:
     """All rows of a data set in the storage; raises UserError for the first mistake."""
     name, data_format = source.origin.path, source.origin.format
     if not path.exists():
@@ -41,21 +46,21 @@ def read_rows(path: Path, source: Source) -> list[Row]:
         return _chosen(_hugging_face(path, source), source)
     if data_format is DataFormat.PARQUET and path.is_dir():
         parts = sorted(path.rglob(f"*{_PARQUET}"))
-        return read_files([DataFile(f"{name}/{part.relative_to(path)}", part) for part in parts], source)
+        return read_files([DataFile(f"{name}/{part.relative_to(path)}", part) for part in parts], source, fields)
     if not path.is_file():
         raise UserError(
             f"{source.at}.path: {name!r} is not a file; set {source.at}.format to Parquet or HuggingFace for a "
             "directory"
         )
-    read = _parquet if data_format is DataFormat.PARQUET else _jsonl
-    return _chosen(read(DataFile(str(name), path), source), source)
+    file = DataFile(str(name), path)
+    rows = _parquet(file, source, fields) if data_format is DataFormat.PARQUET else _jsonl(file, source)
+    return _chosen(rows, source)
 
 
-def read_files(files: Sequence[DataFile], source: Source) -> list[Row]:
+def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None) -> list[Row]:
     """All rows of a data set in several files, each Parquet or JSONL by its name."""
-    return _chosen(
-        (row for file in files for row in (_parquet if file.name.endswith(_PARQUET) else _jsonl)(file, source)), source
-    )
+    each = (_parquet(file, source, fields) if file.name.endswith(_PARQUET) else _jsonl(file, source) for file in files)
+    return _chosen(itertools.chain.from_iterable(each), source)
 
 
 def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
@@ -81,19 +86,28 @@ def _jsonl(file: DataFile, source: Source) -> Iterator[Row]:
         raise UserError(str(error)) from error
 
 
-def _parquet(file: DataFile, source: Source) -> Iterator[Row]:
+def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
     from pyarrow import ArrowException, parquet
 
     number = 0
     try:
         with parquet.ParquetFile(file.path) as table:
-            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
-                for fields in batch.to_pylist():
-                    yield Row(f"{file.name}, row {number}", fields, source)
+            names = table.schema_arrow.names
+            columns = [name for name in names if fields is None or name in fields]
+            if not _has_all(source, columns):
+                columns = names  # So that the mistake is told with all of them.
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+                for row in batch.to_pylist():
+                    yield Row(f"{file.name}, row {number}", row, source)
                     number += 1
     except ArrowException as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file.name} is no Parquet file, or a damaged one ({reason}); copy it again") from error
+
+
+def _has_all(source: Source, columns: Collection[str]) -> bool:
+    wanted = (source.prompt_field, source.answer_field)
+    return all(name in columns or name.partition(".")[0] in columns for name in wanted)
 
 
 def _hugging_face(path: Path, source: Source) -> Iterator[Row]:

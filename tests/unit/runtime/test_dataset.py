@@ -11,9 +11,11 @@ import pytest
 from pyarrow import parquet
 
 from longshore.api.model import Data, DataFormat
+from longshore.api.reward import RewardFunction
+from longshore.checks.rows import fields_read
 from longshore.policy.draws import DrawCursor
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.reading import Row, read_rows
+from longshore_runtime.data.reading import DataFile, Row, read_files, read_rows
 from longshore_runtime.errors import UserError
 
 
@@ -208,6 +210,30 @@ def test_parquet_files_are_read_with_lists_and_objects_in_their_rows(tmp_path: P
     assert whole.train[5].source == "set/deep/a.parquet, row 1"
     one = prompts(directory / "b.parquet", Data(path="set/b.parquet", **options))
     assert len(one.train) == 4
+
+
+def test_columns_that_nobody_reads_are_left_in_their_file(tmp_path: Path) -> None:
+    row = {"question": "q", "final_answer": "a", "topic": "t", "r1_solution_1": "long", "meta": {"tests": []}}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    source = Data(hub="a/b", prompt_field="question", answer_field="final_answer", where={"topic": "t"}).each[0]
+    files = [DataFile("a.parquet", tmp_path / "a.parquet")]
+
+    def read(**function: Any) -> set[str]:
+        functions = [RewardFunction.model_validate({"name": "one", **function})]
+        return set(read_files(files, source, fields_read(source, functions))[0].fields)
+
+    assert read(kind="Maths") == {"question", "final_answer", "topic"}
+    assert read(kind="Code", code={"testsField": "meta.tests"}) == {"question", "final_answer", "topic", "meta"}
+    assert read(kind="Python", importPath="a:b", signature="TRL") == read(kind="HTTP", http={"url": "http://a"})
+    assert read(kind="HTTP", http={"url": "http://a"}) == row.keys()
+
+
+def test_a_column_that_is_missing_is_told_with_all_that_there_are(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist([{"question": "q", "other": "a"}]), tmp_path / "a.parquet")
+    settings = Data(hub="a/b", prompt_field="question")
+    files = [DataFile("a/b/a.parquet", tmp_path / "a.parquet")]
+    with pytest.raises(UserError, match=r"^a/b/a\.parquet, row 0: no field 'answer' \(it has 'question', 'other'\)"):
+        prompt_sets(read_files(files, settings.each[0], {"question", "answer"}), settings, Letters(), 1000)
 
 
 def test_a_damaged_parquet_file_is_told_by_its_name(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
     return (
-        _secret(identity, names.ray_token_secret(identity.name), tokens),
-        _secret(identity, names.reward_token_secret(identity.name), {contract.REWARD_TOKEN_KEY: observed.reward_token}),
+        _secret(identity, identity.ray_token_secret, tokens),
+        _secret(identity, identity.reward_token_secret, {contract.REWARD_TOKEN_KEY: observed.reward_token}),
     )
 
 

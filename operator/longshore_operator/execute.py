@@ -50,6 +50,14 @@ async def write_status(kube: Kube, key: Key, uid: str, fields: dict[str, Any]) -
 class NameTaken(Exception):
     """Something else has the name of one of the job's children."""
 
+    def __init__(self, kind: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        name = found["name"]
+        super().__init__(
+            f"{kind} {name} of an earlier job is still being deleted: this job starts when it is gone"
+            if _goes_away(found, wanted)
+            else f"{kind} {name} exists and does not belong to this job: delete it or rename the job"
+        )
+
 
 class Executor:
     """Applies actions of one job.
@@ -110,13 +118,13 @@ class Executor:
             self._on_applied(child.key, "")
 
     async def _apply(self, child: Apply) -> None:
-        """Bring a child to its manifest; one of another owner, be it a deleted namesake of the job, is left alone."""
+        """Bring a child to its manifest; one of another owner, perhaps an earlier job of the name, is left alone."""
         kind, name = child.key
         metadata = child.manifest["metadata"]
         found = await self._kube.get(kind, metadata["namespace"], name, metadata_only=True)
         if found is not None:
             if _owner(found["metadata"]) != _owner(metadata):
-                raise NameTaken(f"{kind} {name} exists and does not belong to this job: delete it or rename the job")
+                raise NameTaken(kind, found["metadata"], metadata)
             if found["metadata"].get("annotations", {}).get(ANNOTATION_FINGERPRINT) == child.fingerprint:
                 return
         await self._kube.apply(child.manifest)
@@ -134,7 +142,7 @@ class Executor:
         namespace = pod.manifest["metadata"]["namespace"]
         found = await self._kube.get("Pod", namespace, pod.name, metadata_only=True)
         if found is not None and names.LABEL_JOB not in found["metadata"].get("labels", {}):
-            raise NameTaken(f"pod {pod.name} exists and does not belong to this job: delete it or rename the job")
+            raise NameTaken("pod", found["metadata"], pod.manifest["metadata"])
 
     async def _post(self, key: Key, uid: str, event: Event, now: datetime) -> None:
         """Events are for people: one that cannot be posted is logged and no more."""
@@ -157,9 +165,21 @@ async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], bindin
             await apply(binding)
 
 
+def _controller(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The reference to the controlling owner; empty without one."""
+    return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
+
+
 def _owner(metadata: dict[str, Any]) -> str | None:
     """uid of the controlling owner."""
-    return next((owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), None)
+    return _controller(metadata).get("uid")
+
+
+def _goes_away(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether what was found is being deleted, or will be because an earlier job of this name owns it."""
+    earlier, job = _controller(found), _controller(wanted)
+    namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")
+    return "deletionTimestamp" in found or namesake
 
 
 def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str, Any]:

@@ -26,6 +26,16 @@ class Identity:
         metadata = job.metadata
         return cls(metadata["name"], metadata["namespace"], metadata["uid"], metadata.get("generation", 0))
 
+    @property
+    def ray_token_secret(self) -> str:
+        """Name of the Secret with the tokens of the Ray cluster and the judges."""
+        return names.ray_token_secret(self.name, self.uid)
+
+    @property
+    def reward_token_secret(self) -> str:
+        """Name of the Secret with the token of the reward pods."""
+        return names.reward_token_secret(self.name, self.uid)
+
     def owner_reference(self) -> dict[str, Any]:
         """Makes the garbage collector delete a child with the job, also while the operator is down."""
         return {

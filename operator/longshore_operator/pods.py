@@ -120,7 +120,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     pod = _pod(job, config, attempt, Component.JUDGE, name, index, function.pool)
     pod["metadata"]["labels"][names.LABEL_REWARD] = function.name
     _join(pod, index, coordinator_ip)
-    secret = names.ray_token_secret(Identity.of(job).name)
+    secret = Identity.of(job).ray_token_secret
     _mount_token(pod, secret, "judge-token", contract.JUDGE_TOKEN_KEY, contract.JUDGE_TOKEN_MOUNT)
     container = pod["spec"]["containers"][0]
     container["env"].append(
@@ -182,7 +182,7 @@ def _mount_hub_token(pod: dict[str, Any], job: RLJob) -> None:
 def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]:
     """Secret and key of the token that a reward function needs, if it needs one."""
     if function.pool is not None:
-        return [(names.ray_token_secret(Identity.of(job).name), contract.JUDGE_TOKEN_KEY)]
+        return [(Identity.of(job).ray_token_secret, contract.JUDGE_TOKEN_KEY)]
     if function.token_secret is not None:
         return [(function.token_secret.name, function.token_secret.key)]
     return []
@@ -190,7 +190,7 @@ def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]
 
 def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
     """What a Ray node of the job needs to be let in."""
-    secret = names.ray_token_secret(Identity.of(job).name)
+    secret = Identity.of(job).ray_token_secret
     _mount_token(pod, secret, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
     pod["spec"]["containers"][0]["env"] += [
         {"name": contract.ENV_RAY_AUTH_MODE, "value": "token"},
@@ -200,7 +200,7 @@ def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
 
 def _use_reward_pods(pod: dict[str, Any], job: RLJob) -> None:
     """The token that the coordinator shows to reward pods."""
-    name = names.reward_token_secret(Identity.of(job).name)
+    name = Identity.of(job).reward_token_secret
     _mount_token(pod, name, "reward-token", contract.REWARD_TOKEN_KEY, contract.REWARD_TOKEN_MOUNT)
     path = f"{contract.REWARD_TOKEN_MOUNT}/{contract.REWARD_TOKEN_KEY}"
     pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_REWARD_TOKEN, "value": path})

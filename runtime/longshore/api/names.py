@@ -92,14 +92,22 @@ def modules_config_map(job: str, digest: str) -> str:
     return f"{job}-modules-{digest}"
 
 
-def ray_token_secret(job: str) -> str:
+def ray_token_secret(job: str, uid: str) -> str:
     """Name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
-    return f"{job}-ray-token"
+    return f"{job}-ray-token-{_short(uid)}"
 
 
-def reward_token_secret(job: str) -> str:
+def reward_token_secret(job: str, uid: str) -> str:
     """Name of the Secret with the token of the job's reward pods, which know no other."""
-    return f"{job}-reward-token"
+    return f"{job}-reward-token-{_short(uid)}"
+
+
+def _short(uid: str) -> str:
+    """Sets the Secrets of a job apart from those of an earlier one of its name.
+
+    The operator may create Secrets and not read them, so it could not see whose a Secret is.
+    """
+    return uid[:8]
 
 
 def service_account(job: str) -> str:

@@ -80,7 +80,7 @@ def server_arguments(options: ServerOptions) -> dict[str, Any]:
     }
     if options.accelerator:
         return arguments
-    from longshore_runtime.backends.vllm_engine import CPU_BLOCK_TOKENS, DEFAULT_CPU_KV_CACHE_BYTES
+    from longshore_runtime.backends.vllm_start import CPU_BLOCK_TOKENS, DEFAULT_CPU_KV_CACHE_BYTES
 
     return arguments | {
         "dtype": "float32",
@@ -97,12 +97,15 @@ def main(options: ServerOptions) -> int:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    from longshore_runtime.backends.vllm_start import import_model_class
+
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     for name, value in server_arguments(options).items():
         assert hasattr(arguments, name), f"vLLM has no argument {name}"
         setattr(arguments, name, value)
     validate_parsed_serve_args(arguments)
     try:
+        import_model_class(Path(options.model))
         uvloop.run(run_server(arguments))
     except (ValueError, TypeError, RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         Path(options.reason_file).write_text(_sentence(error))

@@ -6,49 +6,27 @@ would cut the distribution that the trainer's ratios are computed for.
 Import this module only after the variables of `vllm_environment` are set; `engines.create_engine` does both.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from vllm import EngineArgs, SamplingParams
+from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.outputs import RequestOutput
-from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.executor import Executor
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import Channel, SharedBucket
 from longshore_runtime.weights.slices import Bucket
-
-DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
-CPU_BLOCK_TOKENS = 32
-"""vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses."""
-
-_OWN_ARGUMENTS = frozenset(
-    {
-        "model", "tokenizer", "dtype", "max_model_len", "max_num_seqs", "tensor_parallel_size", "seed", "enforce_eager",
-        "logprobs_mode", "disable_log_stats", "async_scheduling", "enable_sleep_mode", "kv_cache_memory_bytes",
-        "gpu_memory_utilization",
-    }
-)  # fmt: skip
-_OTHER_WEIGHTS = frozenset({"quantization", "quantization_config", "cpu_offload_gb"})
-"""Arguments with which layers hold something else than the published weights, and cannot be replaced by them."""
-
-
-_MAX_REASON_CHARACTERS: Final = 500
 
 
 class VllmEngine:
@@ -60,7 +38,7 @@ class VllmEngine:
         self._counters = _Counters()
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
         self._parameter_names = _parameter_names(model)
-        self._engine = _start(model, spec, self._counters)
+        self._engine = start(model, spec, self._counters)
         self._responses: dict[str, GrowingResponse] = {}
         self._policy_version = -1
         self._receipt: Receipt | None = None
@@ -265,83 +243,6 @@ def _sampling(response: GrowingResponse) -> SamplingParams:
     )
 
 
-def _start(model: Path, spec: EngineSpec, counters: _Counters) -> LLMEngine:
-    arguments = engine_arguments(model, spec)
-    if spec.accelerator and current_platform.is_cpu():
-        raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
-    try:
-        config = EngineArgs(**arguments).create_engine_config()
-        engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[counters])
-        _sample_a_token(engine)
-        return engine
-    except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
-        raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {_line(error)}") from error
-
-
-def _sample_a_token(engine: LLMEngine) -> None:
-    """Kernels that do not take the shapes of a model say so when they compute: now, and not in the first round."""
-    sampling = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
-    engine.add_request("trial", {"prompt_token_ids": [0]}, sampling)
-    while engine.has_unfinished_requests():
-        engine.step()
-    engine.reset_prefix_cache()
-
-
-def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
-    """Arguments of vLLM's engine for a spec; raises EngineStartError for extra arguments that it does not take."""
-    options = spec.options
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for name in options.extra_args:
-        if name in _OWN_ARGUMENTS:
-            raise EngineStartError(f"rollout.engine.extraArgs: {name} follows from other fields; remove it")
-        if name in _OTHER_WEIGHTS:
-            raise EngineStartError(
-                f"rollout.engine.extraArgs: with {name} engines could not take the trainer's weights; remove it"
-            )
-        if name not in known:
-            raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
-    arguments: dict[str, Any] = {
-        "model": str(model),
-        "dtype": options.dtype.value,
-        "max_model_len": spec.max_context_tokens,
-        "max_num_seqs": options.max_num_seqs,
-        "tensor_parallel_size": options.tensor_parallel_size,
-        "enforce_eager": options.enforce_eager,
-        "seed": spec.seed,
-        "logprobs_mode": "processed_logprobs",
-        "disable_log_stats": False,
-    }
-    if options.kv_cache is not None:
-        # The field is for the whole engine, vLLM's argument for each of its GPUs.
-        arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size
-    arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(spec)
-    return arguments | options.extra_args
-
-
-def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
-    return {
-        "gpu_memory_utilization": spec.options.gpu_memory_utilization,
-        "enable_sleep_mode": spec.options.sleep_level > 0,
-        # Neither an abort nor new weights may meet a step that is already under way.
-        "async_scheduling": False,
-    }
-
-
-def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """vLLM's own defaults for the CPU are made for a machine of one's own: half its memory, and bfloat16."""
-    arguments: dict[str, Any] = {
-        "block_size": CPU_BLOCK_TOKENS,
-        # A chunk of a prompt samples a token in vain, and vLLM takes the random number back, which torch's generators
-        # for the CPU cannot do: the engine would die. Prompts wait for a step that has room for them.
-        "enable_chunked_prefill": False,
-    }
-    if spec.options.kv_cache is None:
-        arguments["kv_cache_memory_bytes"] = DEFAULT_CPU_KV_CACHE_BYTES
-    if spec.options.dtype == "auto":
-        arguments["dtype"] = "float32"
-    return arguments
-
-
 def _parameter_names(model: Path) -> set[str]:
     files = sorted(model.glob("*.safetensors"))
     if not files:
@@ -352,15 +253,5 @@ def _parameter_names(model: Path) -> set[str]:
             with safe_open(file, framework="np") as opened:
                 names.update(opened.keys())
         except (SafetensorError, OSError) as error:
-            raise EngineStartError(f"model: {model.name}/{file.name} cannot be read: {_line(error)}") from error
+            raise EngineStartError(f"model: {model.name}/{file.name} cannot be read: {reason(error)}") from error
     return names
-
-
-def _line(error: Exception) -> str:
-    """The reason in one line; those of pydantic begin with the number of errors and the name of a class."""
-    if isinstance(error, ValidationError):
-        reasons = [str(one["msg"]).removeprefix("Value error, ") for one in error.errors(include_url=False)]
-        text = "; ".join(reasons)
-    else:
-        text = str(error).strip()
-    return (text.splitlines() or [type(error).__name__])[0][:_MAX_REASON_CHARACTERS].rstrip(". ")

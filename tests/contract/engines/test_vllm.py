@@ -196,6 +196,26 @@ def test_options_that_cannot_work_are_refused_with_a_sentence(
     assert "\n" not in str(refusal.value)
 
 
+def test_an_engine_starts_without_another_process_that_imports_vllm(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new pod, that is: there is no cache of an earlier start."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.registry import _VLLM_MODELS, _LazyRegisteredModel
+
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    (architecture,) = AutoConfig.from_pretrained(model).architectures
+    module, name = _VLLM_MODELS[architecture]
+    unknown = _LazyRegisteredModel(f"vllm.model_executor.models.{module}", name)
+    monkeypatch.setitem(ModelRegistry.models, architecture, unknown)
+    monkeypatch.setattr("vllm.model_executor.models.registry._run_in_subprocess", _no_process)
+    create_engine(EngineSpec(EngineOptions(enforce_eager=True, kv_cache="4Mi"), MAX_CONTEXT_TOKENS), model)
+
+
+def _no_process(*_: object, **__: object) -> None:
+    raise AssertionError("vLLM started a process")
+
+
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match=r"no Hugging Face checkpoint"):
         create_engine(EngineSpec(EngineOptions(), MAX_CONTEXT_TOKENS), tmp_path)

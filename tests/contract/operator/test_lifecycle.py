@@ -10,6 +10,14 @@ from tests.contract.operator.harness import ALLOWED_PRIORITY_CLASS, HOLD, Jobs, 
 
 pytestmark = pytest.mark.usefixtures("operator")
 
+_EARLIER_JOB = {
+    "apiVersion": "longshore.dev/v1alpha1",
+    "kind": "RLJob",
+    "name": "demo",
+    "uid": "00000000-0000-4000-8000-000000000000",
+    "controller": True,
+}
+
 
 def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     wait = 'trap "exit 143" TERM; until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 0.1; done'
@@ -236,6 +244,33 @@ def test_a_job_can_be_deleted_and_created_again_under_its_name(jobs: Jobs) -> No
     status = jobs.wait_phase("Running")
     assert (status["attempt"], status["failures"]) == (1, 0)
     assert not old & {pod.metadata.uid for pod in jobs.pods().values()}
+
+
+def test_a_child_of_an_earlier_job_of_the_name_is_waited_for(jobs: Jobs) -> None:
+    held = {"name": "demo-storage", "finalizers": ["example.org/held"], "ownerReferences": [_EARLIER_JOB]}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    jobs.cluster.core.create_namespaced_persistent_volume_claim(jobs.namespace, {"metadata": held, "spec": claim})
+    jobs.create(**job_spec())
+    condition = jobs.wait_condition("Ready", "ApplyFailed")
+    assert condition["message"] == (
+        "PersistentVolumeClaim demo-storage of an earlier job is still being deleted: this job starts when it is gone"
+    )
+    released = {"metadata": {"finalizers": None}}
+    jobs.cluster.core.patch_namespaced_persistent_volume_claim("demo-storage", jobs.namespace, released)
+    jobs.wait_phase("Running")
+
+
+def test_the_tokens_of_an_earlier_job_of_the_name_are_not_used(jobs: Jobs) -> None:
+    """They are deleted with it, at any moment."""
+    tokens: list[set[str]] = []
+    for _ in range(2):
+        jobs.create(**job_spec())
+        jobs.wait_phase("Running")
+        volumes = jobs.pods()["demo-worker-0"].spec.volumes
+        tokens.append({volume.secret.secret_name for volume in volumes if volume.secret is not None})
+        jobs.delete()
+        eventually("the job is deleted", lambda: jobs.get() is None)
+    assert tokens[0] and not tokens[0] & tokens[1]
 
 
 def test_a_strange_pod_under_one_of_our_names_is_named(jobs: Jobs) -> None:

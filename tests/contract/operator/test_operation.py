@@ -189,7 +189,7 @@ class TestRights:
         assert allowed(access, "patch", "rljobs/status", **own)
         for verb, resource, name in (
             ("get", "rljobs", "other"), ("patch", "rljobs/status", "other"), ("patch", "rljobs", "demo"),
-            ("get", "secrets", "demo-ray-token"), ("list", "pods", ""), ("create", "pods", ""),
+            ("get", "secrets", ""), ("list", "pods", ""), ("create", "pods", ""),
         ):  # fmt: skip
             assert not allowed(access, verb, resource, namespace=jobs.namespace, name=name), (verb, resource, name)
 

@@ -96,7 +96,7 @@ def test_a_judge_pod_keeps_the_restricted_standard() -> None:
 
 
 def test_the_judges_have_a_token_of_their_own(running: Cluster) -> None:
-    data = running.manifests["Secret", "demo-ray-token"]["data"]
+    data = running.manifests["Secret", "demo-ray-token-job-uid"]["data"]
     assert {key: base64.b64decode(value).decode() for key, value in data.items()} == {
         contract.RAY_TOKEN_KEY: "t0ken",
         contract.JUDGE_TOKEN_KEY: "0ther",
@@ -108,11 +108,12 @@ def test_their_token_reaches_judges_and_those_that_score_alone() -> None:
     key = contract.JUDGE_TOKEN_KEY
     judge = judge_pod(job, CONFIG, 1, 0, "10.0.0.9")
     secret = volumes(judge)["judge-token"]["secret"]
-    assert (secret["secretName"], secret["items"]) == ("demo-ray-token", [{"key": key, "path": key}])
+    assert (secret["secretName"], secret["items"]) == ("demo-ray-token-job-uid", [{"key": key, "path": key}])
     assert environment(judge)[contract.ENV_JUDGE_TOKEN] == f"{contract.JUDGE_TOKEN_MOUNT}/{key}"
     scoring = volumes(reward_pod(job, CONFIG, 1, 0, "10.0.0.9"))["reward-tokens"]["projected"]["sources"]
     assert scoring == [
-        {"secret": {"name": "demo-ray-token", "items": [{"key": key, "path": name}]}} for name in ("critic", "stylist")
+        {"secret": {"name": "demo-ray-token-job-uid", "items": [{"key": key, "path": name}]}}
+        for name in ("critic", "stylist")
     ]
     for other in (coordinator_pod(job, CONFIG, 1), worker_pod(job, CONFIG, 1, 0, "10.0.0.9", 1)):
         assert "reward-tokens" not in volumes(other)

@@ -59,7 +59,10 @@ def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_have_only_one_of
     for pod in (coordinator, reward):
         env, mounts = environment(pod), mount_paths(pod)
         assert env[contract.ENV_REWARD_TOKEN] == f"{mounts['reward-token']}/{contract.REWARD_TOKEN_KEY}"
-    ray, own = ("demo-ray-token", contract.RAY_TOKEN_KEY), ("demo-reward-token", contract.REWARD_TOKEN_KEY)
+    ray, own = (
+        ("demo-ray-token-job-uid", contract.RAY_TOKEN_KEY),
+        ("demo-reward-token-job-uid", contract.REWARD_TOKEN_KEY),
+    )
     assert [secrets(pod) for pod in (coordinator, worker, reward)] == [{ray, own}, {ray}, {own}]
     assert not any(name.startswith("RAY_") for name in environment(reward))
     assert reward["spec"]["automountServiceAccountToken"] is False

@@ -91,11 +91,8 @@ def check_model(
         return
     directory = storage.resolve(model.path)
     name, field = (model.path, "model.path") if repository is None else (repository, "model.hub")
-    mistakes = model_file_mistakes(directory, name, field) or [
-        mistake.replace("model.path:", f"{field}:", 1)
-        for mistake in limit_mistakes(
-            config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator
-        )
-    ]
+    mistakes = model_file_mistakes(directory, name, field) or limit_mistakes(
+        config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator, field=field
+    )
     if mistakes:
         raise UserError(summary(mistakes))

@@ -59,7 +59,10 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
         )
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
         (tmp_path / "mine.py").write_text(REWARD)
-        cluster.longshore("submit", str(tmp_path / "job.yaml"), "--with", str(tmp_path / "mine.py"), "--wait")
+        files = str(tmp_path / "job.yaml"), "--with", str(tmp_path / "mine.py")
+        watched = cluster.longshore("submit", *files, "--wait")
+    assert "step 2/2" in watched and "3/3" not in watched
+    assert "Restarting" not in watched
     told = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
     runtime = told["status"]["runtime"]
     assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0}

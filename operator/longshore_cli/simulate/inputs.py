@@ -140,7 +140,8 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
     if spec.model.builtin is not None:
         return _TINY
     raise BadInput(
-        f"The manifest names a model ({spec.model.hub or spec.model.path}) but no size of the model.",
+        f"The manifest names a {'path' if spec.model.hub is None else 'repository'} "
+        f"({spec.model.path or spec.model.hub}) but no size of the model.",
         "Add --model, such as --model Qwen2.5-7B or --model 13B, or a profile of it with --profile.",
     )
 

@@ -58,6 +58,15 @@ _MODEL_RULES: "tuple[Rule[Model], ...]" = (
         f"maxContextTokens must be at most {BUILTIN_CONTEXT_TOKENS} with the built-in model: lower it",
     ),
 )
+_OURS: Final = frozenset({"add_generation_prompt", "chat_template", "conversation", "messages", "tokenize"})
+_CHAT_RULES: "tuple[Rule[Chat], ...]" = (
+    Rule(
+        "templateArguments",
+        Unchecked("the API server does not look into an object without a schema"),
+        lambda chat: not _OURS & chat.template_arguments.keys(),
+        f"templateArguments must not contain {', '.join(sorted(_OURS))}, which Longshore sets: remove them",
+    ),
+)
 _SET_RULES: "tuple[Rule[DataSet], ...]" = (
     Rule(
         "config",
@@ -131,7 +140,7 @@ class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
     """Prompt and response together must fit into this many tokens."""
 
 
-class Chat(ApiModel):
+class Chat(ApiModel, rules=_CHAT_RULES):
     """How prompts become conversations."""
 
     system_prompt: str | None = Field(default=None, min_length=1, max_length=16_384)

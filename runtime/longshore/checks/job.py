@@ -13,19 +13,21 @@ from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
 
 
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
-    """Of the checkpoint that `model.path` stands for. Those of its files come first: others would follow from them."""
-    name = spec.model.path or str(directory)
-    return model_file_mistakes(directory, name) or limit_mistakes(
+    """Of a copy of its checkpoint. Those of its files come first: others would follow from them."""
+    field = "model.path" if spec.model.hub is None else "model.hub"
+    name = spec.model.path or spec.model.hub or str(directory)
+    return model_file_mistakes(directory, name, field) or limit_mistakes(
         config_of(directory),
         spec.rollout.engine,
         spec.model.max_context_tokens,
         has_accelerator=spec.workers.has_accelerator,
+        field=field,
     )
 
 
 def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
     """Of a copy of its only data set as JSONL: one for each row, up to the first line that is no JSON."""
-    data, name = spec.data, spec.data.path or str(path)
+    data, name = spec.data, spec.data.path or spec.data.hub or str(path)
     if data.format is not DataFormat.JSONL or len(data.each) != 1:
         return []
     if not path.is_file():

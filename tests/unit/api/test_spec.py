@@ -65,6 +65,14 @@ def _checked_by_both(rule: Rule[Any]) -> bool:
     return not isinstance(rule.cel, Unchecked) and not isinstance(rule.holds, Unchecked)
 
 
+def test_arguments_of_a_chat_template_that_longshore_sets_are_refused() -> None:
+    chat = {"templateArguments": {"enable_thinking": False, "tokenize": True}}
+    changes = reward(kind="Maths") | {"data.builtin": None, "data.path": "a.jsonl", "data.chat": chat}
+    ((field, told),) = from_python(changes)
+    assert field == "data.chat.templateArguments"
+    assert told.endswith("tokenize, which Longshore sets: remove them")
+
+
 def test_two_sources_of_one_name_are_refused_by_both_each_in_its_own_words() -> None:
     twice = [{"name": "a", "path": "a"}] * 2
     changes = reward(kind="Maths") | {"data.builtin": None, "data.sources": twice}
@@ -147,8 +155,10 @@ def test_python_and_the_api_server_always_agree(changes: Json) -> None:
 
 def _level(mistake: tuple[str, str]) -> int:
     """How far out the model is whose rule is broken."""
+    field, message = mistake
     around = (DataSource, Data, RewardFunction, Reward, RLJobSpec)
-    return next((n for n, model in enumerate(around, 1) if mistake[1] in {rule.message for rule in model.rules}), 0)
+    models = around if field.startswith("data.sources[") else (None, *around[1:])
+    return next((n for n, model in enumerate(models, 1) if model and message in {r.message for r in model.rules}), 0)
 
 
 @pytest.mark.parametrize(

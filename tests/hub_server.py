@@ -69,6 +69,8 @@ class HubServer:
     """The next answer with a file ends after so many bytes."""
     damaged: dict[str, int] = field(default_factory=dict)
     """So many times a file comes with a wrong byte."""
+    claimed_bytes: dict[str, int] = field(default_factory=dict)
+    """Sizes of files, where the listing says something else."""
     status: int | None = None
     """Every answer has it."""
     before_file: threading.Event = field(default_factory=threading.Event)
@@ -142,7 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
             if repository.is_gated and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
                 return self._send(403, b"{}", {"X-Error-Code": "GatedRepo"})
             return self._send_file(repository, route["file"], first, kinds=kinds, name=route["repo"])
-        return self._send(200, json.dumps(_listed(repository, route)).encode(), {"Content-Type": "application/json"})
+        return self._send(
+            200, json.dumps(self._listed(repository, route)).encode(), {"Content-Type": "application/json"}
+        )
 
     def _send_file(self, repository: Repository, file: str, first: int, *, moved: bool = False, kinds: str = "",
                    name: str = "") -> None:  # fmt: skip
@@ -182,24 +186,26 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body)
 
+    def _listed(self, repository: Repository, route: re.Match[str]) -> Json | list[Json]:
+        if route["verb"] != "tree":
+            return {
+                "id": route["api_repo"], "sha": repository.commit, "private": False, "downloads": 0, "likes": 0,
+                "tags": [], "siblings": [{"rfilename": name} for name in repository.files],
+            }  # fmt: skip
+        directories = {str(parent) for name in repository.files for parent in Path(name).parents} - {"."}
+        return [
+            *({"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in sorted(directories)),
+            *(
+                _entry(name, content, self.hub.claimed_bytes.get(name, len(content)))
+                for name, content in repository.files.items()
+            ),
+        ]
 
-def _listed(repository: Repository, route: re.Match[str]) -> Json | list[Json]:
-    if route["verb"] != "tree":
-        return {
-            "id": route["api_repo"], "sha": repository.commit, "private": False, "downloads": 0, "likes": 0, "tags": [],
-            "siblings": [{"rfilename": name} for name in repository.files],
-        }  # fmt: skip
-    directories = {str(parent) for name in repository.files for parent in Path(name).parents} - {"."}
-    return [
-        *({"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in sorted(directories)),
-        *(_entry(name, content) for name, content in repository.files.items()),
-    ]
 
-
-def _entry(name: str, content: bytes) -> Json:
-    entry = {"type": "file", "path": name, "size": len(content), "oid": _git_blob(content)}
+def _entry(name: str, content: bytes, num_bytes: int) -> Json:
+    entry = {"type": "file", "path": name, "size": num_bytes, "oid": _git_blob(content)}
     if name.endswith(_LFS):
-        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": num_bytes, "pointerSize": 134}
     return entry
 
 

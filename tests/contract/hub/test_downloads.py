@@ -204,6 +204,14 @@ def test_what_is_not_there_is_told_by_its_field(
     assert len(hub.asked) == num_before + 1, "it is not tried again"
 
 
+def test_a_model_that_has_no_room_is_refused_before_it_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
+    hub.claimed_bytes["model.safetensors"] = 10**17
+    told = refused(Job(tmp_path, hub))
+    assert told.startswith("model.hub: the volume has no room for 'acme/tiny': it needs 100,000,000,000,000,004 bytes")
+    assert told.endswith("are free; enlarge it or delete what it no longer needs")
+    assert not hub.downloads("model.safetensors")
+
+
 def test_a_hub_that_stays_ill_is_told_after_some_attempts(hub: HubServer, tmp_path: Path) -> None:
     hub.status = 503
     told = refused(Job(tmp_path, hub))

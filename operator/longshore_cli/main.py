@@ -122,12 +122,13 @@ def submit(
 ) -> None:
     """Apply the objects of a file."""
     from longshore_cli import jobs
-    from longshore_cli.modules import read_modules, submit_with
+    from longshore_cli.modules import read_modules, submit_with, with_modules
 
-    documents = jobs.read_manifest(file)
-    files = read_modules(modules or [])
+    documents, config_map = jobs.read_manifest(file), None
+    if modules:
+        documents, config_map = with_modules(documents, read_modules(modules))
     kube = Target(kubeconfig, context, namespace).connect()
-    for applied in submit_with(kube, documents, files) if files else jobs.submit(kube, documents):
+    for applied in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
         _console().print(f"{applied} applied")
     if wait:
         for name in jobs.jobs_in(documents):

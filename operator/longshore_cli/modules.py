@@ -54,19 +54,18 @@ def with_modules(documents: Sequence[Json], files: Mapping[str, bytes]) -> tuple
     return changed, _config_map(name, job["metadata"], files)
 
 
-def submit_with(kube: Kube, documents: Sequence[Json], files: Mapping[str, bytes]) -> Iterator[str]:
-    """Apply the objects and the modules of their job, which becomes the owner; yields `kind/name` of each.
+def submit_with(kube: Kube, documents: Sequence[Json], config_map: Json) -> Iterator[str]:
+    """Apply what `with_modules` returns, and make the job the owner of its modules; yields `kind/name` of each.
 
     The ConfigMap comes first, so that no pod waits for it, and goes again if the job is refused.
     """
-    changed, config_map = with_modules(documents, files)
     path = _path(kube, config_map)
     is_new = kube.find(path) is None
     if is_new:
         kube.apply(config_map)
     owner: Json | None = None
     try:
-        for document in changed:
+        for document in documents:
             applied = kube.apply(document)
             yield f"{applied['kind'].lower()}/{applied['metadata']['name']}"
             owner = applied if applied["kind"] == names.KIND else owner

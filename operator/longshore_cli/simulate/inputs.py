@@ -13,7 +13,7 @@ from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore.sim.hardware import Gpu, ModelShape, gpu_described, gpu_named, model_named
+from longshore.sim.hardware import MODELS, Gpu, ModelShape, gpu_described, gpu_named, model_named
 from longshore.sim.job import default_lengths
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
@@ -139,6 +139,8 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
         return measured.model_shape
     if spec.model.builtin is not None:
         return _TINY
+    if (known := MODELS.get(PurePosixPath(spec.model.hub or "").name)) is not None:
+        return known
     raise BadInput(
         f"The manifest names a {'path' if spec.model.hub is None else 'repository'} "
         f"({spec.model.path or spec.model.hub}) but no size of the model.",

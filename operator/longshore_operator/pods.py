@@ -7,7 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
-from longshore_operator import template
+from longshore_operator import mounts, template
 from longshore_operator.identity import Identity
 from longshore_operator.observed import ANNOTATION_SPEC_HASH
 from longshore_operator.plan import OperatorConfig
@@ -60,10 +60,11 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     _enter_ray(pod, job)
     _use_reward_pods(pod, job)
-    _mount_hub_token(pod, job)
+    if job.spec.uses_hub:
+        mounts.hub_token(pod, job.spec.hub)
     if job.spec.reward.pods == 0:
         _mount_reward_tokens(pod, job)
-        _mount_reward_modules(pod, job.spec.reward)
+        mounts.reward_modules(pod, job.spec.reward)
     return _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
 
 
@@ -101,7 +102,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     _join(pod, index, coordinator_ip)
     _use_reward_pods(pod, job)
     _mount_reward_tokens(pod, job)
-    _mount_reward_modules(pod, reward)
+    mounts.reward_modules(pod, reward)
     _limit_memory(pod, reward)
     container = pod["spec"]["containers"][0]
     container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]
@@ -147,36 +148,6 @@ def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
         {"name": "reward-tokens", "mountPath": contract.REWARD_TOKENS_MOUNT, "readOnly": True}
     )
     container["env"].append({"name": contract.ENV_REWARD_TOKENS, "value": contract.REWARD_TOKENS_MOUNT})
-
-
-def _mount_reward_modules(pod: dict[str, Any], reward: Reward) -> None:
-    """Python files of the user, for the pods that score and no others."""
-    if reward.modules is None:
-        return
-    items = [{"key": name, "path": name} for name in reward.modules.files]
-    container = pod["spec"]["containers"][0]
-    pod["spec"]["volumes"].append(
-        {"name": "reward-modules", "configMap": {"name": reward.modules.config_map, "items": items}}
-    )
-    container["volumeMounts"].append(
-        {"name": "reward-modules", "mountPath": contract.REWARD_MODULES_MOUNT, "readOnly": True}
-    )
-    container["env"].append({"name": contract.ENV_REWARD_MODULES, "value": contract.REWARD_MODULES_MOUNT})
-
-
-def _mount_hub_token(pod: dict[str, Any], job: RLJob) -> None:
-    """The user's token for the Hub, for the pod that downloads."""
-    secret = job.spec.hub.token_secret
-    if secret is None or not job.spec.uses_hub:
-        return
-    items = [{"key": secret.key, "path": contract.HUB_TOKEN_KEY}]
-    container = pod["spec"]["containers"][0]
-    pod["spec"]["volumes"].append(
-        {"name": "hub-token", "secret": {"secretName": secret.name, "items": items, "defaultMode": 0o440}}
-    )
-    container["volumeMounts"].append({"name": "hub-token", "mountPath": contract.HUB_TOKEN_MOUNT, "readOnly": True})
-    path = f"{contract.HUB_TOKEN_MOUNT}/{contract.HUB_TOKEN_KEY}"
-    container["env"].append({"name": contract.ENV_HUB_TOKEN, "value": path})
 
 
 def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]:

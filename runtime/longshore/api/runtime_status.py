@@ -160,7 +160,7 @@ class PromptCounts(ApiModel):
     """Prompts that are scored only."""
     too_long: int = Field(ge=0, le=MAX_COUNT)
     """Prompts that were left out, since they have more tokens than `data.maxPromptTokens`, or than the context leaves
-    beside a response of full length."""
+    for them with a response of full length."""
 
 
 class RewardLoad(ApiModel):

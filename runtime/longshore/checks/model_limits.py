@@ -27,7 +27,7 @@ def limit_mistakes(
     has_accelerator: bool,
     field: str = "model.path",
 ) -> list[str]:
-    """What a job asks of a model that it cannot do; nothing is said where the configuration does not tell.
+    """What a job asks of a model that it cannot do; nothing where the configuration is silent about it.
 
     `field`: where the spec names the model.
     """

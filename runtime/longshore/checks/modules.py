@@ -61,7 +61,7 @@ def _function_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFun
 
 
 def _defined(content: bytes) -> set[str]:
-    """Names that a module has once it is imported, as far as its text tells."""
+    """Names that a module has once it is imported, as far as its text shows."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Reads the rows of a data set, whatever it is stored as. Every mistake is told with its file and row."""
+"""Reads the rows of a data set, whatever it is stored as. Messages about mistakes name file and row."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
             names = table.schema_arrow.names
             columns = [name for name in names if fields is None or name in fields]
             if not _has_all(source, columns):
-                columns = names  # So that the mistake is told with all of them.
+                columns = names  # So that the message about the mistake lists all of them.
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
                 for row in batch.to_pylist():
                     yield Row(f"{file.name}, row {number}", row, source)

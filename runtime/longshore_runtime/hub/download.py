@@ -39,7 +39,7 @@ _RETRY_AFTER_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 _TELL_EVERY_S: Final = 5.0
 
 OnProgress = Callable[[str, int, int], None]
-"""Told what is downloaded, its bytes so far, and all of them."""
+"""Called with the repository, the bytes that are there, and the bytes of the whole."""
 
 
 @dataclass(frozen=True)
@@ -235,4 +235,7 @@ def _sentence(one: Wanted, failure: Failure, endpoint: str, *, has_token: bool) 
         case Trouble.FILES:
             return f"{at}.{detail}"
         case Trouble.DAMAGED:
-            return f"{at}.hub: {detail} of {name} has another checksum than {endpoint} says; ask whoever runs that Hub"
+            return (
+                f"{at}.hub: {detail} of {name} has another checksum than {endpoint} says; report it to the owner of "
+                "that Hub"
+            )

@@ -106,7 +106,7 @@ class _Downloader:
             files = {name: sizes[name] for name in self._chosen(list(sizes), commit)}
             self._remove_abandoned()
             self._require_room(files, commit)
-            with self._telling(files, commit):
+            with self._reporting(files, commit):
                 directory = self._downloaded(files, commit)
         return Snapshot(commit=commit, path=str(directory.relative_to(self._cache.resolve())), files=files)
 
@@ -166,22 +166,22 @@ class _Downloader:
         raise DownloadFailed(Trouble.DAMAGED, ", ".join(wrong))
 
     @contextmanager
-    def _telling(self, files: Mapping[str, int], commit: str) -> Iterator[None]:
-        """Tell the progress while the block runs."""
+    def _reporting(self, files: Mapping[str, int], commit: str) -> Iterator[None]:
+        """Report the progress while the block runs."""
         total, stop = sum(files.values()), threading.Event()
 
-        def tell() -> None:
+        def report() -> None:
             while not stop.wait(_PROGRESS_EVERY_S):
                 done = min(total, self._num_bytes(files, commit))
                 _say(self._answers, Progress(num_bytes=done, total_bytes=total))
 
-        teller = threading.Thread(target=tell, daemon=True)
-        teller.start()
+        reporter = threading.Thread(target=report, daemon=True)
+        reporter.start()
         try:
             yield
         finally:
             stop.set()
-            teller.join()  # The last line of the answer is the outcome.
+            reporter.join()  # The last line of the answer is the outcome.
 
     def _num_bytes(self, files: Mapping[str, int], commit: str) -> int:
         """What is there of these files, parts included."""

@@ -120,8 +120,8 @@ def test_a_file_with_a_wrong_checksum_is_downloaded_once_more(hub: HubServer, tm
     hub.damaged["model.safetensors"] = 9
     hub.models[MODEL].files["model.safetensors"] = WEIGHTS[::-1]
     assert refused(Job(tmp_path, hub, name="other")) == (
-        f"model.hub: model.safetensors of 'acme/tiny' has another checksum than {hub.url} says; ask whoever runs that "
-        "Hub"
+        f"model.hub: model.safetensors of 'acme/tiny' has another checksum than {hub.url} says; report it to the "
+        "owner of that Hub"
     )
 
 

@@ -228,6 +228,8 @@ def _sentence(one: Wanted, failure: Failure, endpoint: str, *, has_token: bool) 
                 f"{at}.hub: {name} at revision {one.revision!r} is not in the storage, and HF_HUB_OFFLINE is set; "
                 "remove that from the coordinator's environment, or name a copy with path"
             )
+        case Trouble.STORAGE:
+            return f"storage: {_CACHE} cannot be used ({detail}); correct or delete what is there"
         case Trouble.NO_ROOM:
             return (
                 f"{at}.hub: the volume has no room for {name}: {detail}; enlarge it or delete what it no longer needs"

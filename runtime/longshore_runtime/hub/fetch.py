@@ -5,6 +5,7 @@ Files are locked while they are downloaded, so that jobs which share a storage d
 """
 
 import glob
+import json
 import os
 import shutil
 import sys
@@ -33,7 +34,7 @@ _NUM_THREADS: Final = 4
 _NUM_ATTEMPTS: Final = 2
 """A file whose checksum is wrong is downloaded once more."""
 _CARD: Final = "README.md"
-_ABANDONED_S: Final = 3_600.0
+_ABANDONED_S: Final = 600.0
 """A download that is under way writes more often."""
 
 
@@ -137,7 +138,7 @@ class _Downloader:
                 continue
 
     def _require_room(self, files: Mapping[str, int], commit: str) -> None:
-        missing = sum(files.values()) - self._num_bytes(files, commit)
+        missing = sum(files.values()) - self._num_complete_bytes(files, commit)
         free = shutil.disk_usage(self._cache).free
         if missing > free:
             raise DownloadFailed(Trouble.NO_ROOM, f"it needs {missing:,} bytes more, and {free:,} are free")
@@ -185,9 +186,16 @@ class _Downloader:
 
     def _num_bytes(self, files: Mapping[str, int], commit: str) -> int:
         """What is there of these files, parts included."""
-        folder = self._cache / f"{self._request.kind}s--{self._request.repository.replace('/', '--')}"
-        paths = [folder / "snapshots" / commit / name for name in files]
-        return sum(map(_size, [*paths, *folder.glob("blobs/*.incomplete")]))
+        parts = sum(map(_size, self._folder.glob("blobs/*.incomplete")))
+        return self._num_complete_bytes(files, commit) + parts
+
+    def _num_complete_bytes(self, files: Mapping[str, int], commit: str) -> int:
+        return sum(_size(self._folder / "snapshots" / commit / name) for name in files)
+
+    @property
+    def _folder(self) -> Path:
+        """Where the client keeps the repository."""
+        return self._cache / f"{self._kind}s--{self._repository.replace('/', '--')}"
 
 
 def _size(path: Path) -> int:
@@ -233,8 +241,12 @@ def _trouble(error: BaseException) -> Trouble | None:
                 return Trouble.TOKEN
             case errors.HfHubHTTPError() | httpx2.HTTPError() | ConnectionError() | TimeoutError():
                 return Trouble.UNREACHABLE
+            case OSError() if cause.errno is not None:
+                return Trouble.STORAGE
+            case OSError() | json.JSONDecodeError() if cause.__cause__ is None:
+                return Trouble.UNREACHABLE  # Less came than was promised, or something else than a Hub answers.
         cause = cause.__cause__ or cause.__context__
-    return Trouble.UNREACHABLE if isinstance(error, OSError | ValueError) else None
+    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -22,6 +22,7 @@ class Trouble(StrEnum):
     UNREACHABLE = "unreachable"
     """Nobody answers, or not as a Hub: the only trouble that may pass."""
     OFFLINE = "offline"
+    STORAGE = "storage"
     NO_ROOM = "no_room"
     FILES = "files"
     DAMAGED = "damaged"

@@ -212,6 +212,19 @@ def test_a_model_that_has_no_room_is_refused_before_it_is_downloaded(hub: HubSer
     assert not hub.downloads("model.safetensors")
 
 
+def test_what_is_in_the_way_in_the_storage_is_not_taken_for_the_network(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "cache" / "hub").mkdir(parents=True)
+    (tmp_path / "cache" / "hub" / "models--acme--tiny").write_text("a file")
+    told = refused(Job(tmp_path, hub))
+    assert told.startswith("storage: cache/hub cannot be used ([Errno ")
+    assert told.endswith("; correct or delete what is there")
+
+
+def test_something_else_than_a_hub_is_told_as_such(hub: HubServer, tmp_path: Path) -> None:
+    hub.status = 200
+    assert refused(Job(tmp_path, hub)).startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
+
+
 def test_a_hub_that_stays_ill_is_told_after_some_attempts(hub: HubServer, tmp_path: Path) -> None:
     hub.status = 503
     told = refused(Job(tmp_path, hub))

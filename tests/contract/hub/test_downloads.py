@@ -15,8 +15,11 @@ from pyarrow import parquet
 from longshore.api import contract
 from longshore.api.hub import Hub
 from longshore.api.model import Data, Model
+from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub.download import Downloaded, Downloads, wanted
+from longshore_runtime.job_inputs import job_inputs
+from longshore_runtime.storage import JobStorage
 from tests.hub_server import HubServer, Repository, hub_server
 
 MODEL = "acme/tiny"
@@ -251,6 +254,25 @@ def test_offline_what_the_storage_has_is_used_and_nothing_else(
         "model.hub: 'acme/tiny' at revision 'v1' is not in the storage, and HF_HUB_OFFLINE is set; remove that"
     )
     assert len(hub.asked) == num_asked
+
+
+def test_data_sets_of_the_hub_and_of_the_storage_are_read_together(hub: HubServer, tmp_path: Path) -> None:
+    rows = b'{"question": "1?", "answer": "1"}\n{"question": "2?", "answer": "2"}\n'
+    hub.datasets[DATA] = Repository({"train.jsonl": rows})
+    (tmp_path / "own.jsonl").write_bytes(rows)
+    sources = [{"name": "far", "hub": DATA}, {"name": "near", "path": "own.jsonl"}]
+    data = Data.model_validate({"sources": sources, "promptField": "question"})
+    settings, storage = Hub(endpoint=hub.url), JobStorage(tmp_path, "out")
+    inputs = job_inputs(Model(hub=MODEL), data, settings, storage, lambda *_: None)
+    assert inputs.repository == MODEL
+    assert inputs.model.path is not None and storage.resolve(inputs.model.path).joinpath("config.json").is_file()
+    maths = [RewardFunction(name="maths", kind=RewardKind.MATHS)]
+    assert [(row.source, row.data_set.name) for row in inputs.rows(maths)] == [
+        ("acme/sums/train.jsonl, line 1", "far"), ("acme/sums/train.jsonl, line 2", "far"),
+        ("own.jsonl, line 1", "near"), ("own.jsonl, line 2", "near"),
+    ]  # fmt: skip
+    again = job_inputs(Model(hub=MODEL), data, settings, storage, lambda *_: None)
+    assert again == inputs
 
 
 def table(num: int) -> bytes:

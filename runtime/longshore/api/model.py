@@ -215,7 +215,7 @@ class Data(DataSet, rules=_DATA_RULES):
     sources: Annotated[list[DataSource], Field(min_length=1, max_length=32)] | None = Field(
         default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     )
-    """Several data sets, mixed by weight: every batch has their shares as nearly as whole prompts allow."""
+    """Several data sets, mixed by weight: the draws have their shares as nearly as whole prompts allow."""
     builtin: BuiltinTask | None = None
     """Counting: count down from N, with a long-tailed N."""
     prompt_field: FieldName = "prompt"
@@ -227,7 +227,8 @@ class Data(DataSet, rules=_DATA_RULES):
     prompt_template: str = Field(default="{prompt}", max_length=16_384)
     """Text around a prompt that is a text; `{prompt}` stands for it."""
     chat: Chat | None = None
-    """Set, if only to `{}`: texts too become conversations, of one user message. Unset: only lists of messages do."""
+    """Chat settings. With them, or with `{}`, a prompt that is a text becomes a user message. Unset: only prompts that
+    are lists of messages are conversations."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
     """Longer prompts are left out, and counted (`status.runtime.prompts`)."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)

@@ -73,6 +73,8 @@ class HubServer:
     """Sizes of files, where the listing says something else."""
     status: int | None = None
     """Every answer has it."""
+    cdn_status: int | None = None
+    """Every answer with the content of a large file has it."""
     before_file: threading.Event = field(default_factory=threading.Event)
     """Files wait for it."""
     url: str = ""
@@ -128,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(Asked(self.command, path, self.headers.get("Authorization"), first))
         if self.hub.status is not None:
             return self._send(self.hub.status, b"the hub is ill")
+        if path.startswith("/cdn/") and self.hub.cdn_status is not None:
+            return self._send(self.hub.cdn_status, b"no")
         if path.startswith("/cdn/"):
             kind, owner, name, _, file = path.removeprefix("/cdn/").split("/", 4)
             return self._send_file(getattr(self.hub, kind)[f"{owner}/{name}"], file, first, moved=True)
@@ -158,7 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
         }  # fmt: skip
         if file.endswith(_LFS) and not moved:
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": headers["ETag"]}
-            return self._send(302, b"", {**headers, "Location": f"/cdn/{kinds}/{name}/{repository.commit}/{file}"})
+            place = f"/cdn/{kinds}/{name}/{repository.commit}/{file}?signature=s1gned"
+            return self._send(302, b"", {**headers, "Location": place})
         if self.command == "GET":
             self.hub.before_file.wait()
             if self.hub.damaged.get(file, 0) > 0:

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from longshore.api import contract
+from longshore.api.addresses import redacted
 from longshore.api.hub import DEFAULT_ENDPOINT, Hub
 from longshore.api.model import Data, Model
 from longshore_runtime.errors import UserError
@@ -119,8 +120,9 @@ class Downloads:
             if attempt.num_bytes > most_bytes:
                 waits_s, most_bytes = list(self._retry_after_s), attempt.num_bytes
             if outcome.trouble is not Trouble.UNREACHABLE or not waits_s:
-                raise UserError(_sentence(one, outcome, self._endpoint(), has_token=request.token_file is not None))
-            log.warning("the hub cannot be reached; trying again", reason=outcome.detail, wait_s=waits_s[0])
+                reason = _sentence(one, outcome, self._endpoint(), has_token=request.token_file is not None)
+                raise UserError(redacted(reason))
+            log.warning("the hub cannot be reached; trying again", reason=redacted(outcome.detail), wait_s=waits_s[0])
             time.sleep(waits_s.pop(0))
 
     def _endpoint(self) -> str:
@@ -193,8 +195,8 @@ class _Attempt:
 
 
 def _environment(hub: Hub) -> dict[str, str]:
-    """Settings of the client; a token comes from the Secret alone if there is one."""
-    settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    """Settings of the client. Its warnings would put signed addresses into the log."""
+    settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     if hub.endpoint is not None:
         settings["HF_ENDPOINT"] = hub.endpoint.rstrip("/")
     return {**os.environ, **settings}

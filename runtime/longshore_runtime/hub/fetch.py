@@ -7,6 +7,7 @@ Files are locked while they are downloaded, so that jobs which share a storage d
 import glob
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -34,6 +35,7 @@ _NUM_THREADS: Final = 4
 _NUM_ATTEMPTS: Final = 2
 """A file whose checksum is wrong is downloaded once more."""
 _CARD: Final = "README.md"
+_QUERY: Final = re.compile(r"(?<=\w)\?[^\s'\"]+")
 _ABANDONED_S: Final = 600.0
 """A download that is under way writes more often."""
 
@@ -250,9 +252,9 @@ def _trouble(error: BaseException) -> Trouble | None:
 
 
 def _reason(error: BaseException) -> str:
-    """One line; the client's own messages go on with advice for Python programs."""
+    """One line; the client's own messages go on with advice for Python programs, and addresses may be signed."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0]
+    return _QUERY.sub("", (lines or [type(error).__name__])[0])
 
 
 if __name__ == "__main__":

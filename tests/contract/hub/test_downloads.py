@@ -243,6 +243,27 @@ def test_an_endpoint_where_nobody_listens_is_told_with_the_field(tmp_path: Path,
     assert refused(Job(tmp_path, None)).startswith(f"hub.endpoint: {gone.url} cannot be reached for 'acme/tiny' (")
 
 
+def test_credentials_in_the_address_of_a_mirror_are_not_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with hub_server() as gone:
+        gone.url = gone.url.replace("http://", "http://user:s3cret@")
+    told = refused(Job(tmp_path, gone))
+    assert told.startswith("hub.endpoint: http://127.0.0.1:")
+    assert "s3cret" not in told + "".join(capfd.readouterr())
+
+
+def test_signatures_in_addresses_of_files_are_not_shown(
+    hub: HubServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hub.cdn_status = 502
+    told = refused(Job(tmp_path, hub))
+    assert told.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
+    hub.cdn_status, hub.cut_after_bytes = None, len(WEIGHTS) // 2
+    Job(tmp_path, hub).fetch()
+    assert "s1gned" not in told + "".join(capfd.readouterr())
+
+
 def test_offline_what_the_storage_has_is_used_and_nothing_else(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

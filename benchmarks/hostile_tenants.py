@@ -34,8 +34,9 @@ from kubernetes import client, config
 
 from benchmarks.report import report, spread
 from longshore_devcluster.apiserver import ApiServer
-from longshore_operator.kube import ApiError, Kube
-from longshore_operator.kubeconfig import from_kubeconfig
+from longshore_kube.access import from_kubeconfig
+from longshore_kube.errors import ApiError
+from longshore_operator.kube import RLJOBS, Kube
 
 LIMIT_S: Final = 2.0
 QUIET: Final = "quiet"
@@ -165,8 +166,8 @@ class Quiet:
         generation, version = written["metadata"]["generation"], written["metadata"]["resourceVersion"]
         began_s = time.monotonic()
         async with asyncio.timeout(120):
-            async for event in self._kube.watch("RLJob", QUIET, "", version):
-                if event["object"].get("status", {}).get("observedGeneration", 0) >= generation:
+            async for _, job in self._kube.client.watch(RLJOBS.path(QUIET), version):
+                if job.get("status", {}).get("observedGeneration", 0) >= generation:
                     return time.monotonic() - began_s
         raise AssertionError("the watch ended")
 

@@ -13,6 +13,7 @@ import ray
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
@@ -72,7 +73,8 @@ class Pods:
 
     def join(self, index: int) -> None:
         """A pod starts."""
-        self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), self.imports))
+        with NodeStarter(self.imports) as starter:
+            self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), starter))
 
     def leave(self, index: int) -> None:
         """A pod is gone, with all that ran in it."""

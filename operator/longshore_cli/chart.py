@@ -6,11 +6,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from kubernetes.client.exceptions import ApiException
-
 from longshore.api import names
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, Json
 
 RELEASE: Final = "longshore"
 NAMESPACE: Final = "longshore-system"
@@ -128,7 +128,7 @@ def _remove(kube: Kube, path: str) -> bool:
         ):
             return False
         kube.request("DELETE", path)
-    except ApiException:
+    except ApiError:
         return False
     return True
 
@@ -152,16 +152,15 @@ def uninstall(cluster: Cluster, namespace: str) -> bool:
 
 def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
     """Deployments of the release."""
-    query = {"labelSelector": f"app.kubernetes.io/instance={RELEASE}"}
-    return list(kube.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments", query=query)["items"])
+    return kube.items(DEPLOYMENTS.path(namespace), labels=f"app.kubernetes.io/instance={RELEASE}")
 
 
 def installed_runtime_image(kube: Kube) -> str | None:
     """The image that the installed operator gives to jobs; None where that cannot be seen."""
     try:
         deployments = operator_deployments(kube, NAMESPACE)
-    except ApiException as error:
-        if error.status in (403, 404):
+    except ApiError as error:
+        if error.code in (403, 404):
             return None
         raise
     for deployment in deployments:

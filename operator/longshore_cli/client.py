@@ -1,81 +1,87 @@
-"""The cluster as the command line sees it: the few requests that it needs, each with a time limit."""
+"""The cluster as the command line sees it: what commands ask of it, with every text made safe for a terminal."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
-
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from longshore.api import names
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain, plain_json
+from longshore_kube.blocking import Blocking
+from longshore_kube.client import APPLY_TYPE, JSON_TYPE, Patch
+from longshore_kube.errors import ApiError, KubeError, Unreachable, Unreadable
+from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.resources import PODS, Json, Resource, group_path
 
 FIELD_MANAGER: Final = "longshore-cli"
-CONNECT_TIMEOUT_S: Final = 5.0
-REQUEST_TIMEOUT_S: Final = 30.0
+GRACE_S: Final = 60.0
+"""So long an API server may be away while something is watched."""
+_LOG_TIMEOUT_S: Final = 30.0
+_RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
-Json = dict[str, Any]
+Change = tuple[str, Json]
+"""ADDED, MODIFIED or DELETED, and the object."""
 
 
 class Kube:
     """The API server, and the namespace that commands mean."""
 
-    def __init__(self, api: Any, namespace: str) -> None:
+    def __init__(self, api: Blocking, namespace: str) -> None:
         self.api = api
         self.namespace = namespace
-        self.core = client.CoreV1Api(api)
 
-    def open(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json",
-             query: Mapping[str, str] | None = None, read_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:  # fmt: skip
-        """Send a request; the answer's body is still to be read (urllib3 response).
-
-        Raises:
-            ApiException: the server answered with an error.
-        """
-        prepared = self.api.param_serialize(
-            method, path, {}, list((query or {}).items()),
-            {"Accept": "application/json", "Content-Type": content_type}, body, auth_settings=["BearerToken"],
-        )  # fmt: skip
-        answer = self.api.call_api(*prepared, _request_timeout=(CONNECT_TIMEOUT_S, read_timeout_s))
-        if not 200 <= answer.status <= 299:
-            answer.read()
-            raise ApiException(http_resp=answer, body=answer.data.decode(errors="replace"), data=None)
-        return answer.response
-
-    def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json",
+    def request(self, method: str, path: str, body: Json | None = None, *, content_type: str = JSON_TYPE,
                 query: Mapping[str, str] | None = None) -> Json:  # fmt: skip
         """One request with a JSON object as its answer.
 
         Raises:
-            ApiException: the server answered with an error.
-            CliError: the answer is none of an API server.
+            KubeError: the server refused it or gave no answer that can be taken.
         """
-        response = self.open(method, path, body, content_type=content_type, query=query)
-        try:
-            result = plain_json(json.loads(response.data or b"{}"))
-        except (ValueError, RecursionError):
-            result = None
-        if not isinstance(result, dict):
-            raise CliError(
-                f"{self.api.configuration.host} answers with what is no object of Kubernetes.",
-                "Check the server of the kubeconfig: something else may listen there, or a proxy in between.",
+        return _plain(
+            self.api.call(
+                lambda client: client.request(method, path, query=query or {}, body=body, content_type=content_type)
             )
-        return result
+        )
+
+    def items(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
+        """The objects of a collection."""
+        return [_plain(item) for item in self.api.call(lambda c: c.items(path, labels=labels, fields=fields))]
+
+    def watch(self, path: str, fields: str, *, timeout_s: float | None = None) -> Iterator[Change]:
+        """First ADDED for each object that exists, then every change, until `timeout_s` is over.
+
+        What vanished while the watch was broken is told as DELETED, with its last known object.
+
+        Raises:
+            KubeError: the server refused the watch, or was away for longer than GRACE_S.
+        """
+        known: dict[str, Json] = {}
+        changes = self.api.iterate(
+            lambda client: Reflector(client, path, _plain, fields=fields, on_error=_give_up).changes(), timeout_s
+        )
+        for news in changes:
+            if isinstance(news, Listed):
+                found = {item["metadata"]["uid"]: item for item in news.items}
+                yield from [("DELETED", item) for uid, item in known.items() if uid not in found]
+                yield from [("MODIFIED" if uid in known else "ADDED", item) for uid, item in found.items()]
+                known = found
+                continue
+            known[news.item["metadata"]["uid"]] = news.item
+            if news.kind == "DELETED":
+                del known[news.item["metadata"]["uid"]]
+            yield news.kind, news.item
 
     def find(self, path: str) -> Json | None:
         """The object at `path`, or None where there is none."""
         try:
             return self.request("GET", path)
-        except ApiException as error:
+        except ApiError as error:
             if is_missing_object(error):
                 return None
             raise
 
     def job_path(self, name: str = "") -> str:
         """Where the API server keeps the RLJob `name`, or all of the namespace."""
-        collection = f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/{names.PLURAL}"
-        return f"{collection}/{name}" if name else collection
+        return _RLJOBS.path(self.namespace, name)
 
     def find_job(self, name: str) -> Json | None:
         """The RLJob `name`, or None."""
@@ -99,11 +105,8 @@ class Kube:
             CliError: there is no such job.
         """
         try:
-            return self.request(
-                "PATCH", self.job_path(name), patch, content_type="application/merge-patch+json",
-                query={"fieldManager": FIELD_MANAGER},
-            )  # fmt: skip
-        except ApiException as error:
+            return self.request("PATCH", self.job_path(name), patch, content_type=Patch.MERGE.value)
+        except ApiError as error:
             if is_missing_object(error):
                 raise self._no_job(name) from error
             raise
@@ -113,21 +116,16 @@ class Kube:
 
         Raises:
             CliError: the cluster does not know the kind.
-            ApiException: the server refused the object.
+            ApiError: the server refused the object.
         """
-        resource = self._resource(document)
         metadata = document["metadata"]
-        scope = f"/namespaces/{metadata.get('namespace', self.namespace)}" if resource["namespaced"] else ""
-        return self.request(
-            "PATCH", f"{_group_path(document['apiVersion'])}{scope}/{resource['name']}/{metadata['name']}", document,
-            content_type="application/apply-patch+yaml",
-            query={"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"},
-        )  # fmt: skip
+        path = self._resource(document).path(metadata.get("namespace", self.namespace), metadata["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:
         """Pods with these labels."""
-        path = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
-        return list(self.request("GET", path, query={"labelSelector": label_selector}).get("items", []))
+        return self.items(PODS.path(namespace or self.namespace), labels=label_selector)
 
     def log_lines(self, pod: str, *, namespace: str | None = None, follow: bool = False,
                   tail_lines: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
@@ -135,10 +133,10 @@ class Kube:
         query = {"follow": str(follow).lower(), "previous": str(previous).lower()}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
-        path = f"/api/v1/namespaces/{namespace or self.namespace}/pods/{pod}/log"
-        # A quiet program may say nothing for hours, so a followed log has no read limit worth setting.
-        limit_s = 24 * 3600.0 if follow else REQUEST_TIMEOUT_S
-        return map(plain, lines_of(self.open("GET", path, query=query, read_timeout_s=limit_s)))
+        path = PODS.path(namespace or self.namespace, pod, "log")
+        # A quiet program may say nothing for hours.
+        limit_s = None if follow else _LOG_TIMEOUT_S
+        return map(plain, self.api.iterate(lambda client: client.text_lines(path, query, timeout_s=limit_s)))
 
     def _no_job(self, name: str) -> CliError:
         return CliError(
@@ -146,50 +144,39 @@ class Kube:
             "List them all with `kubectl get rljobs -A`, or choose another --namespace.",
         )
 
-    def _resource(self, document: Json) -> Json:
+    def _resource(self, document: Json) -> Resource:
+        api_version, kind = document["apiVersion"], document["kind"]
         try:
-            known = self.request("GET", _group_path(document["apiVersion"]))["resources"]
-        except ApiException as error:
-            if error.status != 404:
+            known = self.request("GET", group_path(api_version))["resources"]
+        except ApiError as error:
+            if not error.not_found:
                 raise
             known = []
         for resource in known:
-            if resource["kind"] == document["kind"] and "/" not in resource["name"]:
-                return dict(resource)
+            if resource["kind"] == kind and "/" not in resource["name"]:
+                group, _, version = api_version.rpartition("/")
+                return Resource(group, version, resource["name"], kind, resource["namespaced"])
         raise CliError(
-            f"The cluster does not know the kind {document['kind']} of {document['apiVersion']}.",
-            "Install Longshore first: `longshore up`." if document["kind"] == names.KIND else "",
+            f"The cluster does not know the kind {kind} of {api_version}.",
+            "Install Longshore first: `longshore up`." if kind == names.KIND else "",
         )
 
 
-def lines_of(response: Any) -> Iterator[str]:
-    """Lines of a streamed answer, as they arrive; the connection is let go at the end."""
-    try:
-        yield from split_lines(response.stream(amt=None, decode_content=True))
-    finally:
-        response.close()
-
-
-def split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Lines of text out of chunks of bytes that break anywhere."""
-    pending = b""
-    for chunk in chunks:
-        *complete, pending = (pending + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in complete)
-    if pending:
-        yield pending.decode(errors="replace")
-
-
-def is_missing_object(error: ApiException) -> bool:
+def is_missing_object(error: ApiError) -> bool:
     """Is it the object that is missing, rather than the whole API?"""
-    if error.status != 404:
-        return False
+    return error.not_found and bool(error.details.get("name"))
+
+
+def _plain(answer: Json) -> Json:
     try:
-        details = json.loads(error.body or "{}").get("details") or {}
-    except ValueError:
-        return False
-    return bool(details.get("name"))
+        safe: Json = plain_json(answer)
+    except RecursionError as error:
+        raise Unreadable("the object is nested too deeply to be read") from error
+    return safe
 
 
-def _group_path(api_version: str) -> str:
-    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+def _give_up(error: KubeError, silence_s: float) -> None:
+    """What may pass by itself is waited for."""
+    passes = isinstance(error, Unreachable | Unreadable) or (isinstance(error, ApiError) and error.code >= 500)
+    if not passes or silence_s > GRACE_S:
+        raise error

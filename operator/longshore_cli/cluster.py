@@ -7,16 +7,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from kubernetes.client.exceptions import ApiException
-
-from longshore_cli import chart, state, stream
-from longshore_cli.client import Json, Kube
+from longshore_cli import chart, state
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.pod import trouble
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, Json
 
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
 LOG_TAIL_LINES: Final = 20
+_PRELOAD: Final = "longshore_runtime.preload"
+"""Imported once for all pods of the embedded cluster."""
 
 
 def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -> Path:
@@ -25,7 +27,7 @@ def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -
     Raises:
         CliError: it is not installed, or did not start; with its own words.
     """
-    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach"]
+    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach", f"--preload={_PRELOAD}"]
     if nodes is not None:
         arguments += ["--nodes", str(nodes)]
     if gpus_per_node is not None:
@@ -75,8 +77,8 @@ def wait_for_operator(kube: Kube, namespace: str, timeout_s: float = OPERATOR_TI
     """
     for deployment in chart.operator_deployments(kube, namespace):
         name = deployment["metadata"]["name"]
-        path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        changes = stream.watch(kube, path, f"metadata.name={name}", timeout_s=timeout_s)
+        path = DEPLOYMENTS.path(namespace)
+        changes = kube.watch(path, f"metadata.name={name}", timeout_s=timeout_s)
         if not any(is_available(item) for _, item in changes):
             raise _operator_error(kube, namespace, deployment)
 
@@ -107,7 +109,7 @@ def _operator_error(kube: Kube, namespace: str, deployment: Json) -> CliError:
 def _log_tail(kube: Kube, namespace: str, pod: str) -> list[str]:
     try:
         return list(kube.log_lines(pod, namespace=namespace, tail_lines=LOG_TAIL_LINES))
-    except ApiException:
+    except ApiError:
         return []
 
 

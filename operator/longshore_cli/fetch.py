@@ -6,9 +6,9 @@ from typing import Final
 
 from longshore_cli import format as fmt
 from longshore_cli import jobs
-from longshore_cli.client import Json
 from longshore_cli.errors import CliError
 from longshore_cli.watch.model import job_view
+from longshore_kube.resources import Json
 
 _PREFIX: Final = "step-"
 _NAME: Final = re.compile(rf"{_PREFIX}\d{{1,12}}", re.ASCII)

@@ -9,12 +9,13 @@ import yaml
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.status import Phase
-from longshore_cli import chart, stream
-from longshore_cli.client import Json, Kube
+from longshore_cli import chart
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.transfer.copy import Claim
 from longshore_cli.transfer.pod import trouble
 from longshore_cli.watch.model import job_view
+from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
 START_TIMEOUT_S: Final = 600.0
@@ -120,12 +121,12 @@ def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previ
     Raises:
         CliError: there is no such pod, or it has not started.
     """
-    pods = f"/api/v1/namespaces/{kube.namespace}/pods"
+    pods = PODS.path(kube.namespace)
     found = kube.find(f"{pods}/{pod}")
     if found is None:
         raise CliError(f"There is no pod {pod} now.", "`longshore watch` shows what the job does, or how it ended.")
     if follow:
-        changes = stream.watch(kube, pods, f"metadata.name={pod}", timeout_s=START_TIMEOUT_S)
+        changes = kube.watch(pods, f"metadata.name={pod}", timeout_s=START_TIMEOUT_S)
         found = next((item for _, item in changes if has_started(item)), found)
     if not has_started(found):
         raise CliError(f"The pod {pod} has not started yet: {trouble(found) or 'its container is being created'}.")
@@ -147,7 +148,7 @@ def delete(kube: Kube, name: str) -> None:
     _wait_gone(kube, kube.job_path(), name, f"The RLJob {name!r}")
     for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
         pod_name = pod["metadata"]["name"]
-        _wait_gone(kube, f"/api/v1/namespaces/{kube.namespace}/pods", pod_name, f"The pod {pod_name!r}")
+        _wait_gone(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")
 
 
 def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
@@ -169,7 +170,7 @@ def claim_named(kube: Kube, claim: str, image: str | None) -> Claim:
     Raises:
         CliError: there is no such claim, or no image to be found.
     """
-    if kube.find(f"/api/v1/namespaces/{kube.namespace}/persistentvolumeclaims/{claim}") is None:
+    if kube.find(CLAIMS.path(kube.namespace, claim)) is None:
         raise CliError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
     return Claim(claim, image or _installed_image(kube))
 
@@ -200,6 +201,6 @@ def _installed_image(kube: Kube) -> str:
 def _wait_gone(kube: Kube, collection: str, name: str, what: str) -> None:
     if kube.find(f"{collection}/{name}") is None:
         return
-    changes = stream.watch(kube, collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)
+    changes = kube.watch(collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)
     if not any(kind == "DELETED" for kind, _ in changes):
         raise CliError(f"{what} did not go within {DELETE_TIMEOUT_S:.0f} s.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from longshore_cli.chart import ChartOptions
-    from longshore_cli.client import Json
+    from longshore_kube.resources import Json
 
 
 class _Commands(TyperGroup):
@@ -363,9 +363,10 @@ def _told(error: Exception) -> CliError | None:
     """As one sentence, if it is an error that is expected."""
     if isinstance(error, CliError):
         return error
-    from longshore_cli.explained import EXPECTED, explain
+    from longshore_cli.explained import explain
+    from longshore_kube.errors import KubeError
 
-    return explain(error) if isinstance(error, EXPECTED) else None
+    return explain(error) if isinstance(error, KubeError) else None
 
 
 def _print_error(error: CliError) -> None:

@@ -11,8 +11,9 @@ from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
 from longshore.checks.modules import module_mistakes
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+from longshore_kube.resources import Json
 
 
 def read_modules(paths: Sequence[Path]) -> dict[str, bytes]:

@@ -16,13 +16,14 @@ from longshore.api.status import Phase
 from longshore.sim.profile import DecodePoint, Profile
 from longshore_cli import format as fmt
 from longshore_cli import jobs
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.options import PROFILE_FILE
 from longshore_cli.simulate.inputs import read_profile
 from longshore_cli.transfer import copy
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.model import verdict
+from longshore_kube.resources import Json
 
 _SUFFIX: Final = "-profile"
 _DECODE_TITLE: Final = "Milliseconds of a decode step at so many tokens of context per request"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 from rich.rule import Rule
 
@@ -27,6 +26,7 @@ from longshore_cli.target import Target, kubeconfig_path
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.history import History
 from longshore_cli.watch.model import verdict
+from longshore_kube.errors import ApiError
 
 NUM_STEPS: Final = 5
 LOG_TAIL_LINES: Final = 25
@@ -61,7 +61,7 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
             target = Target(cluster.start_embedded(), None, plan.target.namespace)
             console.print("An embedded cluster runs on this machine: real API, pretend GPUs, pods as processes.")
         kube = target.connect()
-        console.print(f"Its API server: {kube.api.configuration.host}", highlight=False)
+        console.print(f"Its API server: {kube.api.access.server}", highlight=False)
     with _step(console, 2, "Install Longshore with Helm", clock):
         where = chart.Cluster(kubeconfig_path(target), target.context)
         done = chart.install(kube, where, plan.options)
@@ -90,7 +90,7 @@ def failure_report(kube: Kube, job: str) -> str:
     """The tail of the coordinator's log, indented."""
     try:
         lines = list(kube.log_lines(names.coordinator_pod(job), tail_lines=LOG_TAIL_LINES))
-    except ApiException:
+    except ApiError:
         return ""
     return "\n".join(f"  {line}" for line in lines)
 

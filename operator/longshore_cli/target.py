@@ -5,10 +5,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longshore_cli import state
-from longshore_cli.errors import CliError
 
 if TYPE_CHECKING:
     from longshore_cli.client import Kube
@@ -28,24 +27,17 @@ class Target:
         """A client for the cluster.
 
         Raises:
-            CliError: the kubeconfig does not exist.
-            ConfigException: it is of no use, or has no such context.
+            AccessError: the kubeconfig does not exist, is of no use, or has no such context.
         """
         # Imported here for the commands that need no cluster, and for --help.
-        from kubernetes import client, config
+        from longshore_cli.client import FIELD_MANAGER, Kube
+        from longshore_kube.access import from_kubeconfig, in_cluster
+        from longshore_kube.blocking import Blocking
 
-        from longshore_cli.client import Kube
-
-        settings = client.Configuration()
-        settings.retries = 1
-        path = kubeconfig_path(self)
-        if path is None and _is_in_pod():
-            config.load_incluster_config(client_configuration=settings)
-            return Kube(client.ApiClient(settings), self.namespace or "default")
-        path = path or str(Path(_DEFAULT_KUBECONFIG).expanduser())
-        _require_file(path)
-        config.load_kube_config(path, context=self.context, client_configuration=settings)
-        return Kube(client.ApiClient(settings), self.namespace or _namespace_of(path, self.context))
+        path, default = kubeconfig_path(self), Path(_DEFAULT_KUBECONFIG).expanduser()
+        is_in_pod = path is None and "KUBERNETES_SERVICE_HOST" in os.environ and not default.exists()
+        access = in_cluster() if is_in_pod else from_kubeconfig(path or default, self.context)
+        return Kube(Blocking(access, FIELD_MANAGER), self.namespace or access.namespace)
 
 
 def kubeconfig_path(target: Target, environment: Mapping[str, str] = os.environ,
@@ -61,23 +53,3 @@ def kubeconfig_path(target: Target, environment: Mapping[str, str] = os.environ,
     embedded = state.embedded_kubeconfig(environment)
     is_plugin = Path(program).name.startswith("kubectl-")
     return str(embedded) if embedded is not None and not is_plugin else None
-
-
-def _is_in_pod() -> bool:
-    return "KUBERNETES_SERVICE_HOST" in os.environ and not Path(_DEFAULT_KUBECONFIG).expanduser().exists()
-
-
-def _require_file(path: str) -> None:
-    if not any(Path(part).exists() for part in path.split(os.pathsep)):
-        raise CliError(
-            f"There is no kubeconfig at {path}.",
-            "Pass --kubeconfig or set KUBECONFIG, or start a cluster on this machine with `longshore up`.",
-        )
-
-
-def _namespace_of(path: str, context: str | None) -> str:
-    from kubernetes import config
-
-    contexts, active = config.list_kube_config_contexts(path)
-    chosen: dict[str, Any] = next((item for item in contexts if item["name"] == context), active)
-    return str(chosen["context"].get("namespace") or "default")

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "node_prefix": "what node names begin with",
         "path_prefix": "first entry of the PATH of every container",
         "restart_backoff_s": "base of the restart delay of containers, in seconds",
+        "preload": "modules, with commas between them, that are imported once for all containers",
     }.items():
         default = getattr(defaults, option)
         names = [f"--{option.replace('_', '-')}", *(["--nodes"] if option == "num_nodes" else [])]

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,6 @@ from aiohttp import web
 
 from longshore_devcluster.apiserver import ApiServer
 from longshore_devcluster.apiserver.errors import bad_request
-from longshore_devcluster.client import Client, ClusterAccess
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.controllers import ControllerManager
 from longshore_devcluster.kubelet import (
@@ -33,6 +33,8 @@ from longshore_devcluster.kubelet import (
     remove_run_dir,
 )
 from longshore_devcluster.scheduler import Scheduler
+from longshore_kube.access import from_kubeconfig
+from longshore_kube.client import Client
 
 _RUN_DIR_FILE = "run-dir"
 
@@ -44,6 +46,7 @@ class ClusterConfig:
     Capacities are bookkeeping for the scheduler, not limits: `cpus_per_node` cores, `memory_per_node` a quantity,
     `gpus_per_node` of the resource `gpu_resource`. `path_prefix` comes first in the PATH of every container, so
     that `python` is the interpreter that runs the cluster. `restart_backoff_s` is the base of the restart delay.
+    `preload` names modules, with commas between them, that are imported once for all containers (see `kubelet.warm`).
     """
 
     port: int = 0
@@ -56,6 +59,7 @@ class ClusterConfig:
     node_prefix: str = "dev-"
     path_prefix: str = field(default_factory=lambda: str(Path(sys.executable).parent))
     restart_backoff_s: float = 10.0
+    preload: str = ""
 
     def __post_init__(self) -> None:
         """Errors: ValueError naming the field and what it takes."""
@@ -95,7 +99,7 @@ class DevCluster:
         self._now = now
         self._server = ApiServer(self.data_dir, host="127.0.0.1", port=self.config.port)
         self._tasks = TaskGroup()
-        self._clients: list[Client] = []
+        self._clients = AsyncExitStack()
 
     @property
     def kubeconfig(self) -> Path:
@@ -121,11 +125,11 @@ class DevCluster:
         """
         prepare_data_dir(self.data_dir)
         await self._server.start()
-        kubelet = Kubelet(self._client("system:node", "kubelet"), self._kubelet_config(), self._now)
+        kubelet = Kubelet(await self._client("system:node", "kubelet"), self._kubelet_config(), self._now)
         self._server.set_pod_streams(ServedStreams(PodStreams(kubelet), self._now))
-        manager = self._client("system:kube-controller-manager", "kube-controller-manager")
+        manager = await self._client("system:kube-controller-manager", "kube-controller-manager")
         controllers = ControllerManager(manager, self.data_dir / "volumes", self._now)
-        scheduler = Scheduler(self._client("system:kube-scheduler", "kube-scheduler"), self._now)
+        scheduler = Scheduler(await self._client("system:kube-scheduler", "kube-scheduler"), self._now)
         self._tasks.start(kubelet.run(), "kubelet")
         self._tasks.start(controllers.run(), "controllers")
         self._tasks.start(scheduler.run(), "scheduler")
@@ -134,19 +138,16 @@ class DevCluster:
     async def stop(self) -> None:
         """End every pod's processes and then the components; the objects stay in the data directory."""
         await self._tasks.cancel()
-        for client in self._clients:
-            await client.close()
+        await self._clients.aclose()
         await self._server.stop()
         remove_if_empty(self._run_dir())
 
     def _run_dir(self) -> Path:
         return Path((self.data_dir / _RUN_DIR_FILE).read_text())
 
-    def _client(self, identity: str, user_agent: str) -> Client:
-        access = ClusterAccess.from_kubeconfig(self.kubeconfig)
-        client = Client(access.with_token(self._server.component_token(identity)), user_agent)
-        self._clients.append(client)
-        return client
+    async def _client(self, identity: str, user_agent: str) -> Client:
+        access = replace(from_kubeconfig(self.kubeconfig), token=self._server.component_token(identity))
+        return await self._clients.enter_async_context(Client(access, user_agent))
 
     def _kubelet_config(self) -> KubeletConfig:
         return KubeletConfig(
@@ -155,6 +156,7 @@ class DevCluster:
             log_dir=self.data_dir / "logs",
             path_prefix=self.config.path_prefix,
             restart_backoff_s=self.config.restart_backoff_s,
+            preload=tuple(module for module in self.config.preload.split(",") if module),
         )
 
 

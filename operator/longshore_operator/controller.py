@@ -15,12 +15,13 @@ from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
+from longshore_kube.errors import Unreadable
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
-from longshore_operator.kube import Kube, Unreadable
+from longshore_operator.kube import Kube
 from longshore_operator.metrics import Metrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed

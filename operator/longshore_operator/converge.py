@@ -12,8 +12,8 @@ from longshore.api.reasons import EventReason
 from longshore.api.rljob import RLJob
 from longshore.api.spec import CleanPodPolicy, RLJobSpec
 from longshore.api.status import PodCounts, RLJobStatus
+from longshore_kube.times import parse_time
 from longshore_operator import pods as build
-from longshore_operator.clock import parse
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
 from longshore_operator.lifecycle import Ending, describe_end, ending
@@ -75,7 +75,7 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     old = [pod for pod in pods if progress.suspended or pod.attempt != progress.attempt]
     if old or progress.suspended:
         return _delete(old), None
-    restart_at = parse(progress.restart_time) if progress.restart_time else None
+    restart_at = parse_time(progress.restart_time) if progress.restart_time else None
     backs_off_until = restart_at if restart_at is not None and restart_at > context.now else None
     coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
     if coordinator is None:

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-import aiohttp
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from longshore.api import names
 from longshore.api.status import RLJobStatus
-from longshore_operator.clock import micro_timestamp, timestamp
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.times import rfc3339, rfc3339_micro
 from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
-from longshore_operator.kube import ApiError, Kube
+from longshore_operator.kube import Kube
 from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event, LabelPod
 
 _PARALLEL_REQUESTS = 8
@@ -148,14 +148,14 @@ class Executor:
         """Events are for people: one that cannot be posted is logged and no more."""
         try:
             await self._kube.create(event_manifest(key, uid, event, now))
-        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        except KubeError as error:
             log.warning("event not posted", job=key, reason=event.reason, error=str(error))
 
 
 async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], binding: Apply) -> None:
     """Apply a RoleBinding; an API server answers 404 until its own cache has the Role that was just created."""
     retrying = AsyncRetrying(
-        retry=retry_if_exception(lambda error: isinstance(error, ApiError) and error.code == 404),
+        retry=retry_if_exception(lambda error: isinstance(error, ApiError) and error.not_found),
         stop=stop_after_attempt(_MAX_ROLE_TRIES),
         wait=wait_exponential_jitter(multiplier=0.05, max=1, jitter=0.05),
         reraise=True,
@@ -204,9 +204,9 @@ def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str,
         "reportingInstance": names.OPERATOR_FIELD_MANAGER,
         "action": "Reconcile",
         # The older times have whole seconds, in which a job can do a lot.
-        "eventTime": micro_timestamp(now),
-        "firstTimestamp": timestamp(now),
-        "lastTimestamp": timestamp(now),
+        "eventTime": rfc3339_micro(now),
+        "firstTimestamp": rfc3339(now),
+        "lastTimestamp": rfc3339(now),
         "count": 1,
     }
 
@@ -219,7 +219,7 @@ async def _all(work: Iterable[Awaitable[None]]) -> list[str]:
         async with slots:
             try:
                 await item
-            except (ApiError, NameTaken, aiohttp.ClientError, TimeoutError) as error:
+            except (KubeError, NameTaken) as error:
                 return str(error) or repr(error)
         return None
 

@@ -11,16 +11,16 @@ import kopf
 from aiohttp.client_middlewares import ClientHandlerType
 
 from longshore.api import names
-from longshore_operator.kube import (
+from longshore_kube.access import Access
+from longshore_kube.client import (
     CONNECT_TIMEOUT_S,
     METADATA_LIST_TYPE,
     METADATA_TYPE,
-    REQUEST_TIMEOUT_S,
     WATCH_CLIENT_TIMEOUT_S,
     WATCH_SERVER_TIMEOUT_S,
-    basic_auth,
 )
-from longshore_operator.kubeconfig import Access
+from longshore_kube.session import open_session
+from longshore_operator.kube import REQUEST_TIMEOUT_S
 from longshore_operator.tasks import until_first_ends
 
 _MAX_WORKERS: Final = 256
@@ -70,7 +70,7 @@ def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
     @kopf.on.login(registry=result)
     async def login(**_: Any) -> kopf.AiohttpSession:
         return kopf.AiohttpSession(
-            server=access.server, default_namespace=access.namespace, aiohttp_session=rljob_session(access)
+            server=access.server, default_namespace=access.namespace, aiohttp_session=await rljob_session(access)
         )
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=result)
@@ -81,16 +81,9 @@ def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
     return result
 
 
-def rljob_session(access: Access) -> aiohttp.ClientSession:
+async def rljob_session(access: Access) -> aiohttp.ClientSession:
     """A session that lists and watches RLJobs without specs and statuses: metadata says whom to wake."""
-    context = access.ssl_context()
-    token = access.bearer_token()
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=context if context is not None else True, limit=0),
-        headers={"Authorization": f"Bearer {token}"} if token is not None else {},
-        auth=basic_auth(access),
-        middlewares=[_metadata_only],
-    )
+    return await open_session(access, names.OPERATOR_FIELD_MANAGER, middlewares=[_metadata_only])
 
 
 async def _metadata_only(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from longshore_kube.client import WATCH_CLIENT_TIMEOUT_S
 from longshore_operator.controller import Controller
-from longshore_operator.kube import WATCH_CLIENT_TIMEOUT_S
 from longshore_operator.metrics import Metrics
 
 MAX_STALL_S = 180.0

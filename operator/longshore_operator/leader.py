@@ -10,10 +10,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import aiohttp
 import structlog
 
-from longshore_operator.kube import ApiError, Kube
+from longshore_kube.errors import KubeError
+from longshore_kube.times import rfc3339_micro
+from longshore_operator.kube import Kube
 
 LEASE_DURATION_S = 15
 RENEW_DEADLINE_S = 10
@@ -68,13 +69,13 @@ class Election:
         try:
             async with asyncio.timeout(RENEW_DEADLINE_S / 2):
                 return await self._take_or_renew()
-        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        except (KubeError, TimeoutError) as error:
             log.warning("leader election is disturbed", error=repr(error))
             return False
 
     async def _take_or_renew(self) -> bool:
         lease = await self._kube.get("Lease", self._namespace, self._name)
-        now = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = rfc3339_micro(self._clock())
         if lease is None:
             created = await self._kube.create(
                 {

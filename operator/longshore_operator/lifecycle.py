@@ -17,7 +17,8 @@ from longshore.api.names import Component
 from longshore.api.reasons import CompleteReason, EventReason, FailedReason, Reason, RestartReason, SuspendedReason
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
-from longshore_operator.clock import next_of, parse, timestamp, timestamp_not_before
+from longshore_kube.times import parse_time, rfc3339
+from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, Progress
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView
@@ -87,7 +88,7 @@ def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spe
         completion_time=status.completion_time,
     )
     if current.finished:
-        return replace(current, completion_time=current.completion_time or timestamp(now))
+        return replace(current, completion_time=current.completion_time or rfc3339(now))
     mine = tuple(pod for pod in pods if pod.attempt == status.attempt)
     verdict = _verdict(current, mine, now)
     if verdict is not None:
@@ -141,14 +142,14 @@ def _expiry(spec: RLJobSpec, progress: Progress) -> datetime | None:
     if not progress.finished or spec.ttl_seconds_after_finished is None:
         return None
     assert progress.completion_time is not None, "a finished job has a completion time"
-    return parse(progress.completion_time) + timedelta(seconds=spec.ttl_seconds_after_finished)
+    return parse_time(progress.completion_time) + timedelta(seconds=spec.ttl_seconds_after_finished)
 
 
 def _deadline(spec: RLJobSpec, progress: Progress) -> datetime | None:
     """When the job's active deadline is reached, if it has one and is active."""
     if spec.active_deadline_seconds is None or progress.start_time is None or progress.finished:
         return None
-    return parse(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
+    return parse_time(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
 def finish(current: Progress, phase: Phase, reason: Reason, message: str, now: datetime) -> Progress:
@@ -160,7 +161,7 @@ def finish(current: Progress, phase: Phase, reason: Reason, message: str, now: d
         reason=reason,
         message=message,
         restart_time=None,
-        completion_time=timestamp(now),
+        completion_time=rfc3339(now),
         events=(Event(kind, reason, message, key=f"finished-{current.attempt}"),),
     )
 
@@ -203,8 +204,8 @@ def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
         current,
         attempt=attempt,
         failures=0,
-        start_time=timestamp(now),
-        restart_time=timestamp(now),
+        start_time=rfc3339(now),
+        restart_time=rfc3339(now),
         reason=reason,
         message=message,
         events=(Event("Normal", reason, message, f"attempt-{attempt}"),),
@@ -219,7 +220,7 @@ def _advance_attempt(
     peers = tuple(pod for pod in mine if pod.component is not Component.COORDINATOR)
     if coordinator is None:
         if current.restart_time is not None and not peers:
-            backs_off = parse(current.restart_time) > now
+            backs_off = parse_time(current.restart_time) > now
             return replace(current, phase=Phase.RESTARTING) if backs_off else current
         return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
     end = ending(coordinator)
@@ -248,7 +249,7 @@ def _advance_peers(spec: RLJobSpec, current: Progress, peers: tuple[PodView, ...
         if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not _by_the_cluster(pod)):
             return replace(
                 current,
-                restart_time=timestamp_not_before(now + QUIET_RESTART_DELAY),
+                restart_time=rfc3339_not_before(now + QUIET_RESTART_DELAY),
                 phase=Phase.RESTARTING,
                 reason=RestartReason.POD_LEFT,
                 message=describe_end(pod),
@@ -266,7 +267,7 @@ def _restart(current: Progress, reason: RestartReason, message: str, now: dateti
     return replace(
         current,
         attempt=attempt,
-        restart_time=timestamp(now),
+        restart_time=rfc3339(now),
         phase=Phase.RESTARTING,
         reason=reason,
         message=message,
@@ -289,7 +290,7 @@ def _count_failure(spec: RLJobSpec, current: Progress, pod: PodView, now: dateti
         current,
         attempt=attempt,
         failures=failures,
-        restart_time=timestamp_not_before(now + delay),
+        restart_time=rfc3339_not_before(now + delay),
         phase=Phase.RESTARTING,
         reason=reason,
         message=what,

@@ -12,15 +12,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import structlog
 from aiohttp import web
 
 from longshore.api import names
-from longshore_operator import handlers, health, kubeconfig
+from longshore_kube.access import Access, load
+from longshore_kube.errors import KubeError
+from longshore_operator import handlers, health
 from longshore_operator.controller import Controller, utc_now
-from longshore_operator.kube import ApiError, Kube
-from longshore_operator.kubeconfig import Access, ConfigError
+from longshore_operator.kube import Kube
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.metrics import Metrics
 from longshore_operator.plan import API_SERVER_PORTS, OperatorConfig
@@ -134,7 +134,7 @@ async def _acquire(election: Election, stop: asyncio.Event) -> bool:
 async def _release(election: Election) -> None:
     try:
         await election.release()
-    except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+    except (KubeError, TimeoutError) as error:
         log.warning("the Lease was not released", error=repr(error))
 
 
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _configure_logging()
     try:
         asyncio.run(_main(options))
-    except (ConfigError, LeadershipLost, OSError) as error:
+    except (KubeError, LeadershipLost, OSError) as error:
         sys.exit(f"longshore-operator: {error}")
 
 
@@ -173,4 +173,4 @@ async def _main(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(options, kubeconfig.load(), stop)
+    await run(options, load(), stop)

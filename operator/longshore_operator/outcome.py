@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from longshore.api.status import Condition, ConditionStatus, ConditionType, RLJobStatus
-from longshore_operator.clock import timestamp
+from longshore_kube.times import rfc3339
 from longshore_operator.plan import Action, Event
 
 _MAX_MESSAGE_LENGTH: Final = 1024
@@ -66,7 +66,7 @@ def with_history(
                 status=status,
                 reason=fact.reason,
                 message=fact.message[:_MAX_MESSAGE_LENGTH],
-                last_transition_time=old.last_transition_time if old and old.status is status else timestamp(now),
+                last_transition_time=old.last_transition_time if old and old.status is status else rfc3339(now),
                 observed_generation=generation,
             )
         )

@@ -11,8 +11,8 @@ from longshore.api.mistakes import sentence
 from longshore.api.reasons import FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore_kube.times import rfc3339
 from longshore_operator.children import reconcile_children
-from longshore_operator.clock import timestamp
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
@@ -85,7 +85,7 @@ def reject(
         update={
             "phase": Phase.FAILED,
             "observed_generation": generation,
-            "completion_time": timestamp(now),
+            "completion_time": rfc3339(now),
             "restart_time": None,
             "conditions": with_history(facts, status.conditions, generation, now),
         }

@@ -8,7 +8,8 @@ from longshore.api.reasons import EventReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RewardPodCounts, RLJobStatus
 from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPressure, desired_pods, next_look_s
-from longshore_operator.clock import next_of, parse, timestamp
+from longshore_kube.times import parse_time, rfc3339
+from longshore_operator.clock import next_of
 from longshore_operator.context import Context
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
@@ -62,8 +63,8 @@ def _events(before: RewardPodCounts, after: RewardPodCounts, why: str) -> tuple[
 
 
 def _seconds(time: str | None) -> float | None:
-    return None if time is None else parse(time).timestamp()
+    return None if time is None else parse_time(time).timestamp()
 
 
 def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else timestamp(datetime.fromtimestamp(seconds, UTC))
+    return None if seconds is None else rfc3339(datetime.fromtimestamp(seconds, UTC))

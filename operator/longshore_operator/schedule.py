@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
 import structlog
 
+from longshore_kube.errors import KubeError
 from longshore_operator.execute import ApplyFailed
 from longshore_operator.fairness import Bucket, FairQueue, Key
-from longshore_operator.kube import ApiError, Unreadable
 from longshore_operator.metrics import Metrics
 
 PASS_LIMIT_S: Final = 60.0
@@ -181,7 +180,7 @@ class Schedule:
         except Exception as error:
             # Whatever is wrong with one job must not stop the others.
             self._metrics.reconcile_errors.inc()
-            known = isinstance(error, ApplyFailed | ApiError | Unreadable | aiohttp.ClientError | TimeoutError)
+            known = isinstance(error, ApplyFailed | KubeError | TimeoutError)
             log.warning("reconciling failed", job=key, error=repr(error), exc_info=not known)
             retry_s, entry.retry_s = entry.retry_s, min(2 * entry.retry_s, _MAX_RETRY_S)
             return PassResult(exists=True, next_look_s=retry_s)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import EventReason, StatusUnreadableReason
 from longshore.api.status import Assignment, ConditionType, RewardPodCounts, RLJobStatus
-from longshore_operator.clock import timestamp
+from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.lifecycle import BACKOFF_LIMIT
 from longshore_operator.outcome import Fact, Outcome
@@ -83,7 +83,7 @@ def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[s
         "completion_time": now + _CLOCK_SKEW,
     }
     odd = [name for name, limit in latest.items() if _is_odd(getattr(status, name), limit)]
-    changes: dict[str, Any] = dict.fromkeys(odd, timestamp(now))
+    changes: dict[str, Any] = dict.fromkeys(odd, rfc3339(now))
     lost = [
         name for name in ("changed_time", "calm_since") if _is_odd(getattr(status.rewards, name), now + _CLOCK_SKEW)
     ]

@@ -16,6 +16,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.elastic.job_watch import JobWatch
@@ -68,7 +69,8 @@ def _train(settings: Settings) -> None:
     configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
     stop = _StopSignal()
     registry = CollectorRegistry()
-    sink = StatusReporter(settings.namespace, settings.job)
+    access = load()
+    sink = StatusReporter(access, settings.namespace, settings.job)
     with start_head(settings), HealthServer(settings.pod_ip, registry) as health:
         health.ready()
         ray.init(
@@ -78,7 +80,7 @@ def _train(settings: Settings) -> None:
             attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
         )
         try:
-            _until_done(settings, spec, registry, sink, first, stop)
+            _until_done(settings, spec, registry, access, sink, first, stop)
         finally:
             sink.close()
             ray.shutdown()
@@ -88,6 +90,7 @@ def _until_done(
     settings: Settings,
     spec: RLJobSpec,
     registry: CollectorRegistry,
+    access: Access,
     sink: StatusSink,
     first: RuntimeStatus,
     stop: "_StopSignal",
@@ -96,7 +99,7 @@ def _until_done(
     num_fruitless = 0
     while True:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        watch = JobWatch(settings.namespace, settings.job, events)
+        watch = JobWatch(access, settings.namespace, settings.job, events)
         with Session(settings, spec, registry, sink, first, events, watch) as session:
             try:
                 parts = session.build()

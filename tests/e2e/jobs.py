@@ -144,7 +144,7 @@ class Job:
         """SIGKILL the main process of a pod, as when it runs out of memory."""
         name = f"{self.name}-{pod}"
         for process in _processes(name):
-            if process.cmdline()[1:3] == ["-m", "longshore_runtime"]:
+            if "-m longshore_runtime " in " ".join(process.cmdline()):
                 process.send_signal(signal.SIGKILL)
                 return
         raise AssertionError(f"pod {name} has no main process")
@@ -208,13 +208,12 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
 
 
 def _processes(pod_prefix: str) -> Iterator[psutil.Process]:
-    """Processes whose environment names a pod of the job."""
+    """Processes whose environment, or title if they are forks, names a pod of the job; the oldest first."""
     marker = f"{contract.ENV_POD_NAME}={pod_prefix}".encode()
-    for process in psutil.process_iter():
+    for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
         try:
-            if any(
-                entry.startswith(marker) for entry in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            ):
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if f"[{pod_prefix}" in " ".join(process.cmdline()) or any(one.startswith(marker) for one in environment):
                 yield process
         except (OSError, psutil.NoSuchProcess):
             continue  # It has ended, or belongs to somebody else.

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from kubernetes.utils.quantity import parse_quantity
-
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.adaptive_timeout import TimeoutKnobs
@@ -16,6 +14,7 @@ from longshore.sim.profile import Profile
 from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs
+from longshore_kube.quantities import parse_quantity
 
 _NUM_STEPS: Final = 20
 _LONGEST_PERIOD: Final = 60

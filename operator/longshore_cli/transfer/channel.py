@@ -1,23 +1,34 @@
 """Standard input and output of a program in a pod, as files, over a websocket."""
 
+import asyncio
 import io
 import json
-import time
+from contextlib import suppress
+from enum import IntEnum
+from functools import partial
 from typing import Any, Final
 
-from kubernetes.stream import ws_client
-from websocket import WebSocketException
+import aiohttp
 
 from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+from longshore_kube.client import Client
+from longshore_kube.errors import KubeError
+from longshore_kube.resources import PODS
 
 FRAME_BYTES: Final = 1 << 16
 SILENCE_S: Final = 120.0
 """A copy in which nothing arrives for so long is given up."""
+_PROTOCOL: Final = "v4.channel.k8s.io"
 
 
-_BROKEN: Final = (WebSocketException, OSError, ValueError, IndexError, TypeError)
-"""What the client raises for a connection that ends, or for frames that are none of Kubernetes."""
+class _Frame(IntEnum):
+    """What the first byte of a frame says it is."""
+
+    STDIN = 0
+    STDOUT = 1
+    STDERR = 2
+    VERDICT = 3
 
 
 class Channel:
@@ -31,19 +42,19 @@ class Channel:
         """
         query = [("container", container), *(("command", word) for word in command)]
         query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
-        path = f"/api/v1/namespaces/{kube.namespace}/pods/{pod}/exec"
-        _, url, headers, *_ = kube.api.param_serialize("GET", path, {}, query, {}, auth_settings=["BearerToken"])
-        settings = kube.api.configuration
+        path = PODS.path(kube.namespace, pod, "exec")
+        self._api = kube.api
         try:
-            self._socket: Any = ws_client.WSClient(
-                settings, ws_client.get_websocket_url(url), headers, capture_all=False, binary=True
-            )
-        except (WebSocketException, OSError) as error:
+            self._socket = kube.api.call(lambda client: client.websocket(path, query, (_PROTOCOL,)))
+        except KubeError as error:
             raise CliError(
                 f"The pod {pod} cannot be entered: {error}",
                 "Copying needs the right to create pods/exec in the namespace.",
             ) from error
         self._stderr = b""
+        self._verdict = b""
+        self._is_open = True
+        self._coming: asyncio.Future[aiohttp.WSMessage] | None = None
 
     def receive(self) -> bytes:
         """The next bytes of standard output; empty at its end.
@@ -51,12 +62,10 @@ class Channel:
         Raises:
             CliError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
         """
-        while True:
-            data = self._read(ws_client.STDOUT_CHANNEL)
-            self._stderr += self._read(ws_client.STDERR_CHANNEL)
-            if data or not self._socket.is_open():
+        while self._is_open:
+            if data := self._take():
                 return data
-            self._wait()
+        return b""
 
     def send(self, data: bytes) -> None:
         """Bytes for standard input.
@@ -66,12 +75,16 @@ class Channel:
         """
         try:
             for start in range(0, len(data), FRAME_BYTES):
-                self._socket.write_stdin(data[start : start + FRAME_BYTES])
-            self._socket.update(timeout=0)
-        except (WebSocketException, OSError) as error:
-            raise CliError(f"The copy broke off: {self._message() or error}") from error
-        if not self._socket.is_open():
-            raise CliError(f"The copy broke off: {self._message()}")
+                frame = bytes([_Frame.STDIN]) + data[start : start + FRAME_BYTES]
+                if self._api.call(partial(self._write, frame), SILENCE_S):
+                    self._take()
+                if not self._is_open:
+                    raise CliError(f"The copy broke off: {self._message() or 'the program has ended'}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            with suppress(CliError):
+                # What the program said before it ended is still on its way.
+                self.receive()
+            raise CliError(f"The copy broke off: {self._message() or error or 'nothing is taken any more'}") from error
 
     def finish(self) -> None:
         """Wait for the end of the program.
@@ -79,55 +92,70 @@ class Channel:
         Raises:
             CliError: it failed; the sentence is its own.
         """
-        while self._socket.is_open():
-            self._wait()
-        verdict = self._read(ws_client.ERROR_CHANNEL)
-        if not verdict:
+        while self.receive():
+            pass
+        if not self._verdict:
             raise CliError("The connection to the helper pod was lost.", "Try the copy again.")
-        if not _is_success(verdict):
-            raise CliError(f"The copy failed: {self._message()}")
+        if not _is_success(self._verdict):
+            raise CliError(f"The copy failed: {self._message() or 'no reason given'}")
 
     def close(self) -> None:
         """Let go of the connection, which ends the program if it still runs."""
-        self._socket.close()
+        self._api.call(lambda _: self._socket.close())
 
-    def _read(self, channel: int) -> bytes:
+    def _take(self) -> bytes:
+        """Wait for one frame, and return what it has of standard output."""
         try:
-            data = self._socket.read_channel(channel, timeout=0)
-        except _BROKEN as error:
-            raise _broke_off(error) from error
-        return data.encode() if isinstance(data, str) else bytes(data)
+            message = self._api.call(self._next, SILENCE_S)
+        except TimeoutError as error:
+            raise CliError("Nothing arrives from the helper pod any more.", "Try the copy again.") from error
+        if message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
+            self._is_open = False
+            return b""
+        frame = message.data.encode() if isinstance(message.data, str) else message.data
+        if not isinstance(frame, bytes) or not frame[:1]:
+            self._is_open = False
+            reason = " ".join(str(message.data).split()) or message.type.name
+            raise CliError(f"The connection to the helper pod broke off: {reason}.", "Try the copy again.")
+        match frame[0]:
+            case _Frame.STDOUT:
+                return frame[1:]
+            case _Frame.STDERR:
+                self._stderr += frame[1:]
+            case _Frame.VERDICT:
+                self._verdict += frame[1:]
+        return b""
 
-    def _wait(self) -> None:
-        asked_s = time.monotonic()
-        try:
-            self._socket.update(timeout=SILENCE_S)
-        except _BROKEN as error:
-            raise _broke_off(error) from error
-        if time.monotonic() - asked_s >= SILENCE_S:
-            raise CliError("Nothing arrives from the helper pod any more.", "Try the copy again.")
+    async def _next(self, _: Client) -> aiohttp.WSMessage:
+        message = await asyncio.shield(self._begun())
+        self._coming = None
+        return message
+
+    async def _write(self, frame: bytes, _: Client) -> bool:
+        """Whether something has arrived meanwhile, as the end of the program."""
+        coming = self._begun()
+        await self._socket.send_bytes(frame)
+        return coming.done()
+
+    def _begun(self) -> "asyncio.Future[aiohttp.WSMessage]":
+        """The next frame, which is waited for from the first call on."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._socket.receive())
+        return self._coming
 
     def _message(self) -> str:
-        self._stderr += self._read(ws_client.STDERR_CHANNEL)
         lines = self._stderr.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no reason given"
-
-
-def _broke_off(error: Exception) -> CliError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return CliError(f"The connection to the helper pod broke off: {reason}.", "Try the copy again.")
+        return lines[-1] if lines else ""
 
 
 def _is_success(verdict: bytes) -> bool:
-    try:
-        status = json.loads(verdict)
-    except ValueError:
-        return False
-    return isinstance(status, dict) and status.get("status") == "Success"
+    with suppress(ValueError, AttributeError):
+        return bool(json.loads(verdict).get("status") == "Success")
+    return False
 
 
 class Reader(io.RawIOBase):
-    """Standard output of a channel as a file."""
+    """Standard output of a channel; a `BufferedReader` around it reads exactly as much as is asked for."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -136,16 +164,11 @@ class Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Exactly `size` bytes, fewer only at the end."""
-        assert size >= 0, "a stream is read in pieces"
-        parts, missing = [self._pending], size - len(self._pending)
-        while missing > 0 and (data := self._channel.receive()):
-            parts.append(data)
-            missing -= len(data)
-        joined = b"".join(parts)
-        self._pending = joined[size:]
-        return joined[:size]
+    def readinto(self, buffer: Any) -> int:
+        data = self._pending or self._channel.receive()
+        size = min(len(buffer), len(data))
+        buffer[:size], self._pending = data[:size], data[size:]
+        return size
 
 
 class Writer(io.RawIOBase):

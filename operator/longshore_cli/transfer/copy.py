@@ -1,5 +1,6 @@
 """Copy between this machine and a claim: make the helper pod, stream, verify, delete the pod."""
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from longshore_cli import stream
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain
 from longshore_cli.transfer import archive, pod
 from longshore_cli.transfer.archive import ArchiveError, Progress, quiet
-from longshore_cli.transfer.channel import Channel, Reader, Writer
+from longshore_cli.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
+from longshore_kube.resources import PODS, Json
 
 POD_TIMEOUT_S: Final = 300.0
 
@@ -37,7 +38,7 @@ def fetch(kube: Kube, claim: Claim, path: str, destination: Path, *, force: bool
         raise CliError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
     with _channel(kube, claim, pod.archive_command("send", path), read_only=True) as channel:
         try:
-            source = cast(IO[bytes], Reader(channel))
+            source = io.BufferedReader(Reader(channel), FRAME_BYTES)
             num_files = archive.unpack(source, destination, force=force, progress=progress)
         except ArchiveError as error:
             # When the sender failed, its own sentence says more than the stream that broke off.
@@ -85,7 +86,7 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
 @contextmanager
 def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
-    pods = f"/api/v1/namespaces/{kube.namespace}/pods"
+    pods = PODS.path(kube.namespace)
     name = kube.request("POST", pods, manifest)["metadata"]["name"]
     try:
         _wait_running(kube, pods, name)
@@ -100,7 +101,7 @@ def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -
 
 def _wait_running(kube: Kube, pods: str, name: str) -> None:
     reason = "the cluster did not say why"
-    for _, item in stream.watch(kube, pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
+    for _, item in kube.watch(pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
         reason = pod.trouble(item) or reason
         match item["status"].get("phase"):
             case "Running":

@@ -4,7 +4,7 @@ from importlib import resources
 from typing import Final
 
 from longshore.api import contract, names
-from longshore_cli.client import Json
+from longshore_kube.resources import Json
 
 CONTAINER: Final = "copy"
 LABEL: Final = "longshore.dev/transfer"

@@ -1,15 +1,15 @@
 """Why the storage of a job is not there yet: the claim, the storage classes and the claim's events, in one sentence."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kubernetes.client.exceptions import ApiException
-
 from longshore.api import names
-from longshore_cli import stream
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import CLAIMS, EVENTS, STORAGE_CLASSES, Json
+from longshore_kube.times import rfc3339
 
 LOOK_S: Final = 5.0
 """A claim that is bound sooner is not worth a word; the reason is looked up again this often."""
@@ -28,7 +28,7 @@ class Trouble:
         """The form in which a watch shows it."""
         return {
             "metadata": {"uid": f"claim-{self.uid}"},
-            "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "lastTimestamp": rfc3339(time.time()),
             "type": "Warning",
             "reason": "StoragePending",
             "message": self.message,
@@ -71,12 +71,12 @@ def why_unbound(claim: Json, classes: Iterable[Json] | None, events: Iterable[Js
     return f"{begin}the provisioner {known[wanted].get('provisioner')} has not made a volume with {modes} yet."
 
 
-def troubles(kube: Kube, claim: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Trouble]:
+def troubles(kube: Kube, claim: str) -> Iterator[Trouble]:
     """What keeps the claim unbound, told when it changes; ends when the claim is bound."""
-    path = f"/api/v1/namespaces/{kube.namespace}/persistentvolumeclaims"
+    path = CLAIMS.path(kube.namespace)
     told = ""
     while True:
-        changes = stream.watch(kube, path, f"metadata.name={claim}", timeout_s=LOOK_S, clock=clock)
+        changes = kube.watch(path, f"metadata.name={claim}", timeout_s=LOOK_S)
         newest = None
         for kind, item in changes:
             newest = None if kind == "DELETED" else item
@@ -107,19 +107,17 @@ def _newest_failure(events: Iterable[Json]) -> str:
 def _storage_classes(kube: Kube) -> list[Json] | None:
     """None for those who may not list them: they belong to the cluster, not to a namespace."""
     try:
-        return list(kube.request("GET", "/apis/storage.k8s.io/v1/storageclasses").get("items") or [])
-    except ApiException as error:
-        if error.status in (403, 404):
+        return kube.items(STORAGE_CLASSES.path())
+    except ApiError as error:
+        if error.code in (403, 404):
             return None
         raise
 
 
 def _events(kube: Kube, claim: Json) -> list[Json]:
-    path = f"/api/v1/namespaces/{kube.namespace}/events"
     try:
-        found = kube.request("GET", path, query={"fieldSelector": f"involvedObject.uid={claim['metadata']['uid']}"})
-    except ApiException as error:
-        if error.status == 403:
+        return kube.items(EVENTS.path(kube.namespace), fields=f"involvedObject.uid={claim['metadata']['uid']}")
+    except ApiError as error:
+        if error.code == 403:
             return []
         raise
-    return list(found.get("items") or [])

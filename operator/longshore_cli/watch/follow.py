@@ -5,17 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 
-from longshore_cli import stream
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Change, Kube
 from longshore_cli.errors import CliError
-from longshore_cli.explained import EXPECTED
 from longshore_cli.watch import claims, history
 from longshore_cli.watch.history import History
 from longshore_cli.watch.model import JobView, event_view, job_view
 from longshore_cli.watch.screen import screen_for
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import EVENTS, Json
 
 Item = tuple[str, str, Json]
 """Which watch, what happened, to which object."""
@@ -47,36 +46,36 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     return seen
 
 
-def _watches(kube: Kube, view: JobView, claim: str) -> Mapping[str, Iterator[stream.Change]]:
-    events_path = f"/api/v1/namespaces/{kube.namespace}/events"
+def _watches(kube: Kube, view: JobView, claim: str) -> Mapping[str, Iterator[Change]]:
+    events_path = EVENTS.path(kube.namespace)
     return {
-        "job": stream.watch(kube, kube.job_path(), f"metadata.name={view.name}"),
-        "event": _if_allowed(stream.watch(kube, events_path, f"involvedObject.uid={view.uid}")),
+        "job": kube.watch(kube.job_path(), f"metadata.name={view.name}"),
+        "event": _if_allowed(kube.watch(events_path, f"involvedObject.uid={view.uid}")),
         "claim": _if_allowed(("ADDED", trouble.as_event()) for trouble in claims.troubles(kube, claim)),
     }
 
 
-def _if_allowed(changes: Iterator[stream.Change]) -> Iterator[stream.Change]:
+def _if_allowed(changes: Iterator[Change]) -> Iterator[Change]:
     """Events and claims are worth seeing, but a user who may not read them may still watch the job."""
     try:
         yield from changes
-    except ApiException as error:
-        if error.status != 403:
+    except ApiError as error:
+        if error.code != 403:
             raise
 
 
-def _merged(watches: Mapping[str, Iterator[stream.Change]]) -> Iterator[Item]:
+def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
     """Changes of several watches in the order of arrival; an error of one ends all."""
     arrived: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
     is_over = threading.Event()
 
-    def pump(source: str, changes: Iterator[stream.Change]) -> None:
+    def pump(source: str, changes: Iterator[Change]) -> None:
         try:
             for kind, item in changes:
                 if is_over.is_set():
                     return
                 arrived.put((source, kind, item))
-        except (CliError, *EXPECTED) as error:
+        except (CliError, KubeError) as error:
             arrived.put(error)
 
     for source, changes in watches.items():

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
-from longshore_cli.client import Json
 from longshore_cli.errors import CliError
+from longshore_kube.resources import Json
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,12 @@
-"""Times as the API writes them."""
+"""The time, and ages as kubectl shows them."""
 
 from datetime import UTC, datetime
+
+from longshore_kube.times import parse_time
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def age(since: str | None, now: datetime) -> str:

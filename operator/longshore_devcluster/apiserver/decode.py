@@ -17,9 +17,9 @@ from longshore_devcluster.apiserver.errors import (
     invalid,
     unsupported_media,
 )
-from longshore_devcluster.apiserver.quantity import QUANTITY, canonical
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Json, Object, Schema
+from longshore_kube.quantities import QUANTITY, canonical
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 BODY_TYPES = (JSON, YAML, PROTOBUF)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from longshore_devcluster.apiserver import ownership
 from longshore_devcluster.apiserver.builtin.validation import metadata_errors, name_errors
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import (
     FieldError,
     ObjectRef,
@@ -39,6 +38,7 @@ from longshore_devcluster.apiserver.write_rules import (
     presented,
     restricted,
 )
+from longshore_kube.times import rfc3339
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: generated names must not spell words
 _PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from longshore_devcluster.apiserver import fieldsets
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.fieldsets import Path, Paths
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
+from longshore_kube.times import rfc3339
 
 _UNOWNED_METADATA = (
     "name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "resourceVersion",

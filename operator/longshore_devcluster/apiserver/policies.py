@@ -14,8 +14,9 @@ from longshore_devcluster.apiserver.crd.cel_check import BadRule
 from longshore_devcluster.apiserver.errors import ApiError, FieldError, field_invalid_text, forbidden
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Key, Store
+from longshore_devcluster.client.selectors import from_object
 
 GROUP = "admissionregistration.k8s.io"
 _POLICIES = f"validatingadmissionpolicies.{GROUP}"

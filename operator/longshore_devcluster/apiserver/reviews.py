@@ -9,11 +9,11 @@ from longshore_devcluster.apiserver import decode
 from longshore_devcluster.apiserver.access.rbac import Attributes, Rbac
 from longshore_devcluster.apiserver.access.users import ISSUER, Authenticator, User
 from longshore_devcluster.apiserver.call import Call
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import bad_request, method_not_allowed
 from longshore_devcluster.apiserver.negotiate import negotiate
 from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.schema.node import Object
+from longshore_kube.times import rfc3339
 
 
 def _user_info(user: User) -> Object:

@@ -6,35 +6,9 @@ from dataclasses import dataclass
 
 from longshore_devcluster.apiserver.errors import bad_request
 from longshore_devcluster.apiserver.schema.node import Object
+from longshore_devcluster.client.selectors import LabelSelector, Requirement
 
 _TOKEN = re.compile(r"\s*(?:(==|!=|=|!|\(|\)|,|<|>)|([^\s=!(),<>]+))")
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """One term of a label selector."""
-
-    key: str
-    operator: str  # In, NotIn, Exists, DoesNotExist, Gt, Lt
-    values: frozenset[str] = frozenset()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        value = labels.get(self.key)
-        if self.operator == "Exists":
-            return value is not None
-        if self.operator == "DoesNotExist":
-            return value is None
-        if self.operator == "NotIn":
-            return value is None or value not in self.values
-        if value is None:
-            return False
-        if self.operator == "In":
-            return value in self.values
-        limit = int(next(iter(self.values)))
-        return value.isdigit() and (int(value) > limit if self.operator == "Gt" else int(value) < limit)
-
-
-LabelSelector = tuple[Requirement, ...]
 
 
 def matches_labels(selector: LabelSelector, obj: Object) -> bool:
@@ -107,18 +81,6 @@ def _value_set(tokens: list[str]) -> frozenset[str]:
         raise bad_request("found '', expected: ',', or ')'")
     tokens.pop(0)
     return frozenset(values)
-
-
-def from_object(selector: Object | None) -> LabelSelector | None:
-    """The object form (``matchLabels``, ``matchExpressions``); None selects nothing."""
-    if selector is None:
-        return None
-    labels = [Requirement(k, "In", frozenset({v})) for k, v in (selector.get("matchLabels") or {}).items()]
-    expressions = [
-        Requirement(e["key"], e["operator"], frozenset(e.get("values") or ()))
-        for e in selector.get("matchExpressions") or ()
-    ]
-    return (*labels, *expressions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The server: a directory with its data, a TLS socket, and the way of a request through it."""
 
 import asyncio
-import base64
 import logging
 import random
 import secrets
@@ -9,7 +8,6 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-import yaml
 from aiohttp import web
 
 from longshore_devcluster.apiserver.access.bootstrap import bootstrap
@@ -24,6 +22,7 @@ from longshore_devcluster.apiserver.podstreams import PodStreams
 from longshore_devcluster.apiserver.resources import Registry
 from longshore_devcluster.apiserver.router import Router
 from longshore_devcluster.apiserver.store import Store
+from longshore_devcluster.client.kubeconfig import kubeconfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,8 +110,8 @@ class ApiServer:
 
     def _write_kubeconfig(self, authority: Authority) -> None:
         assert self._tokens is not None
-        config = kubeconfig(self.url, authority.pem, self._tokens.of(ADMIN))
-        write_private(self.kubeconfig_path, yaml.safe_dump(config).encode())
+        config = kubeconfig(self.url, authority.pem.encode(), {"token": self._tokens.of(ADMIN)})
+        write_private(self.kubeconfig_path, config.encode())
 
     async def stop(self) -> None:
         """Ends every watch, closes the socket and the store."""
@@ -123,16 +122,3 @@ class ApiServer:
         if self._store:
             self._store.close()
         self._runner = self._router = self._store = None
-
-
-def kubeconfig(url: str, ca_pem: str, token: str) -> dict[str, object]:
-    """A kubeconfig with one context, ``devcluster``."""
-    certificate = base64.b64encode(ca_pem.encode()).decode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "devcluster", "cluster": {"server": url, "certificate-authority-data": certificate}}],
-        "users": [{"name": "devcluster", "user": {"token": token}}],
-        "contexts": [{"name": "devcluster", "context": {"cluster": "devcluster", "user": "devcluster"}}],
-        "current-context": "devcluster",
-    }

@@ -5,7 +5,6 @@ from aiohttp import web
 from longshore_devcluster.apiserver import decode
 from longshore_devcluster.apiserver.access.users import ISSUER, ServiceAccountTokens
 from longshore_devcluster.apiserver.call import Call
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import (
     ApiError,
     ObjectRef,
@@ -21,8 +20,10 @@ from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import delete_options, write_options
 from longshore_devcluster.apiserver.rest import success
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Key
+from longshore_devcluster.client.selectors import from_object
+from longshore_kube.times import rfc3339
 
 _BUDGETS = "poddisruptionbudgets.policy"
 _MIN_TOKEN_S, _DEFAULT_TOKEN_S = 600, 3600

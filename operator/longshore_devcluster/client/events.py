@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Callable
 
-import aiohttp
-
-from longshore_devcluster.client.objects import Json, rfc3339
-from longshore_devcluster.client.resources import EVENTS
-from longshore_devcluster.client.rest import ApiError, Client
+from longshore_kube.client import Client
+from longshore_kube.errors import KubeError
+from longshore_kube.resources import EVENTS, Json
+from longshore_kube.times import rfc3339
 
 _log = logging.getLogger(__name__)
 _MAX_KEPT = 2000
@@ -37,7 +36,7 @@ class EventRecorder:
             self._seen[identity] = await (
                 self._create(obj, kind, reason, message) if earlier is None else self._count(earlier)
             )
-        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        except KubeError as error:
             # An event is a courtesy: losing one must never stop the work it tells of.
             self._seen.pop(identity, None)
             _log.debug("event %s of %s: %s", reason, obj["metadata"]["name"], error)

@@ -1,17 +1,12 @@
 """A local copy of one collection, kept up to date by list and watch."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 
-import aiohttp
-
-from longshore_devcluster.client.objects import Json, Key, key_of
-from longshore_devcluster.client.resources import Resource
-from longshore_devcluster.client.rest import ApiError, Client
-
-_log = logging.getLogger(__name__)
-_RETRY_S = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
+from longshore_devcluster.client.objects import Key, key_of
+from longshore_kube.client import Client
+from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.resources import Json, Resource
 
 Listener = Callable[[Json | None, Json | None], None]
 """Called with (old, new): no old object means added, no new object means deleted."""
@@ -28,10 +23,7 @@ class Informer:
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        self._client = client
-        self._namespace = namespace
-        self._labels = labels
-        self._fields = fields
+        self._reflector = Reflector(client, resource.path(namespace), dict, labels=labels, fields=fields)
         self._objects: dict[Key, Json] = {}
         self._listeners: list[Listener] = []
 
@@ -63,49 +55,23 @@ class Informer:
 
     async def run(self) -> None:
         """List and watch until cancelled; failures are retried."""
-        failures = 0
-        version = ""
-        while True:
-            try:
-                if not version:
-                    version = await self._relist()
-                    self.synced.set()
-                async for seen in self._follow(version):
-                    version, failures = seen, 0
-            except ApiError as error:
-                if error.gone:
-                    version = ""
-                    continue
-                _log.warning("watch of %s: %s", self.resource.plural, error)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                _log.debug("watch of %s: %r", self.resource.plural, error)
+        async for news in self._reflector.changes():
+            if isinstance(news, Listed):
+                self._relist(news.items, news.version)
+                self.synced.set()
+            elif news.kind == "DELETED":
+                self._remove(key_of(news.item), news.item)
             else:
-                continue
-            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-            failures += 1
+                self._store(news.item)
 
-    async def _relist(self) -> str:
-        items, version = await self._client.list_all(
-            self.resource, self._namespace, labels=self._labels, fields=self._fields
-        )
-        listed = {key_of(item): item for item in items}
+    def _relist(self, items: list[Json], version: int) -> None:
+        listed = {key_of(item) for item in items}
         # What is newer than the list was observed meanwhile, and is not missing from it.
-        missing = [key for key in self._objects if key not in listed]
-        for key in missing:
-            if _version(self._objects[key]) <= int(version):
+        for key in [key for key in self._objects if key not in listed]:
+            if _version(self._objects[key]) <= version:
                 self._remove(key)
         for item in items:
             self._store(item)
-        return version
-
-    async def _follow(self, version: str) -> AsyncIterator[str]:
-        events = self._client.watch(self.resource, version, self._namespace, labels=self._labels, fields=self._fields)
-        async for kind, obj in events:
-            if kind == "DELETED":
-                self._remove(key_of(obj), obj)
-            elif kind != "BOOKMARK":
-                self._store(obj)
-            yield obj["metadata"]["resourceVersion"]
 
     def _store(self, obj: Json) -> None:
         old = self._objects.get(key_of(obj))

@@ -6,10 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Self
 
-import aiohttp
-
-from longshore_devcluster.client.objects import Json
-from longshore_devcluster.client.rest import ApiError
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import Json
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -62,7 +60,7 @@ async def run_until_cancelled(changed: asyncio.Event, work: Callable[[], Awaitab
         try:
             await work()
             num_failures = 0
-        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        except (KubeError, TimeoutError) as error:
             _log.warning("%s: %s", name, error)
             num_failures += 1
         retry_s = min(_RETRY_S * 2.0 ** min(num_failures - 1, 10), _MAX_RETRY_S) if num_failures else None

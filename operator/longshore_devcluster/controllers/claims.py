@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from longshore_devcluster.client.objects import Json, selector_matches, uid_of
-from longshore_devcluster.client.quantity import parse_quantity
+from longshore_devcluster.client.objects import uid_of
+from longshore_devcluster.client.selectors import selector_matches
+from longshore_kube.quantities import parse_quantity
+from longshore_kube.resources import Json
 
 DEFAULT_CLASS = "standard"
 PROVISIONER = "devcluster/directory"

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore_devcluster.client.objects import Json, condition, parse_time, rfc3339
+from longshore_devcluster.client.objects import condition
 from longshore_devcluster.controllers.rollout import surge_and_unavailable
+from longshore_kube.resources import Json
+from longshore_kube.times import parse_time, rfc3339
 
 _TIMED_OUT = "ProgressDeadlineExceeded"
 
@@ -71,7 +73,7 @@ def _progressing(deployment: Json, new: Json | None, counts: dict[str, int], now
         or before.get("observedGeneration") != deployment["metadata"].get("generation", 0)
     )
     deadline_s = deployment["spec"].get("progressDeadlineSeconds", 600)
-    since_s = now_s if moved or known is None else parse_time(known.get("lastUpdateTime", rfc3339(now_s)))
+    since_s = now_s if moved or known is None else parse_time(known.get("lastUpdateTime", rfc3339(now_s))).timestamp()
     if (not moved and known is not None and known["reason"] == _TIMED_OUT) or now_s - since_s > deadline_s:
         message = f'ReplicaSet "{name}" has timed out progressing.'
         return _condition(deployment, "Progressing", False, _TIMED_OUT, message, now_s, moved=False), None

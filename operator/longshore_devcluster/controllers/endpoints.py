@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from longshore_devcluster.client.objects import Json, selector_matches, uid_of
+from longshore_devcluster.client.objects import uid_of
+from longshore_devcluster.client.selectors import selector_matches
 from longshore_devcluster.controllers.pods import FINAL_PHASES, is_ready
+from longshore_kube.resources import Json
 
 _MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_LABEL = "kubernetes.io/service-name"

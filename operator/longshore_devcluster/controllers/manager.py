@@ -4,8 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from longshore_devcluster.client import Client, Informer
-from longshore_devcluster.client.resources import (
+from longshore_devcluster.client.informer import Informer
+from longshore_devcluster.client.tasks import TaskGroup, run_until_cancelled
+from longshore_devcluster.controllers.orphans import OrphanController
+from longshore_devcluster.controllers.services import EndpointsController
+from longshore_devcluster.controllers.storage import StorageController
+from longshore_devcluster.controllers.workloads import DeploymentController, ReplicaSetController, alarm
+from longshore_kube.client import Client
+from longshore_kube.resources import (
     CLAIMS,
     DEPLOYMENTS,
     ENDPOINT_SLICES,
@@ -16,11 +22,6 @@ from longshore_devcluster.client.resources import (
     SERVICES,
     VOLUMES,
 )
-from longshore_devcluster.client.tasks import TaskGroup, run_until_cancelled
-from longshore_devcluster.controllers.orphans import OrphanController
-from longshore_devcluster.controllers.services import EndpointsController
-from longshore_devcluster.controllers.storage import StorageController
-from longshore_devcluster.controllers.workloads import DeploymentController, ReplicaSetController, alarm
 
 
 class ControllerManager:

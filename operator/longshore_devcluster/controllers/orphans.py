@@ -1,9 +1,11 @@
 """Removes pods whose node has gone, as nobody else can say that they have ended."""
 
-from longshore_devcluster.client import ApiError, Client, Informer, Json
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import key_of, uid_of
-from longshore_devcluster.client.resources import PODS
 from longshore_devcluster.client.tasks import each
+from longshore_kube.client import Client
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import PODS, Json
 
 
 class OrphanController:

@@ -1,6 +1,8 @@
 """What controllers ask about pods."""
 
-from longshore_devcluster.client.objects import Json, condition, is_deleting, parse_time
+from longshore_devcluster.client.objects import condition, is_deleting
+from longshore_kube.resources import Json
+from longshore_kube.times import parse_time
 
 FINAL_PHASES = ("Succeeded", "Failed")
 
@@ -21,4 +23,4 @@ def available_from_s(pod: Json, min_ready_s: float) -> float | None:
     ready = condition(pod, "Ready")
     if ready is None or ready["status"] != "True":
         return None
-    return parse_time(ready["lastTransitionTime"]) + min_ready_s if min_ready_s else 0.0
+    return parse_time(ready["lastTransitionTime"]).timestamp() + min_ready_s if min_ready_s else 0.0

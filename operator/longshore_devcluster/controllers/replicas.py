@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore_devcluster.client.objects import Json, controller_reference
+from longshore_devcluster.client.objects import controller_reference
 from longshore_devcluster.controllers.pods import available_from_s, is_active, is_ready
+from longshore_kube.resources import Json
 
 
 @dataclass(frozen=True)

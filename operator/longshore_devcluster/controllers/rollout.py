@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from longshore_devcluster.client.objects import Json, controller_reference, is_deleting, uid_of
+from longshore_devcluster.client.objects import controller_reference, is_deleting, uid_of
+from longshore_kube.resources import Json
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"

@@ -1,10 +1,12 @@
 """Keeps the Endpoints and EndpointSlices of Services."""
 
-from longshore_devcluster.client import ApiError, Client, Informer, Json
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import is_deleting
-from longshore_devcluster.client.resources import ENDPOINT_SLICES, ENDPOINTS, Resource
 from longshore_devcluster.client.tasks import each
 from longshore_devcluster.controllers.endpoints import endpoints_of, slice_of
+from longshore_kube.client import Client
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import ENDPOINT_SLICES, ENDPOINTS, Json, Resource
 
 
 class EndpointsController:

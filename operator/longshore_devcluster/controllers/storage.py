@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from longshore_devcluster.client import ApiError, Client, EventRecorder, Informer, Json
+from longshore_devcluster.client.events import EventRecorder
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import is_deleting, uid_of
-from longshore_devcluster.client.resources import CLAIMS, STORAGE_CLASSES, VOLUMES
 from longshore_devcluster.client.tasks import each
 from longshore_devcluster.controllers.claims import (
     DEFAULT_CLASS,
@@ -21,6 +21,9 @@ from longshore_devcluster.controllers.claims import (
     users_of,
 )
 from longshore_devcluster.controllers.workloads import delete_quietly
+from longshore_kube.client import Client
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import CLAIMS, STORAGE_CLASSES, VOLUMES, Json
 
 
 class StorageController:

@@ -4,13 +4,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from longshore_devcluster.client import ApiError, Client, EventRecorder, Informer, Json
+from longshore_devcluster.client.events import EventRecorder
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import controller_of, is_deleting, uid_of
-from longshore_devcluster.client.resources import DEPLOYMENTS, PODS, REPLICA_SETS, Resource
 from longshore_devcluster.client.tasks import each
 from longshore_devcluster.controllers.deployment_status import deployment_report
 from longshore_devcluster.controllers.replicas import plan_replicas, pod_of
 from longshore_devcluster.controllers.rollout import REVISION, RolloutPlan, plan_rollout, revision_of
+from longshore_kube.client import Client
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import DEPLOYMENTS, PODS, REPLICA_SETS, Json, Resource
 
 LookAgain = Callable[[float], None]
 """Asks for another pass at a Unix time in seconds."""

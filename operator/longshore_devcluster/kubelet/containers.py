@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longshore_devcluster.kubelet.warm import Keeper, WarmInterpreter
+
 _SHIM = Path(__file__).with_name("shim.py")
 KILLED = 128 + signal.SIGKILL
 
@@ -34,10 +36,27 @@ class Spec:
     terminal: bool = False
 
 
+async def _new_keeper(inherited: Sequence[int]) -> Keeper:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-S",
+            str(_SHIM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=tuple(inherited),
+            start_new_session=True,
+            env={},
+        )
+    except OSError as error:
+        raise StartError(f"starting the container's keeper: {error}") from error
+
+
 class ContainerProcess:
     """A running container instance, or an exec into one."""
 
-    def __init__(self, shim: asyncio.subprocess.Process, on_log: Callable[[], None] | None) -> None:
+    def __init__(self, shim: Keeper, on_log: Callable[[], None] | None) -> None:
         self._shim = shim
         self._on_log = on_log
         self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -45,26 +64,15 @@ class ContainerProcess:
         self._follower = asyncio.create_task(self._follow())
 
     @classmethod
-    async def start(cls, spec: Spec, on_log: Callable[[], None] | None = None) -> "ContainerProcess":
-        """Start the main process; `on_log` is called after new log lines.
+    async def start(
+        cls, spec: Spec, on_log: Callable[[], None] | None = None, warm: WarmInterpreter | None = None
+    ) -> "ContainerProcess":
+        """Start the main process, as a fork of `warm` if that does as well; `on_log` is called after new log lines.
 
         Errors: StartError.
         """
-        try:
-            shim = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-S",
-                str(_SHIM),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                pass_fds=tuple(spec.stdio),
-                start_new_session=True,
-                env={},
-            )
-        except OSError as error:
-            raise StartError(f"starting the container's keeper: {error}") from error
-        process = cls(shim, on_log)
+        forked = await warm.keeper() if warm is not None and warm.fits(spec.argv, spec.env) else None
+        process = cls(forked or await _new_keeper(spec.stdio), on_log)
         body = asdict(spec)
         body["stdio"] = list(spec.stdio) or None
         process._send(body)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from longshore_devcluster.client import Client, EventRecorder, Json
+from longshore_devcluster.client.events import EventRecorder
 from longshore_devcluster.kubelet.containers import Spec
 from longshore_devcluster.kubelet.environment import ConfigError, resolve_command, resolve_env
 from longshore_devcluster.kubelet.layout import PodLayout
@@ -14,6 +14,9 @@ from longshore_devcluster.kubelet.mounts import Mounts
 from longshore_devcluster.kubelet.status import PodRecord
 from longshore_devcluster.kubelet.volumes import VolumeLookup, kubeconfig_of, mount_table
 from longshore_devcluster.kubelet.waiting import Signal
+from longshore_devcluster.kubelet.warm import WarmInterpreter
+from longshore_kube.client import Client
+from longshore_kube.resources import Json
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -28,6 +31,7 @@ class NodeServices:
     lookup: VolumeLookup
     path_prefix: str
     restart_backoff_s: float
+    warm: WarmInterpreter | None = None
 
 
 @dataclass

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from longshore_devcluster.client.objects import Json
 from longshore_devcluster.kubelet.fields import field_value, resource_value
+from longshore_kube.resources import Json
 
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 _VARIABLE_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")

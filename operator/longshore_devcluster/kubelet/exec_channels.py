@@ -9,10 +9,10 @@ import json
 
 from aiohttp import WSMsgType, web
 
-from longshore_devcluster.client.objects import Json
 from longshore_devcluster.kubelet.containers import ContainerProcess
 from longshore_devcluster.kubelet.terminal import Ends, reader_of, writer_of
 from longshore_devcluster.kubelet.waiting import first
+from longshore_kube.resources import Json
 
 _STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255
 _BLOCK_BYTES = 32768

@@ -4,8 +4,8 @@ import math
 import re
 from fractions import Fraction
 
-from longshore_devcluster.client.objects import Json
-from longshore_devcluster.client.quantity import parse_quantity
+from longshore_kube.quantities import parse_quantity
+from longshore_kube.resources import Json
 
 _SUBSCRIPT = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]")
 

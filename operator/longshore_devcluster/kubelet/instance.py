@@ -6,7 +6,6 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from longshore_devcluster.client.objects import Json
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.kubelet.containers import ContainerProcess, StartError
 from longshore_devcluster.kubelet.context import PodContext
@@ -16,6 +15,7 @@ from longshore_devcluster.kubelet.logs import LogWatch, last_lines
 from longshore_devcluster.kubelet.probes import Timing, Verdict, attempt, http_get
 from longshore_devcluster.kubelet.status import ContainerRecord
 from longshore_devcluster.kubelet.waiting import Deadline, first
+from longshore_kube.resources import Json
 
 _MESSAGE_BYTES = 4096
 _FALLBACK_LINES = 80

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from longshore_devcluster.client import Client, EventRecorder, Informer, Json
+from longshore_devcluster.client.events import EventRecorder
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import key_of, uid_of
-from longshore_devcluster.client.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS, VOLUMES, Resource
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.kubelet.addresses import Addresses
 from longshore_devcluster.kubelet.context import NodeServices, PodContext
@@ -17,7 +17,10 @@ from longshore_devcluster.kubelet.leftovers import kill_marked
 from longshore_devcluster.kubelet.nodes import NodeConfig, NodeRegistrar
 from longshore_devcluster.kubelet.status import load_pod_record
 from longshore_devcluster.kubelet.volumes import referenced_objects
+from longshore_devcluster.kubelet.warm import WarmInterpreter
 from longshore_devcluster.kubelet.worker import PodWorker
+from longshore_kube.client import Client
+from longshore_kube.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS, VOLUMES, Json, Resource
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +30,8 @@ class KubeletConfig:
     """Nodes as (name, capacity), where files go, and what runs.
 
     `path_prefix` comes first in the PATH of every container; `restart_backoff_s` is the base of the restart delay;
-    `stop_grace_s` is what running containers get when the kubelet itself stops.
+    `stop_grace_s` is what running containers get when the kubelet itself stops. Modules to `preload` are imported once
+    for all containers that run a module with this interpreter.
     """
 
     nodes: list[tuple[str, dict[str, str]]]
@@ -36,6 +40,7 @@ class KubeletConfig:
     path_prefix: str
     restart_backoff_s: float = 10.0
     stop_grace_s: float = 2.0
+    preload: tuple[str, ...] = ()
 
 
 class Kubelet:
@@ -52,6 +57,7 @@ class Kubelet:
         self.registrar = NodeRegistrar(client, configs, now)
         self._pods = Informer(client, PODS)
         self._objects = _Objects(client)
+        self._warm = WarmInterpreter(config.preload) if config.preload else None
         self._services = NodeServices(
             client,
             now,
@@ -59,6 +65,7 @@ class Kubelet:
             self._objects,
             config.path_prefix,
             config.restart_backoff_s,
+            self._warm,
         )
         self._workers: dict[str, PodWorker] = {}
         self._tasks = TaskGroup()
@@ -89,6 +96,8 @@ class Kubelet:
             worker.abandon(self._config.stop_grace_s)
         await asyncio.gather(*(worker.finished.wait() for worker in workers))
         await self._tasks.cancel()
+        if self._warm is not None:
+            self._warm.close()
         self._addresses.close()
 
     def _pod_changed(self, old: Json | None, new: Json | None) -> None:

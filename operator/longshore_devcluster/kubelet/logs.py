@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longshore_devcluster.client.objects import parse_time
 from longshore_devcluster.kubelet.waiting import Signal
+from longshore_kube.times import parse_time
 
 _BLOCK_BYTES = 65536
 
@@ -93,7 +93,7 @@ def tail_offset(path: Path, num_lines: int | None) -> int:
 def render(line: bytes, options: LogOptions) -> bytes:
     """One stored line as the reader wants it; empty when it is older than asked for."""
     stamp, _, tag, text = line.split(b" ", 3)
-    if options.since_s is not None and parse_time(stamp.decode()[:26] + "Z") < options.since_s:
+    if options.since_s is not None and parse_time(stamp.decode()[:26] + "Z").timestamp() < options.since_s:
         return b""
     prefix = stamp + b" " if options.timestamps else b""
     return prefix + text + (b"\n" if tag == b"F" else b"")

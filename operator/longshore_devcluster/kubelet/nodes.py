@@ -6,12 +6,10 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import aiohttp
-
-from longshore_devcluster.client import ApiError, Client, Json, rfc3339
-from longshore_devcluster.client.objects import rfc3339_micro
-from longshore_devcluster.client.resources import LEASES, NODES
-from longshore_devcluster.client.rest import Patch
+from longshore_kube.client import Client, Patch
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import LEASES, NODES, Json
+from longshore_kube.times import rfc3339, rfc3339_micro
 
 LEASE_NAMESPACE = "kube-node-lease"
 _RUNTIME = "devcluster://"
@@ -105,7 +103,7 @@ class NodeRegistrar:
                 for config in self._configs:
                     await self._beat(config, version)
                 self.registered.set()
-            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            except KubeError as error:
                 _log.warning("node heartbeat: %s", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -114,8 +112,7 @@ class NodeRegistrar:
     async def _retire_others(self) -> None:
         """Remove nodes that an earlier, larger configuration registered: nobody runs their pods any more."""
         names = {config.name for config in self._configs}
-        nodes, _ = await self._client.list_all(NODES)
-        for node in nodes:
+        for node in await self._client.items(NODES.path()):
             runtime = ((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", "")
             if runtime.startswith(_RUNTIME) and node["metadata"]["name"] not in names:
                 await self._client.delete(NODES, node["metadata"]["name"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from longshore_devcluster.client.objects import Json
+from longshore_kube.resources import Json
 
 Exec = Callable[[list[str], float], Awaitable[tuple[int, str]]]
 """Runs a command in the container within a time limit in seconds: (exit code, output)."""

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 
-from longshore_devcluster.client.objects import Json
 from longshore_devcluster.kubelet.containers import ContainerProcess, Spec, StartError
 from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
@@ -12,6 +11,7 @@ from longshore_devcluster.kubelet.logs import LogWatch
 from longshore_devcluster.kubelet.restart import Backoff, should_restart
 from longshore_devcluster.kubelet.status import ContainerRecord, Role, Running, Terminated, Waiting
 from longshore_devcluster.kubelet.waiting import Deadline, first
+from longshore_kube.resources import Json
 
 _START_FAILED = 128
 _NO_COMMAND = (
@@ -69,7 +69,7 @@ class ContainerRunner:
         started_s = self._context.services.now()
         watch = LogWatch()
         try:
-            process = await ContainerProcess.start(spec, watch.changed.notify)
+            process = await ContainerProcess.start(spec, watch.changed.notify, self._context.services.warm)
         except StartError as error:
             await self._context.services.events.warning(self._context.pod, "Failed", f"Error: {error}")
             return self._end(started_s, _START_FAILED, "StartError", str(error))

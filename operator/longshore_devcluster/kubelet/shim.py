@@ -20,6 +20,13 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # What the types need is not loaded.
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    Execute = Callable[[dict[str, object]], NoReturn]
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 16384
@@ -102,8 +109,9 @@ def send_signal(pid: int, number: int) -> None:
 class Shim:
     """The loop of one container instance."""
 
-    def __init__(self, spec: dict[str, object], commands: bytes = b"") -> None:
+    def __init__(self, spec: dict[str, object], execute: "Execute", commands: bytes = b"") -> None:
         self._spec = spec
+        self._execute = execute
         self._main = 0
         self._status: int | None = None
         self._streams: dict[int, str] = {}
@@ -124,7 +132,6 @@ class Shim:
             report({"error": error})
             return
         report({"pid": self._main})
-        os.set_blocking(0, False)
         self._obey(b"")
         while self._status is None:
             ready, _, _ = select.select([0, child_end, *self._streams], [], [], self._timeout_s())
@@ -152,7 +159,7 @@ class Shim:
         failed_read, failed_write = os.pipe()
         self._main = os.fork()
         if self._main == 0:
-            run_child(self._spec, child_fds, failed_write)
+            run_child(self._spec, child_fds, failed_write, self._execute)
         for fd in {failed_write, *child_fds}:
             os.close(fd)
         with os.fdopen(failed_read, "rb") as file:
@@ -184,7 +191,10 @@ class Shim:
             self._status = status
 
     def _listen(self) -> None:
-        data = os.read(0, 65536)
+        try:
+            data = os.read(0, 65536)
+        except ConnectionResetError:
+            data = b""
         if data:
             self._obey(data)
         else:
@@ -237,34 +247,48 @@ class Shim:
             report({"logged": True})
 
 
-def run_child(spec: dict[str, object], stdio: list[int], failed: int) -> None:
+def run_child(spec: dict[str, object], stdio: list[int], failed: int, execute: "Execute") -> None:
     """Become the main process of the container; only on failure does this return, through os._exit."""
     try:
-        os.setsid()
-        libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        # First out of the way of 0 to 2, then into their places.
-        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in stdio]
-        failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, 10)
-        for target, fd in enumerate(moved):
-            os.dup2(fd, target)
-        if spec.get("terminal"):
-            fcntl.ioctl(0, 0x540E, 0)  # TIOCSCTTY: the pseudo-terminal becomes the controlling one
-        limit = os.sysconf("SC_OPEN_MAX")
-        os.closerange(3, failed)
-        os.closerange(failed + 1, limit)
-        argv, env = spec["argv"], spec["env"]
-        assert isinstance(argv, list) and isinstance(env, dict)
-        os.chdir(str(spec["cwd"]))
-        os.execvpe(argv[0], argv, env)
+        failed = enter(spec, stdio, failed)
+        execute(spec)
     except FileNotFoundError:
         os.write(failed, f'exec: "{spec["argv"][0]}": executable file not found in $PATH'.encode())  # type: ignore[index]
+        os._exit(127)
     except OSError as error:
         os.write(failed, f"starting the process: {error}".encode())
-    finally:
         os._exit(127)
+
+
+def enter(spec: dict[str, object], stdio: list[int], failed: int) -> int:
+    """Give this process the session, the signals, the files and the directory of the container's main process.
+
+    Returns the new number of `failed`, which `exec` closes.
+    """
+    os.setsid()
+    libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    # First out of the way of 0 to 2, then into their places.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in stdio]
+    failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, 10)
+    for target, fd in enumerate(moved):
+        os.dup2(fd, target)
+    if spec.get("terminal"):
+        fcntl.ioctl(0, 0x540E, 0)  # TIOCSCTTY: the pseudo-terminal becomes the controlling one
+    limit = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, failed)
+    os.closerange(failed + 1, limit)
+    os.chdir(str(spec["cwd"]))
+    return failed
+
+
+def execute(spec: dict[str, object]) -> "NoReturn":
+    """Run the container's program in place of this one."""
+    argv, env = spec["argv"], spec["env"]
+    assert isinstance(argv, list) and isinstance(env, dict)
+    os.execvpe(argv[0], argv, env)
 
 
 def libc() -> ctypes.CDLL:
@@ -274,12 +298,12 @@ def libc() -> ctypes.CDLL:
 
 def report(event: dict[str, object]) -> None:
     """Tell the kubelet; when it has gone there is nobody to tell."""
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         os.write(1, json.dumps(event).encode() + b"\n")
 
 
-def main() -> None:
-    """Entry point."""
+def main(execute: "Execute" = execute) -> None:
+    """Keep the container that standard input describes."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read = b""
@@ -289,7 +313,7 @@ def main() -> None:
             sys.exit(1)
         read += data
     first, commands = read.split(b"\n", 1)
-    Shim(json.loads(first), commands).run()
+    Shim(json.loads(first), execute, commands).run()
 
 
 if __name__ == "__main__":

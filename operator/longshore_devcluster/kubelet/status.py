@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from longshore_devcluster.client.objects import Json, condition, parse_time, rfc3339
-from longshore_devcluster.client.quantity import parse_quantity
+from longshore_devcluster.client.objects import condition
+from longshore_kube.quantities import parse_quantity
+from longshore_kube.resources import Json
+from longshore_kube.times import parse_time, rfc3339
 
 
 class Role(Enum):
@@ -106,11 +108,11 @@ def new_records(pod: Json) -> list[ContainerRecord]:
 def load_pod_record(pod: Json, pod_ip: str, host_ip: str, now_s: float) -> PodRecord:
     """The record of a pod that has come to this kubelet, new or from the kubelet's earlier life."""
     status = pod.get("status") or {}
-    start_s = parse_time(status["startTime"]) if status.get("startTime") else now_s
+    start_s = parse_time(status["startTime"]).timestamp() if status.get("startTime") else now_s
     record = PodRecord(load_records(pod, now_s), start_s, pod_ip, host_ip)
     for entry in status.get("conditions") or []:
         since = entry.get("lastTransitionTime")
-        record.transitions[entry["type"]] = (entry["status"], parse_time(since) if since else now_s)
+        record.transitions[entry["type"]] = (entry["status"], parse_time(since).timestamp() if since else now_s)
         if entry.get("reason"):
             record.explained.add(entry["type"])
     return record
@@ -136,7 +138,7 @@ def load_records(pod: Json, now_s: float) -> list[ContainerRecord]:
         if "terminated" in state:
             record.state = _terminated(state["terminated"])
         elif "running" in state:
-            started_s = parse_time(state["running"]["startedAt"])
+            started_s = parse_time(state["running"]["startedAt"]).timestamp()
             message = "The container could not be located after the kubelet restarted"
             record.state = Terminated(137, "ContainerStatusUnknown", started_s, now_s, message, record.container_id)
     return records
@@ -146,8 +148,8 @@ def _terminated(state: Json) -> Terminated:
     return Terminated(
         state["exitCode"],
         state.get("reason", ""),
-        parse_time(state["startedAt"]) if state.get("startedAt") else 0.0,
-        parse_time(state["finishedAt"]) if state.get("finishedAt") else 0.0,
+        parse_time(state["startedAt"]).timestamp() if state.get("startedAt") else 0.0,
+        parse_time(state["finishedAt"]).timestamp() if state.get("finishedAt") else 0.0,
         state.get("message", ""),
         state.get("containerID", ""),
     )

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from longshore_devcluster.client import Client, Json
-from longshore_devcluster.client.objects import parse_time, uid_of
-from longshore_devcluster.client.resources import SERVICE_ACCOUNTS
+from longshore_devcluster.client.objects import uid_of
+from longshore_kube.client import Client
+from longshore_kube.resources import SERVICE_ACCOUNTS, Json
+from longshore_kube.times import parse_time
 
 _RENEW_AT_SHARE = 0.8
 
@@ -53,5 +54,5 @@ class Tokens:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         account = pod["spec"].get("serviceAccountName") or "default"
         answer = await self._client.create(SERVICE_ACCOUNTS, body, meta["namespace"], account, "token")
-        expires_s = parse_time(answer["status"]["expirationTimestamp"])
+        expires_s = parse_time(answer["status"]["expirationTimestamp"]).timestamp()
         return _Token(answer["status"]["token"], asked_s + _RENEW_AT_SHARE * (expires_s - asked_s))

@@ -1,18 +1,17 @@
 """Turns the volumes of a pod into directories, and keeps their content up to date."""
 
-import base64
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import yaml
-
-from longshore_devcluster.client import ClusterAccess, Json
+from longshore_devcluster.client.kubeconfig import kubeconfig
 from longshore_devcluster.kubelet.environment import ConfigError, Lookup, expand, source_data
 from longshore_devcluster.kubelet.fields import field_value, resource_value
 from longshore_devcluster.kubelet.files import File, publish, replace_file
 from longshore_devcluster.kubelet.layout import PodLayout
 from longshore_devcluster.kubelet.tokens import TokenRequest
+from longshore_kube.access import Access
+from longshore_kube.resources import Json
 
 _DEFAULT_TOKEN_S = 3600
 
@@ -32,7 +31,7 @@ class Inputs:
     lookup: VolumeLookup
     tokens: dict[TokenRequest, str]
     layout: PodLayout
-    access: ClusterAccess
+    access: Access
 
 
 def token_requests(pod: Json) -> list[TokenRequest]:
@@ -84,29 +83,10 @@ def prepare_volumes(inputs: Inputs) -> dict[str, Path]:
     for volume, source in _token_sources(inputs.pod):
         if not source.get("audience"):
             token_file = paths[volume["name"]] / source["path"]
-            text = kubeconfig_text(inputs.access, token_file, inputs.pod["metadata"]["namespace"])
+            user, namespace = {"tokenFile": str(token_file)}, inputs.pod["metadata"]["namespace"]
+            text = kubeconfig(inputs.access.server, inputs.access.ca or b"", user, namespace)
             replace_file(inputs.layout.kubeconfig(volume["name"]), text, 0o600)
     return paths
-
-
-def kubeconfig_text(access: ClusterAccess, token_file: Path, namespace: str) -> str:
-    """A kubeconfig for ordinary clients inside a pod, reading the token anew from its file."""
-    cluster = {"server": access.server, "certificate-authority-data": base64.b64encode(access.ca_pem.encode()).decode()}
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "pod",
-            "clusters": [{"name": "cluster", "cluster": cluster}],
-            "users": [{"name": "service-account", "user": {"tokenFile": str(token_file)}}],
-            "contexts": [
-                {
-                    "name": "pod",
-                    "context": {"cluster": "cluster", "user": "service-account", "namespace": namespace},
-                }
-            ],
-        }
-    )
 
 
 def mount_table(container: Json, volumes: dict[str, Path], layout: PodLayout, env: dict[str, str]) -> dict[str, str]:

@@ -3,11 +3,7 @@
 import asyncio
 import logging
 
-import aiohttp
-
-from longshore_devcluster.client.objects import Json, is_deleting
-from longshore_devcluster.client.resources import PODS
-from longshore_devcluster.client.rest import ApiError, Patch
+from longshore_devcluster.client.objects import is_deleting
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
@@ -17,6 +13,9 @@ from longshore_devcluster.kubelet.status import Role, pod_phase, pod_status
 from longshore_devcluster.kubelet.tokens import Tokens
 from longshore_devcluster.kubelet.volumes import Inputs, prepare_volumes, token_requests
 from longshore_devcluster.kubelet.waiting import Deadline, first
+from longshore_kube.client import Patch
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import PODS, Json
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -148,7 +147,7 @@ class PodWorker:
             access, lookup = context.services.client.access, context.services.lookup
             inputs = Inputs(context.pod_with_address(), lookup, tokens, context.layout, access)
             context.volumes = prepare_volumes(inputs)
-        except (ConfigError, ValueError, OSError, ApiError, aiohttp.ClientError) as error:
+        except (ConfigError, ValueError, OSError, KubeError) as error:
             return error
         return None
 
@@ -200,7 +199,7 @@ class PodWorker:
             _log.warning("status of %s: %s", meta["name"], error)
             context.status_dirty = True
             return False
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except KubeError as error:
             _log.debug("status of %s: %r", meta["name"], error)
             context.status_dirty = True
             return False
@@ -227,7 +226,7 @@ class PodWorker:
             if not (error.not_found or error.conflict):
                 _log.warning("removing %s: %s", meta["name"], error)
                 return False
-        except (aiohttp.ClientError, TimeoutError):
+        except KubeError:
             return False
         return True
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from longshore_devcluster.client.objects import Json, expression_matches, selector_matches
+from longshore_devcluster.client.selectors import Requirement, selector_matches
+from longshore_kube.resources import Json
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
@@ -59,8 +60,8 @@ def _term_matches(term: Json, node: Json) -> bool:
         return False
     labels = node["metadata"].get("labels") or {}
     named = {"metadata.name": node["metadata"]["name"]}
-    return all(expression_matches(entry, labels) for entry in expressions) and all(
-        expression_matches(entry, named) for entry in fields
+    return all(Requirement.of(entry).matches(labels) for entry in expressions) and all(
+        Requirement.of(entry).matches(named) for entry in fields
     )
 
 

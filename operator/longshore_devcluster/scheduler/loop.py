@@ -4,12 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import aiohttp
-
-from longshore_devcluster.client import ApiError, Client, EventRecorder, Informer, Json, rfc3339
+from longshore_devcluster.client.events import EventRecorder
+from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.objects import condition, is_deleting, key_of, uid_of
-from longshore_devcluster.client.resources import CLAIMS, NODES, PODS
-from longshore_devcluster.client.rest import Patch
 from longshore_devcluster.client.tasks import TaskGroup, each, run_until_cancelled
 from longshore_devcluster.scheduler.place import (
     FINAL_PHASES,
@@ -20,6 +17,10 @@ from longshore_devcluster.scheduler.place import (
     node_states,
     place,
 )
+from longshore_kube.client import Client, Patch
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.resources import CLAIMS, NODES, PODS, Json
+from longshore_kube.times import rfc3339
 
 NAME = "default-scheduler"
 _log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Scheduler:
                     subresource="status",
                 )
             )
-        except (ApiError, aiohttp.ClientError) as error:
+        except KubeError as error:
             _log.debug("condition of %s/%s: %s", namespace, name, error)
             return
         await self._events.warning(pod, "FailedScheduling", message)

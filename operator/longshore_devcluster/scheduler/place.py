@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from longshore_devcluster.client.objects import Json
-from longshore_devcluster.client.quantity import parse_quantity
 from longshore_devcluster.scheduler.constraints import anti_affinity_refusal, refusal
 from longshore_devcluster.scheduler.requests import Resources, pod_requests
+from longshore_kube.quantities import parse_quantity
+from longshore_kube.resources import Json
 
 FINAL_PHASES = ("Succeeded", "Failed")
 

@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from longshore_devcluster.client.objects import Json
-from longshore_devcluster.client.quantity import parse_quantity
+from longshore_kube.quantities import parse_quantity
+from longshore_kube.resources import Json
 
 Resources = dict[str, Fraction]
 """Amounts by resource name: cores of cpu, bytes of memory, counts of devices."""

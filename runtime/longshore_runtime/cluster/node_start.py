@@ -1,26 +1,40 @@
 """Program that starts a pod's Ray node: a process of its own, whose session is that of all that belongs to the node."""
 
-import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
 from longshore_runtime.cluster.fork_server import ForkServer
 
 _SOCKET: Final = "workers"
+_CHUNK_BYTES: Final = 65536
 
 
 def main() -> None:
-    """Start the node that the command line describes as JSON: `NodeOptions`, and the imports of its workers."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("options", type=json.loads)
-    parser.add_argument("imports", nargs="*")
-    given = parser.parse_args()
-    if given.options["address"] is None:  # No actor of a job is placed on the head.
-        _start(given.options, [])
+    """Start the node that one line of JSON on standard input describes (see `NodeStarter`); end of file: none."""
+    order = _read_order()
+    if order is None:
         return
-    server = ForkServer(Path(given.options["temp_dir"], _SOCKET), given.imports)
-    server.begin(_start(given.options, server.launcher))
+    os.environ.update(order["environment"])
+    node = order["node"]
+    if node["address"] is None:  # No actor of a job is placed on the head.
+        _start(node, [])
+        return
+    server = ForkServer(Path(node["temp_dir"], _SOCKET), order["imports"])
+    server.begin(_start(node, server.launcher))
+
+
+def _read_order() -> dict[str, Any] | None:
+    # Without buffers: the server of forks waits for the end of the same file.
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(0, _CHUNK_BYTES)
+        if not data:
+            return None
+        line += data
+    order: dict[str, Any] = json.loads(line)
+    return order
 
 
 def _start(options: dict[str, Any], launcher: list[str]) -> dict[str, str]:

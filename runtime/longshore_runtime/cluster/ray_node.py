@@ -4,13 +4,10 @@ Nodes have addresses of their own but may share a machine (a development cluster
 """
 
 import contextlib
-import json
 import os
 import select
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,8 +18,8 @@ import psutil
 import structlog
 import tenacity
 
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.placement import node_labels
-from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 
@@ -86,13 +83,14 @@ class RayNode:
 
 def start_head(settings: Settings) -> RayNode:
     """Start the Ray head in this pod; raises RayNodeError."""
-    return _start(settings, WorkerImports(), port=settings.ray_port)
+    with NodeStarter(WorkerImports()) as starter:
+        return _start(settings, starter, port=settings.ray_port)
 
 
-def join(settings: Settings, imports: WorkerImports) -> RayNode:
+def join(settings: Settings, starter: NodeStarter) -> RayNode:
     """Join the head of this attempt, waiting until it answers; raises RayNodeError when it does not in time.
 
-    `imports`: of the workers on this node.
+    `starter`: for the first attempt, and an example of those for further ones.
     """
 
     def log_attempt(state: tenacity.RetryCallState) -> None:
@@ -105,7 +103,7 @@ def join(settings: Settings, imports: WorkerImports) -> RayNode:
         before_sleep=log_attempt,
         reraise=True,
     )
-    return attempts(_join_once, settings, imports)
+    return attempts(_join_once, settings, starter)
 
 
 def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
@@ -128,13 +126,14 @@ def head_goes(settings: Settings) -> bool:
     return not attempts(head_answers, settings)
 
 
-def _join_once(settings: Settings, imports: WorkerImports) -> RayNode:
+def _join_once(settings: Settings, starter: NodeStarter) -> RayNode:
     if not head_answers(settings):
         raise RayNodeError(f"no Ray head answers at {settings.ray_address}")
-    return _start(settings, imports, address=settings.ray_address)
+    with NodeStarter(starter.imports) if starter.is_used else contextlib.nullcontext(starter) as unused:
+        return _start(settings, unused, address=settings.ray_address)
 
 
-def _start(settings: Settings, imports: WorkerImports, port: int | None = None, address: str | None = None) -> RayNode:
+def _start(settings: Settings, starter: NodeStarter, port: int | None = None, address: str | None = None) -> RayNode:
     """`node_start` ends once the node is registered, and leaves the processes behind: they share its session."""
     temp_dir = _temp_dir()
     options = {
@@ -144,39 +143,20 @@ def _start(settings: Settings, imports: WorkerImports, port: int | None = None, 
         "port": port,
         "address": address,
     }
-    # Ray is imported in a process of its own: the pod's health server answers meanwhile.
-    command = [sys.executable, "-m", "longshore_runtime.cluster.node_start", json.dumps(options), *imports.modules]
     with contextlib.ExitStack() as unless_started:
-        starter_end, lifeline = os.pipe()  # The server that forks workers ends with this process.
-        unless_started.callback(os.close, lifeline)
-        starter = subprocess.Popen(
-            command,
-            env={**os.environ, **RAY_ENVIRONMENT, **imports.environment},
-            stdin=starter_end,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        os.close(starter_end)
         unless_started.callback(_discard, temp_dir, starter.pid)
-        unless_started.callback(starter.kill)
-        _wait_started(starter)
+        # Ray is imported in a process of its own: the pod's health server answers meanwhile.
+        status, output = starter.start(options, START_LIMIT_S)
+        if status is None:
+            raise RayNodeError(f"Ray did not start within {START_LIMIT_S:.0f} s")
+        if status != 0:
+            lines = output.strip().splitlines() or ["no message"]
+            raise RayNodeError(f"Ray did not start (exit status {status}): {lines[-1]}")
         core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
         if not core:
             raise RayNodeError("Ray started and ended at once")
         unless_started.pop_all()
-    return RayNode(temp_dir, starter.pid, core, lifeline)
-
-
-def _wait_started(starter: "subprocess.Popen[str]") -> None:
-    try:
-        output, _ = starter.communicate(timeout=START_LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        raise RayNodeError(f"Ray did not start within {START_LIMIT_S:.0f} s") from error
-    if starter.returncode != 0:
-        lines = output.strip().splitlines() or ["no message"]
-        raise RayNodeError(f"Ray did not start (exit status {starter.returncode}): {lines[-1]}")
+    return RayNode(temp_dir, starter.pid, core, starter.take_lifeline())
 
 
 def _temp_dir() -> Path:

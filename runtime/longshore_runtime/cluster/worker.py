@@ -11,6 +11,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.gpu_sharing import shared_gpus
 from longshore_runtime.cluster.health import HealthServer
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_goes, join
 from longshore_runtime.cluster.worker_imports import worker_imports
 from longshore_runtime.errors import Interrupted
@@ -41,9 +42,10 @@ def run_node(settings: Settings) -> int:
 def _serve(settings: Settings) -> tuple[int, str]:
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     with (
+        NodeStarter(worker_imports(spec, settings.component)) as starter,  # Before there are threads.
         HealthServer(settings.pod_ip, CollectorRegistry()) as health,
         shared_gpus(spec, settings.component) as daemon,
-        join(settings, worker_imports(spec, settings.component)) as node,
+        join(settings, starter) as node,
     ):
         health.ready()
         log.info("joined the coordinator", address=settings.ray_address)

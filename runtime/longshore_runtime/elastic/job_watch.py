@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import structlog
-from kubernetes import client, watch
 from pydantic import ValidationError
-from urllib3.exceptions import HTTPError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.status import Assignment, RewardPodCounts
-from longshore_runtime.kube_access import load_credentials
+from longshore_kube.access import Access
+from longshore_kube.blocking import Blocking
+from longshore_kube.errors import KubeError
+from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.resources import Json, Resource
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 log = structlog.get_logger()
 
-_WATCH_S: Final = 300
-"""The API server ends a watch after so long, and another one follows."""
-_READ_TIMEOUT_S: Final = 330
-_FIRST_RETRY_S: Final = 0.5
-_MAX_RETRY_S: Final = 30.0
+_RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
 class Assignments(Protocol):
@@ -54,16 +52,13 @@ class NoOperator:
 class JobWatch:
     """Puts every epoch into the driver's events once. Without the API server rounds go on with what was known last."""
 
-    def __init__(self, namespace: str, job: str, events: "queue.SimpleQueue[Event]") -> None:
-        load_credentials()
-        self._api = client.CustomObjectsApi()
-        self._namespace, self._job = namespace, job
+    def __init__(self, access: Access, namespace: str, job: str, events: "queue.SimpleQueue[Event]") -> None:
+        self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
+        self._path, self._job = _RLJOBS.path(namespace), job
         self._events = events
         self._lock = threading.Lock()
         self._newest = Assignment()
         self._rewards: Sequence[str] = ()
-        self._closed = threading.Event()
-        self._watch = watch.Watch()
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
@@ -75,40 +70,15 @@ class JobWatch:
             return self._rewards[index] or None if index < len(self._rewards) else None
 
     def close(self) -> None:
-        self._closed.set()
-        self._watch.stop()
+        # Ends the iteration in the other thread.
+        self._kube.close()
 
     def _run(self) -> None:
-        retry_s = _FIRST_RETRY_S
-        while not self._closed.is_set():
-            try:
-                self._follow()
-                retry_s = _FIRST_RETRY_S
-            except Exception as error:
-                # Whatever breaks a watch must not end all later ones.
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                known = isinstance(error, client.ApiException | HTTPError)
-                log.warning("watch of the RLJob broke", error=reason, retry_s=retry_s, exc_info=not known)
-                self._closed.wait(retry_s)
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
-
-    def _follow(self) -> None:
-        """Every watch begins with the state as it is, so that nothing is missed between two of them."""
-        events = self._watch.stream(
-            self._api.list_namespaced_custom_object,
-            names.GROUP,
-            names.VERSION,
-            self._namespace,
-            names.PLURAL,
-            field_selector=f"metadata.name={self._job}",
-            timeout_seconds=_WATCH_S,
-            _request_timeout=_READ_TIMEOUT_S,
-        )
-        for event in events:
-            if event["type"] in ("ADDED", "MODIFIED"):
-                status = event["object"].get("status", {})
-                self._take_addresses(status.get("rewards", {}))
-                self._take(status.get("assignment", {}))
+        options: Any = {"fields": f"metadata.name={self._job}", "on_error": _log_failure}
+        for news in self._kube.iterate(lambda client: Reflector(client, self._path, _status, **options).changes()):
+            for status in news.items if isinstance(news, Listed) else [news.item]:
+                self._take_addresses(status.get("rewards") or {})
+                self._take(status.get("assignment") or {})
 
     def _take_addresses(self, written: dict[str, Any]) -> None:
         try:
@@ -130,3 +100,11 @@ class JobWatch:
                 return
             self._newest = assignment
         self._events.put(AssignmentChanged(assignment))
+
+
+def _status(job: Json) -> Json:
+    return job.get("status") or {}
+
+
+def _log_failure(error: KubeError, silence_s: float) -> None:
+    log.warning("watch of the RLJob broke", error=str(error), silence_s=round(silence_s, 1))

@@ -1,18 +1,19 @@
 """Reports RLJob.status.runtime by server-side apply, and nothing else. The newest report wins; training never waits."""
 
 import threading
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
-from kubernetes import client
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
-from urllib3.exceptions import HTTPError
 
 from longshore.api import names
 from longshore.api.runtime_status import RuntimeStatus
-from longshore_runtime.kube_access import load_credentials
+from longshore_kube.access import Access
+from longshore_kube.blocking import Blocking
+from longshore_kube.resources import Resource
 
 log = structlog.get_logger()
+
+_RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
 class StatusSink(Protocol):
@@ -28,9 +29,8 @@ class StatusSink(Protocol):
 class StatusReporter:
     """Writes in a thread of its own. A report that cannot be written is logged, and the next one tried."""
 
-    def __init__(self, namespace: str, job: str) -> None:
-        load_credentials()
-        self._api = client.CustomObjectsApi()
+    def __init__(self, access: Access, namespace: str, job: str) -> None:
+        self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
         self._namespace = namespace
         self._job = job
         self._changed = threading.Condition()
@@ -49,6 +49,7 @@ class StatusReporter:
             self._closed = True
             self._changed.notify()
         self._thread.join(timeout=30)
+        self._kube.close()
 
     def _run(self) -> None:
         while (status := self._next()) is not None:
@@ -63,27 +64,9 @@ class StatusReporter:
             status, self._waiting = self._waiting, None
             return status
 
-    @retry(
-        retry=retry_if_exception_type((client.ApiException, HTTPError)),
-        stop=stop_after_attempt(4),
-        wait=wait_exponential(multiplier=0.5, max=5),
-        reraise=True,
-    )
     def _apply(self, status: RuntimeStatus) -> None:
-        self._api.patch_namespaced_custom_object_status(
-            names.GROUP,
-            names.VERSION,
-            self._namespace,
-            names.PLURAL,
-            self._job,
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "metadata": {"name": self._job},
-                "status": {"runtime": status.model_dump(mode="json", exclude_none=True)},
-            },
-            field_manager=names.COORDINATOR_FIELD_MANAGER,
-            force=True,
-            _content_type="application/apply-patch+yaml",
-            _request_timeout=10,
-        )
+        body = {
+            "metadata": {"namespace": self._namespace, "name": self._job},
+            "status": {"runtime": status.model_dump(mode="json", exclude_none=True)},
+        }
+        self._kube.call(lambda client: client.apply(_RLJOBS, body, "status"))

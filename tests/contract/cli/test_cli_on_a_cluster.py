@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubernetes.client.exceptions import ApiException
 from typer.testing import CliRunner, Result
 
-from longshore_cli import jobs, stream
-from longshore_cli.client import Json, Kube
+from longshore_cli import jobs
+from longshore_cli.client import Kube
 from longshore_cli.main import app
 from longshore_cli.target import Target
 from longshore_devcluster.launcher import cluster_process
+from longshore_kube.errors import ApiError
+from longshore_kube.resources import Json
 from tests.unit.cli.samples import at_step, condition
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +48,7 @@ def crd(kube: Kube) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     kube.request("POST", path, definition)
     name = definition["metadata"]["name"]
-    for _, item in stream.watch(kube, path, f"metadata.name={name}", timeout_s=TIMEOUT_S):
+    for _, item in kube.watch(path, f"metadata.name={name}", timeout_s=TIMEOUT_S):
         if any(
             c["type"] == "Established" and c["status"] == "True" for c in item.get("status", {}).get("conditions", [])
         ):
@@ -363,7 +364,7 @@ def test_a_watch_tells_what_exists_and_then_what_changes(kube: Kube) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "1"}}
     kube.apply(item)
-    changes = stream.watch(kube, path, "metadata.name=seen", timeout_s=TIMEOUT_S)
+    changes = kube.watch(path, "metadata.name=seen", timeout_s=TIMEOUT_S)
     assert next(changes)[0] == "ADDED"
     kube.apply(item | {"data": {"a": "2"}})
     kind, changed = next(changes)
@@ -374,9 +375,9 @@ def test_a_watch_tells_what_exists_and_then_what_changes(kube: Kube) -> None:
 
 def test_a_watch_with_a_time_limit_ends(kube: Kube) -> None:
     path = "/api/v1/namespaces/default/configmaps"
-    assert list(stream.watch(kube, path, "metadata.name=nothing", timeout_s=1.0)) == []
+    assert list(kube.watch(path, "metadata.name=nothing", timeout_s=1.0)) == []
 
 
 def test_a_watch_of_an_unknown_kind_is_refused(kube: Kube) -> None:
-    with pytest.raises(ApiException):
-        next(stream.watch(kube, "/apis/longshore.dev/v0/namespaces/default/rljobs", ""))
+    with pytest.raises(ApiError):
+        next(kube.watch("/apis/longshore.dev/v0/namespaces/default/rljobs", ""))

@@ -7,7 +7,7 @@ HELP = """
 import sys
 from longshore_cli.main import app
 app(["--help"], standalone_mode=False)
-print(*{"kubernetes", "matplotlib", "pydantic", "yaml"} & sys.modules.keys())
+print(*{"aiohttp", "asyncio", "longshore_kube", "matplotlib", "pydantic", "yaml"} & sys.modules.keys())
 """
 
 

@@ -1,5 +1,6 @@
 """Libraries: the Python client, kopf and Helm."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -81,7 +82,9 @@ def test_kopf_handles_a_life(
     program.write_text(textwrap.dedent(OPERATOR))
     command = [sys.executable, "-m", "kopf", "run", "-n", namespace, "--standalone", str(program)]
     log = (tmp_path / "log").open("w")
-    operator = subprocess.Popen(command, env={"KUBECONFIG": kubeconfig, "PATH": ""}, stdout=log, stderr=log)
+    operator = subprocess.Popen(
+        command, env={"KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"]}, stdout=log, stderr=log
+    )
     try:
         body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
         with api.watching(widget_path) as events:

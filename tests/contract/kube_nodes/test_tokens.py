@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longshore_devcluster.apiserver import ApiServer
-from longshore_devcluster.client import Client, ClusterAccess
-from longshore_devcluster.client.resources import PODS, SERVICE_ACCOUNTS
 from longshore_devcluster.kubelet.tokens import TokenRequest, Tokens
+from longshore_kube.access import from_kubeconfig
+from longshore_kube.client import Client
+from longshore_kube.reflector import Changed, Reflector
+from longshore_kube.resources import PODS, SERVICE_ACCOUNTS
 from tests.contract.kube_nodes.kube import Json
 
 
@@ -17,16 +20,15 @@ from tests.contract.kube_nodes.kube import Json
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     server = ApiServer(tmp_path)
     await server.start()
-    async with Client(ClusterAccess.from_kubeconfig(server.kubeconfig_path), "test") as client:
+    async with Client(from_kubeconfig(server.kubeconfig_path), "test") as client:
         await wait_for_default_account(client)
         yield client
     await server.stop()
 
 
 async def wait_for_default_account(client: Client) -> None:
-    accounts, version = await client.list_all(SERVICE_ACCOUNTS, "default")
-    if not accounts:
-        async for _ in client.watch(SERVICE_ACCOUNTS, version, "default"):
+    async for news in Reflector(client, SERVICE_ACCOUNTS.path("default"), dict).changes():
+        if isinstance(news, Changed) or news.items:
             return
 
 
@@ -61,7 +63,7 @@ async def test_token_is_accepted_as_its_service_account(client: Client) -> None:
     request = TokenRequest(audience="", expiration_s=3600)
     tokens = await Tokens(client, time.time).fetch(await pod(client), [request])
 
-    async with Client(client.access.with_token(tokens[request]), "test") as in_pod:
+    async with Client(replace(client.access, token=tokens[request]), "test") as in_pod:
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = await in_pod.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
 

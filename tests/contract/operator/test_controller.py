@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from longshore_devcluster.apiserver import ApiServer
+from longshore_kube.access import Access, from_kubeconfig
+from longshore_kube.client import Client
 from longshore_operator.controller import EVENT_BURST, Controller
 from longshore_operator.handlers import JobNews
-from longshore_operator.kube import Kube, Object
-from longshore_operator.kubeconfig import from_kubeconfig
+from longshore_operator.kube import RLJOBS, Kube, Object
 from longshore_operator.metrics import Metrics
+from longshore_operator.observed import pod_view
 from longshore_operator.plan import OperatorConfig
 from tests.contract.operator.harness import CHART
 from tests.unit.operator.model import SPEC
@@ -23,14 +25,24 @@ KEY = ("default", "demo")
 RESTING = [("GET", "rljobs"), ("GET", "persistentvolumeclaims")]
 
 
-class CountingKube(Kube):
+class CountingClient(Client):
     """The client, which remembers what it asked for."""
 
     calls: list[tuple[str, str]] = []
 
-    async def _call(self, method: str, path: str, *arguments: Any, **named: Any) -> Object:
+    async def request(self, method: str, path: str, **options: Any) -> Object:
         self.calls.append((method, path))
-        return await super()._call(method, path, *arguments, **named)
+        return await super().request(method, path, **options)
+
+
+class CountingKube(Kube):
+    """With such a client."""
+
+    client: CountingClient
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access)
+        self.client = CountingClient(access, "longshore-operator")
 
 
 class Operator:
@@ -45,31 +57,29 @@ class Operator:
 
     async def look(self) -> list[tuple[str, str]]:
         """One pass; returns its requests, resources by their plural."""
-        self.kube.calls = []
+        self.kube.client.calls = []
         await self.controller._pass(KEY)
-        return [(method, path.split("/default/")[1].split("/")[0]) for method, path in self.kube.calls]
+        return [(method, path.split("/default/")[1].split("/")[0]) for method, path in self.kube.client.calls]
 
     async def settled(self) -> None:
         """Passes until one only reads the job, and the claim that its pod waits for."""
         for _ in range(10):
             if await self.look() == RESTING:
                 return
-        raise AssertionError(f"still at work: {self.kube.calls}")
+        raise AssertionError(f"still at work: {self.kube.client.calls}")
 
     async def report(self, runtime: dict[str, Any]) -> None:
         """What the coordinator does."""
         metadata = {"namespace": KEY[0], "name": KEY[1]}
         body = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata}
-        async with Kube(self.kube._access, "longshore-coordinator") as coordinator:
+        async with Kube(self.kube.client.access, "longshore-coordinator") as coordinator:
             await coordinator.apply(body | {"status": {"runtime": runtime}}, "status")
 
     async def pod_status(self, status: dict[str, Any], node: str = "") -> None:
         """What scheduler and kubelet do, as the informer hears it."""
         pod = await self.kube.get("Pod", KEY[0], "demo-coordinator")
         assert pod is not None
-        self.controller.informer.take(
-            {"type": "MODIFIED", "object": pod | {"status": status, "spec": {"nodeName": node}}}
-        )
+        self.controller.informer.take("MODIFIED", pod_view(pod | {"status": status, "spec": {"nodeName": node}}))
 
 
 @pytest.fixture
@@ -79,7 +89,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     await server.start()
     async with CountingKube(from_kubeconfig(server.kubeconfig_path)) as kube:
         crd = yaml.safe_load((CHART / "files" / "rljob-crd.yaml").read_text())
-        await kube._call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", None, crd)
+        await kube.client.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
         job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": SPEC}
         job |= {"metadata": {"namespace": KEY[0], "name": KEY[1]}}
         async with asyncio.timeout(30):
@@ -141,20 +151,8 @@ async def test_children_are_read_again_ever_later_while_a_pod_does_not_start(ope
 
 async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:
     key, controller = KEY, operator.controller
-    await operator.kube._call(
-        "PATCH",
-        "/apis/longshore.dev/v1alpha1/namespaces/default/rljobs/demo",
-        None,
-        {"spec": {"suspend": True}},
-        "application/merge-patch+json",
-    )
-    await operator.kube._call(
-        "PATCH",
-        "/apis/longshore.dev/v1alpha1/namespaces/default/rljobs/demo",
-        None,
-        {"spec": {"coordinator": {"template": {"spec": 5}}}},
-        "application/merge-patch+json",
-    )
+    await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"suspend": True}})
+    await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"coordinator": {"template": {"spec": 5}}}})
     for _ in range(3):
         await operator.look()
     stored = await operator.kube.get("RLJob", *key)

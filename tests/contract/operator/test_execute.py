@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from longshore_kube.access import Access
 from longshore_operator.children import children
 from longshore_operator.execute import ApplyFailed, Executor
 from longshore_operator.kube import Kube
-from longshore_operator.kubeconfig import Access
 from longshore_operator.plan import Action, DeleteJob, Event, OperatorConfig
 from tests.unit.operator.model import make_job
 

@@ -58,7 +58,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["subpro
     process = subprocess.Popen(["sleep", str(LIMIT_S)], start_new_session=True)
     _, lifeline = os.pipe()
     node = RayNode(tmp_path / "ray", process.pid, [psutil.Process(process.pid)], lifeline)
-    monkeypatch.setattr(worker, "join", lambda settings, imports: node)
+    monkeypatch.setattr(worker, "join", lambda settings, starter: node)
     yield process
     process.kill()
     process.wait()

@@ -1,13 +1,13 @@
 """A claim that stays unbound is explained in one sentence."""
 
-import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from longshore_cli.client import Json
 from longshore_cli.watch import claims
 from longshore_cli.watch.claims import why_unbound
+from longshore_kube.resources import Json
 
 
 def claim(phase: str = "Pending", **spec: Any) -> Json:
@@ -78,25 +78,24 @@ class Cluster:
     def __init__(self, states: list[Json], classes: list[list[Json]]) -> None:
         self._states, self._classes = iter(states), iter(classes)
 
-    def request(self, method: str, path: str, body: Any = None, *, query: Any = None) -> Json:
-        if path.endswith("/storageclasses"):
-            return {"items": next(self._classes)}
-        if path.endswith("/events"):
-            return {"items": []}
-        return {"metadata": {"resourceVersion": ""}, "items": [next(self._states)]}
+    def watch(self, path: str, fields: str, *, timeout_s: float) -> Iterator[tuple[str, Json]]:
+        assert (path.rpartition("/")[2], fields) == ("persistentvolumeclaims", "metadata.name=shared")
+        yield "ADDED", next(self._states)
+
+    def items(self, path: str, *, fields: str = "") -> list[Json]:
+        return next(self._classes) if path.endswith("/storageclasses") else []
 
 
 def test_it_is_told_once_for_each_reason_and_no_more_when_the_claim_is_bound() -> None:
     fast = [storage_class("fast")]
     cluster: Any = Cluster([claim(), claim(), claim(), claim("Bound")], [[], [], fast])
-    seconds = itertools.count(0.0, claims.LOOK_S / 5)
-    told = [trouble.message for trouble in claims.troubles(cluster, "shared", clock=lambda: next(seconds))]
+    told = [trouble.message for trouble in claims.troubles(cluster, "shared")]
     assert [("has none" in sentence, "one of fast" in sentence) for sentence in told] == [(True, False), (False, True)]
 
 
 def test_a_claim_that_is_bound_is_not_worth_a_word() -> None:
     cluster: Any = Cluster([claim("Bound")], [])
-    assert list(claims.troubles(cluster, "shared", clock=itertools.count().__next__)) == []
+    assert list(claims.troubles(cluster, "shared")) == []
 
 
 def test_the_claim_of_a_job_is_the_one_that_it_names_or_gets() -> None:

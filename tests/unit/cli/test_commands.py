@@ -7,11 +7,8 @@ from typing import Any, cast
 import helm_python
 import pytest
 import typer
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException
 from typer.core import TyperGroup
 from typer.testing import CliRunner
-from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from longshore.api.names import Component
 from longshore_cli import chart, fetch, jobs, state
@@ -21,26 +18,28 @@ from longshore_cli.errors import CliError
 from longshore_cli.explained import explain
 from longshore_cli.main import app
 from longshore_cli.target import Target, kubeconfig_path
+from longshore_kube.errors import AccessError, ApiError, KubeError, Unreachable, Unreadable
 from tests.unit.cli.samples import at_step, rljob
 
 
-def refused(status: int, message: str, **details: str) -> ApiException:
-    return ApiException(status=status, reason="x", body=json.dumps({"message": message, "details": details}), data=None)
+def refused(status: int, message: str) -> ApiError:
+    return ApiError(status, "x", message)
 
 
 @pytest.mark.parametrize(
     ("error", "sentence", "fix"),
     [
-        (ConfigException("Invalid kube-config file. No configuration found."), "No usable kubeconfig", "longshore up"),
+        (AccessError("/x has no current-context"), "No usable kubeconfig: /x has no", "longshore up"),
         (refused(401, "Unauthorized"), "does not accept the credentials", "--context"),
         (refused(403, 'rljobs is forbidden: User "u"'), "Not allowed: rljobs is forbidden", "role"),
         (refused(404, "the server could not find the requested resource"), "does not know RLJobs", "longshore up"),
         (refused(422, "spec.steps: must be positive"), "spec.steps: must be positive", "Correct"),
         (refused(500, "boom"), "The API server answers 500: boom", ""),
-        (MaxRetryError(None, "/", NewConnectionError(None, "Connection refused")), "refused", "longshore up"),  # type: ignore[arg-type]
+        (Unreachable("https://here does not answer: Connection refused"), "Connection refused", "longshore up"),
+        (Unreadable("the answer is larger than 4 MiB"), "cannot be understood: the answer is larger", "proxy"),
     ],
 )  # fmt: skip
-def test_an_expected_error_is_one_sentence_with_a_fix(error: Exception, sentence: str, fix: str) -> None:
+def test_an_expected_error_is_one_sentence_with_a_fix(error: KubeError, sentence: str, fix: str) -> None:
     told = explain(error)
     assert sentence in told.message
     assert "\n" not in told.message
@@ -50,7 +49,7 @@ def test_an_expected_error_is_one_sentence_with_a_fix(error: Exception, sentence
 def test_a_missing_kubeconfig_ends_without_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["watch", "demo", "--kubeconfig", str(tmp_path / "none")])
     assert result.exit_code == 1
-    assert "There is no kubeconfig" in result.stderr
+    assert "there is no kubeconfig at" in result.stderr
     assert "longshore up" in result.stderr
     assert "Traceback" not in result.output
 
@@ -64,7 +63,7 @@ def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> No
     }))  # fmt: skip
     result = CliRunner().invoke(app, ["suspend", "demo", "--kubeconfig", str(config)])
     assert result.exit_code == 1
-    assert "The API server does not answer: " in result.stderr
+    assert "The API server http://127.0.0.1:1 does not answer: Connection refused." in result.stderr
 
 
 @pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",

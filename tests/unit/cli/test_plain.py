@@ -1,51 +1,39 @@
 """Text of the cluster does nothing to a terminal, and tells no password."""
 
+import asyncio
 import json
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+from longshore_cli.explained import explain
 from longshore_cli.plain import plain, plain_json
 from longshore_cli.watch.model import job_view
+from longshore_kube.blocking import Blocking
+from longshore_kube.errors import KubeError, Unreachable
+from tests.contract.kube_client.script import Script, access_to
 from tests.unit.cli.samples import at_step, condition, rljob
 
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x9b31m\rhidden\u202etxt"
 
 
-class Answer:
-    """An answer of the API server."""
+@asynccontextmanager
+async def cluster(body: bytes) -> AsyncIterator[Kube]:
+    """One that answers every request so."""
 
-    status = 200
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body)
 
-    def __init__(self, data: bytes) -> None:
-        self.response = self
-        self.data = data
-
-    def stream(self, amt: None, decode_content: bool) -> list[bytes]:
-        return [self.data]
-
-    def close(self) -> None:
-        """Nothing to let go."""
-
-
-class Api:
-    """As much of the Kubernetes client as one request takes."""
-
-    class configuration:  # noqa: N801 - the client's name
-        host = "https://user:s3cret@server"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def param_serialize(self, *_: Any, **__: Any) -> tuple[()]:
-        return ()
-
-    def call_api(self, *_: Any, **__: Any) -> Answer:
-        return Answer(self._data)
+    async with access_to(Script(*[answer] * 4)) as access:
+        kube = Blocking(access, "test")
+        yield Kube(kube, "team")
+        await asyncio.to_thread(kube.close)
 
 
 @given(st.text())
@@ -57,12 +45,13 @@ def test_what_was_there_is_spelled_out() -> None:
     assert plain("a\tb\n\x1b[31mred\x9b\u202e") == "a\tb\n\\x1b[31mred\\x9b\\u202e"
 
 
-def test_status_conditions_logs_and_errors_are_made_plain() -> None:
+async def test_status_conditions_logs_and_errors_are_made_plain() -> None:
     job = rljob(at_step(1), conditions=(condition("Failed", "True", message=ATTACK),))
-    view = job_view(Kube(Api(json.dumps(job).encode()), "team").job("demo"))
+    async with cluster(json.dumps(job).encode()) as kube:
+        view = job_view(await asyncio.to_thread(kube.job, "demo"))
     assert view.status.conditions[0].message == plain(ATTACK)
-    (line,) = Kube(Api(ATTACK.encode()), "team").log_lines("demo-coordinator")
-    assert line == plain(ATTACK)
+    async with cluster(ATTACK.encode()) as kube:
+        assert await asyncio.to_thread(lambda: list(kube.log_lines("demo-coordinator"))) == [plain(ATTACK)]
     assert CliError(ATTACK, ATTACK).message == CliError(ATTACK, ATTACK).fix == plain(ATTACK)
 
 
@@ -72,10 +61,16 @@ def test_passwords_in_addresses_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("data", [b"<html>login</html>", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000])
-def test_an_answer_of_something_else_is_a_sentence(data: bytes) -> None:
-    with pytest.raises(CliError, match="server answers with what is no object of Kubernetes") as caught:
-        Kube(Api(data), "team").job("demo")
-    assert "s3cret" not in caught.value.message
+async def test_an_answer_of_something_else_is_a_sentence(data: bytes) -> None:
+    async with cluster(data) as kube:
+        with pytest.raises(KubeError) as caught:
+            await asyncio.to_thread(kube.job, "demo")
+    assert "The API server cannot be understood: the " in explain(caught.value).message
+
+
+def test_an_address_that_does_not_answer_tells_no_password() -> None:
+    error = Unreachable("https://user:s3cret@server does not answer: it is away")
+    assert explain(error).message == "The API server https://server does not answer: it is away."
 
 
 def test_a_runtime_status_that_cannot_be_read_hides_nothing_else() -> None:

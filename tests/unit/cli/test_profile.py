@@ -11,13 +11,16 @@ from longshore.api.names import MAX_JOB_NAME_LENGTH
 from longshore.api.rljob import RLJob
 from longshore.sim.profile import JudgePoint
 from longshore_cli import profile as profiling
-from longshore_cli.client import Json, Kube
+from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.profile import Plan, profiling_job, profiling_name
+from longshore_kube.access import Access
+from longshore_kube.blocking import Blocking
+from longshore_kube.resources import Json
 from tests.unit.cli.simulated import manifest, refusal, simulated
 from tests.unit.sim.measured import profile, subject
 
-NO_CLUSTER = Kube(None, "default")
+NO_CLUSTER = Kube(Blocking(Access("http://nowhere.invalid"), "test"), "default")
 QWEN = subject(model="models/qwen")
 
 
@@ -74,7 +77,7 @@ def test_a_missing_cluster_ends_without_traceback(tmp_path: Path) -> None:
     arguments = ["profile", str(manifest(tmp_path)), "--kubeconfig", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
-    assert "There is no kubeconfig" in result.stderr
+    assert "there is no kubeconfig at" in result.stderr
 
 
 def test_every_figure_is_shown_with_the_number_of_its_measurements() -> None:

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from longshore_kube.access import Access
 from longshore_operator.controller import Controller
 from longshore_operator.health import MAX_SILENCE_S, MAX_STALL_S, obstacle
 from longshore_operator.kube import Kube
-from longshore_operator.kubeconfig import Access
 from longshore_operator.metrics import Metrics
 from tests.unit.operator.model import CONFIG
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from longshore_kube.access import Access
 from longshore_operator.informer import PodInformer
 from longshore_operator.kube import Kube
+from longshore_operator.observed import pod_view
 from longshore_operator.plan import CreatePod
 from tests.unit.operator.model import Cluster
 
@@ -18,8 +20,11 @@ def coordinator(uid: str, version: str = "1") -> dict[str, Any]:
 
 
 def informer() -> PodInformer:
-    nothing: Kube = None  # type: ignore[assignment]
-    return PodInformer(nothing, None, lambda key: None)
+    return PodInformer(Kube(Access("http://nowhere.invalid")), None, lambda key: None)
+
+
+def take(pods: PodInformer, kind: str, pod: dict[str, Any]) -> None:
+    pods.take(kind, pod_view(pod))
 
 
 def uids(pods: PodInformer) -> list[str]:
@@ -35,17 +40,17 @@ def test_a_pod_is_known_as_soon_as_it_is_created() -> None:
 def test_late_news_of_an_earlier_pod_of_that_name_changes_nothing() -> None:
     pods = informer()
     pods.mark_created(KEY, coordinator("new"))
-    pods.take({"type": "MODIFIED", "object": coordinator("old", "7")})
-    pods.take({"type": "DELETED", "object": coordinator("old", "8")})
+    take(pods, "MODIFIED", coordinator("old", "7"))
+    take(pods, "DELETED", coordinator("old", "8"))
     assert uids(pods) == ["new"]
-    pods.take({"type": "ADDED", "object": coordinator("new", "9")})
-    pods.take({"type": "DELETED", "object": coordinator("new", "10")})
+    take(pods, "ADDED", coordinator("new", "9"))
+    take(pods, "DELETED", coordinator("new", "10"))
     assert uids(pods) == []
 
 
 def test_a_pod_that_was_gone_before_its_creation_was_answered_does_not_come_back() -> None:
     pods = informer()
-    pods.take({"type": "ADDED", "object": coordinator("quick")})
-    pods.take({"type": "DELETED", "object": coordinator("quick", "2")})
+    take(pods, "ADDED", coordinator("quick"))
+    take(pods, "DELETED", coordinator("quick", "2"))
     pods.mark_created(KEY, coordinator("quick"))
     assert uids(pods) == []

@@ -1,87 +1,80 @@
 """The coordinator hears of every assignment, whatever the API server sends in between."""
 
+import asyncio
 import queue
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kubernetes import client
-from urllib3.exceptions import ProtocolError
 
-from longshore_runtime.elastic import job_watch
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.rollout.events import AssignmentChanged, Event
+from tests.contract.kube_client.script import Answer, Script, access_to, event, failure, page, stream
 
 LIMIT_S = 30.0
 """Longer than anything here takes."""
 
-Script = list[list[dict[str, Any] | Exception]]
+
+def job(epoch: int) -> dict[str, Any]:
+    return {"metadata": {"name": "demo", "resourceVersion": "7"}, "status": {"assignment": {"epoch": epoch}}}
 
 
-def job(epoch: int, kind: str = "MODIFIED") -> dict[str, Any]:
-    return {"type": kind, "object": {"status": {"assignment": {"epoch": epoch}}}}
+def changed(*epochs: int) -> list[dict[str, Any]]:
+    return [event("MODIFIED", job(epoch)) for epoch in epochs]
 
 
-class ScriptedWatch:
-    """Stands for `kubernetes.watch.Watch`: one list of events or errors per stream, then silence."""
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._stopped = threading.Event()
-
-    def stream(self, *_: object, **__: object) -> Iterator[dict[str, Any]]:
-        if not self._script:
-            self._stopped.wait(LIMIT_S)
-            return
-        for item in self._script.pop(0):
-            if isinstance(item, Exception):
-                raise item
-            yield item
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-
-def epochs(patch: pytest.MonkeyPatch, script: Script, count: int) -> list[int]:
+async def epochs(script: Script, count: int) -> list[int]:
     """What the driver hears, in its order."""
-    patch.setattr(job_watch, "load_credentials", lambda: None)
-    patch.setattr(job_watch.watch, "Watch", lambda: ScriptedWatch(script))
-    patch.setattr(job_watch, "_FIRST_RETRY_S", 0.0)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    watched = JobWatch("team", "demo", events)
-    try:
-        heard = [events.get(timeout=LIMIT_S) for _ in range(count)]
-    finally:
-        watched.close()
+    async with access_to(script) as access:
+        watched = JobWatch(access, "team", "demo", events)
+        try:
+            heard = [await asyncio.to_thread(events.get, timeout=LIMIT_S) for _ in range(count)]
+        finally:
+            await asyncio.to_thread(watched.close)
     assert events.empty()
-    assert watched.newest().epoch == max(
-        event.assignment.epoch for event in heard if isinstance(event, AssignmentChanged)
-    )
-    return [event.assignment.epoch for event in heard if isinstance(event, AssignmentChanged)]
+    told = [event.assignment.epoch for event in heard if isinstance(event, AssignmentChanged)]
+    assert watched.newest().epoch == max(told)
+    return told
 
 
-def test_every_epoch_is_heard_once_over_any_number_of_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    script: Script = [[job(1, "ADDED"), job(1), job(2)], [job(2, "ADDED"), job(1), job(3)]]
-    assert epochs(monkeypatch, script, 3) == [1, 2, 3]
+async def test_every_epoch_is_heard_once_over_any_number_of_watches() -> None:
+    script = Script(page([job(1)], 5), stream(*changed(1, 2)), stream(*changed(2, 1, 3), stays_open=True))
+    assert await epochs(script, 3) == [1, 2, 3]
+    assert {query["fieldSelector"] for query in script.queries} == {"metadata.name=demo"}
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        client.ApiException(status=410, reason="Gone"),
-        ProtocolError("connection broken"),
-        ValueError("half a line of JSON"),
-        {"type": "MODIFIED", "object": {"status": None}},
-        {"kind": "Status"},
+        failure(410, "Expired"),
+        failure(403, "Forbidden"),
+        stream(b'{"type": "MODI'),
+        stream(b"<html>\n"),
+        stream(event("MODIFIED", {"metadata": {"resourceVersion": "6"}, "status": None})),
+        stream({"kind": "Status"}),
     ],
-    ids=["refused", "cut off", "not JSON", "an object without a status", "no event at all"],
+    ids=["expired", "refused", "cut off", "not JSON", "an object without a status", "no event at all"],
 )
-def test_whatever_breaks_a_watch_the_next_assignment_is_heard(
-    monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any] | Exception
-) -> None:
-    assert epochs(monkeypatch, [[job(1, "ADDED"), broken], [broken], [job(2, "ADDED")]], 2) == [1, 2]
+async def test_whatever_breaks_a_watch_the_next_assignment_is_heard(broken: Answer) -> None:
+    class Restarting(Script):
+        """Answers every list the same way, and watches in their order."""
+
+        async def handle(self, request: Any) -> Any:
+            return await (super().handle(request) if "watch" in request.query else page([job(1)], 5)(request))
+
+    assert await epochs(Restarting(broken, stream(*changed(2), stays_open=True)), 2) == [1, 2]
 
 
-def test_an_assignment_that_cannot_be_read_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert epochs(monkeypatch, [[job(-1, "ADDED"), job(2)]], 1) == [2]
+async def test_an_assignment_that_cannot_be_read_is_passed_over() -> None:
+    assert await epochs(Script(page([job(-1)], 5), stream(*changed(2), stays_open=True)), 1) == [2]
+
+
+async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:
+    found = job(1)
+    found["status"]["rewards"] = {"addresses": ["10.0.0.1", ""]}
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    async with access_to(Script(page([found], 5), stream(stays_open=True))) as access:
+        watched = JobWatch(access, "team", "demo", events)
+        await asyncio.to_thread(events.get, timeout=LIMIT_S)
+        assert [watched.reward_address(index) for index in range(3)] == ["10.0.0.1", None, None]
+        await asyncio.to_thread(watched.close)

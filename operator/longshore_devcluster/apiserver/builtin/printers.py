@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from longshore_devcluster.apiserver.clock import age, human_duration, parse_time
+from longshore_devcluster.apiserver.clock import age, human_duration
 from longshore_devcluster.apiserver.resources import Column, Printer
 from longshore_devcluster.apiserver.schema.node import Json, Object
+from longshore_kube.times import parse_time
 
 NAME = Column("Name", format="name", description="The object's name, unique within its namespace.")
 AGE = Column("Age", description="Time since the object was created.")

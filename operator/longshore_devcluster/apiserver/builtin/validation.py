@@ -15,7 +15,8 @@ from longshore_devcluster.apiserver.errors import (
     field_too_long,
 )
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
+from longshore_devcluster.client.selectors import from_object
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"

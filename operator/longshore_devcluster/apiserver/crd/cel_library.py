@@ -4,20 +4,16 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from celpy import celtypes
 
-from longshore_devcluster.apiserver.quantity import QUANTITY
 from longshore_devcluster.apiserver.schema.node import Json, Schema
+from longshore_kube.quantities import QUANTITY, parse_quantity
 
 Value = Any
-_SCALES = {
-    **{suffix: Decimal(1024) ** (i + 1) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
-    **{suffix: Decimal(10) ** (3 * i) for suffix, i in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)},
-}  # fmt: skip
 _RESERVED = frozenset(
     [
         "true",
@@ -49,7 +45,7 @@ _RESERVED = frozenset(
 class Quantity:
     """A Kubernetes quantity, exactly."""
 
-    amount: Decimal
+    amount: Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +53,6 @@ class MaybeValue:
     """CEL's optional type."""
 
     values: tuple[Value, ...]
-
-
-def parse_quantity(text: str) -> Quantity:
-    """Raises ValueError."""
-    match = QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"quantities must match the regular expression, got {text!r}")
-    number, exponent, suffix = match.groups()
-    amount = Decimal(number + (exponent or ""))
-    return Quantity(amount * _SCALES[suffix] if suffix else amount)
 
 
 def escaped(name: str) -> str:
@@ -176,7 +162,7 @@ def _sum(items: Value) -> Value:
 
 
 def _quantity_of(text: Value) -> Quantity:
-    return text if isinstance(text, Quantity) else parse_quantity(str(text))
+    return text if isinstance(text, Quantity) else Quantity(parse_quantity(str(text)))
 
 
 def _is_quantity(text: Value) -> celtypes.BoolType:
@@ -188,7 +174,7 @@ def _compare(one: Quantity, other: Quantity) -> celtypes.IntType:
 
 
 def _plus(one: Quantity, other: Value, sign: int) -> Quantity:
-    amount = other.amount if isinstance(other, Quantity) else Decimal(int(other))
+    amount = other.amount if isinstance(other, Quantity) else int(other)
     return Quantity(one.amount + sign * amount)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.crd.cel import RuleSet
 from longshore_devcluster.apiserver.crd.columns import custom_printer
 from longshore_devcluster.apiserver.crd.definition import DEFINITIONS, definition_errors
@@ -15,6 +14,7 @@ from longshore_devcluster.apiserver.request import DeleteOptions
 from longshore_devcluster.apiserver.resources import ITEM_VERBS, Registry, Resource, Subresource, by_name
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Change, copied
+from longshore_kube.times import rfc3339
 
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 

@@ -2,11 +2,12 @@
 
 import math
 
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Change, Record, copied
+from longshore_devcluster.client.selectors import from_object
+from longshore_kube.times import rfc3339
 
 BUDGETS = "poddisruptionbudgets.policy"
 

@@ -1,12 +1,12 @@
 """Namespaces: what a new one gets, and how a deleted one is emptied."""
 
-from longshore_devcluster.apiserver.clock import rfc3339
 from longshore_devcluster.apiserver.errors import ApiError
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.request import DeleteOptions, WriteOptions
 from longshore_devcluster.apiserver.resources import Registry, Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Change, Record, copied
+from longshore_kube.times import rfc3339
 
 _OPTIONS = WriteOptions("kube-controller-manager")
 _CONDITIONS = (

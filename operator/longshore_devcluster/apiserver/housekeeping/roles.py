@@ -3,8 +3,9 @@
 from longshore_devcluster.apiserver.access.rbac import CLUSTER_ROLES
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import from_object, matches_labels
+from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Record, copied
+from longshore_devcluster.client.selectors import from_object
 
 
 def aggregated_rules(role: Object, others: list[Record]) -> list[Object]:

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from longshore_devcluster.apiserver.errors import ApiError
 from longshore_devcluster.apiserver.selectors import (
-    from_object,
     matches_fields,
     matches_labels,
     parse_fields,
     parse_labels,
 )
+from longshore_devcluster.client.selectors import from_object
 
 LABEL = st.text("abcdefgh0123-._", min_size=1, max_size=8).map(lambda text: f"x{text}x")
 

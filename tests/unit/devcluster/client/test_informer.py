@@ -9,8 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from longshore_devcluster.client import Client, ClusterAccess, Informer
-from longshore_devcluster.client.resources import CONFIG_MAPS
+from longshore_devcluster.client.informer import Informer
+from longshore_kube.access import Access
+from longshore_kube.client import Client
+from longshore_kube.resources import CONFIG_MAPS
 from tests.unit.devcluster.builders import Json
 
 
@@ -63,7 +65,7 @@ async def informer(script: Script) -> AsyncIterator[Informer]:
     application = web.Application()
     application.router.add_get("/api/v1/configmaps", script.answer)
     async with TestServer(application) as server:
-        access = ClusterAccess(str(server.make_url("")).rstrip("/"), "")
+        access = Access(str(server.make_url("")).rstrip("/"))
         async with Client(access, "test") as client:
             informer = Informer(client, CONFIG_MAPS)
             yield informer

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longshore_devcluster.client.objects import parse_time
 from longshore_devcluster.kubelet.logs import LogOptions, LogWatch, last_lines, read_log
 from longshore_devcluster.kubelet.shim import Log
+from longshore_kube.times import parse_time
 
 lines = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=50), max_size=20)
 
@@ -48,7 +48,7 @@ async def test_lines_older_than_asked_for_are_left_out(tmp_path: Path) -> None:
         "2030-01-01T00:00:00.000000001Z stdout F old\n2030-01-01T00:00:10.500000000Z stderr F new\n"
     )
 
-    assert await read(tmp_path / "log", LogOptions(since_s=parse_time("2030-01-01T00:00:10Z"))) == "new\n"
+    assert await read(tmp_path / "log", LogOptions(since_s=parse_time("2030-01-01T00:00:10Z").timestamp())) == "new\n"
 
 
 async def test_limit_cuts_in_the_middle(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from longshore_devcluster.client.quantity import parse_quantity
+from longshore_kube.quantities import parse_quantity
 
 
 @pytest.mark.parametrize(

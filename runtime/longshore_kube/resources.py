@@ -1,9 +1,13 @@
-"""The resources that the components use, and how their paths are spelled."""
+"""Kinds of objects and where they are in the API."""
 
 from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+"""One Kubernetes object, or a part of one, as the API server sends it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resource:
     """A kind of object and its place in the API."""
 
@@ -18,15 +22,20 @@ class Resource:
         """`apiVersion` of the objects of this resource."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of a collection, an object or a subresource."""
-        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+    def path(self, namespace: str | None = "", name: str = "", subresource: str = "") -> str:
+        """URL path of a collection, an object or a subresource."""
+        parts = [group_path(self.api_version)]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
-        parts += [part for part in (self.plural, name, subresource) if part]
-        return "/".join(parts)
+        return "/".join([*parts, *(part for part in (self.plural, name, subresource) if part)])
 
 
+def group_path(api_version: str) -> str:
+    """URL path of an API group and version; it answers with the resources that there are."""
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+_RBAC = "rbac.authorization.k8s.io"
 PODS = Resource("", "v1", "pods", "Pod")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 EVENTS = Resource("", "v1", "events", "Event")
@@ -40,5 +49,9 @@ VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+ROLES = Resource(_RBAC, "v1", "roles", "Role")
+ROLE_BINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding")
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+BY_KIND = {found.kind: found for found in list(globals().values()) if isinstance(found, Resource)}

@@ -1,0 +1,55 @@
+"""What the pods of a job import, for a cluster that starts them as forks of one process that has imported it.
+
+The embedded cluster does. Ray stays out: it reads its configuration, the token mode included, when it is imported, and
+each pod has its own. Everything here is for the CPU: a process that has used a GPU cannot be forked.
+"""
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.cluster.worker_imports import WorkerImports
+
+ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
+"""With which the modules are imported. Pods share the machine's cores, so each process computes in one thread."""
+_FOR_ALL: Final = ("longshore_runtime.cluster.worker", "longshore_runtime.rewards.server", "torch", "transformers")
+_FOR_THE_CPU: Final = (
+    "longshore_runtime.backends.vllm_engine",
+    "longshore_runtime.backends.torch_trainer",
+    "longshore_runtime.backends.warm_start",
+    "transformers.models.qwen3",
+    "vllm.model_executor.models.qwen3",
+)
+
+
+def suits(imports: WorkerImports) -> bool:
+    """Whether what this process has imported is what the actors of a pod want."""
+    return not imports.environment or imports.environment == ENVIRONMENT
+
+
+@contextlib.contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Let imports of a module fail, as if it were not installed."""
+    assert name not in sys.modules, f"{name} has been imported already"
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def _import_all() -> None:
+    os.environ.update(ENVIRONMENT)
+    with _without("ray"):
+        for module in _FOR_ALL:
+            importlib.import_module(module)
+        if sys.modules["torch"].version.cuda is None and sys.modules["torch"].version.hip is None:
+            for module in _FOR_THE_CPU:
+                importlib.import_module(module)
+
+
+_import_all()

@@ -1,0 +1,68 @@
+"""What a command follows: everything that exists, every change, and what vanished while nobody looked."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from longshore_cli import client as module
+from longshore_cli.client import Change, Kube
+from longshore_cli.explained import explain
+from longshore_kube.blocking import Blocking
+from longshore_kube.errors import KubeError
+from tests.contract.kube_client.script import Script, access_to, event, failure, page, stream
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}}
+
+
+def job(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"uid": name, "name": name, "resourceVersion": str(version)}}
+
+
+async def watched(script: Script, enough: Callable[[list[Change]], bool]) -> list[str]:
+    """Changes until there are enough."""
+    seen: list[Change] = []
+
+    def follow(kube: Kube) -> None:
+        for change in kube.watch(kube.job_path(), "", timeout_s=30.0):
+            seen.append(change)
+            if enough(seen):
+                return
+
+    async with access_to(script) as access:
+        api = Blocking(access, "test")
+        try:
+            await asyncio.to_thread(follow, Kube(api, "team"))
+        finally:
+            await asyncio.to_thread(api.close)
+    return [f"{kind} {item['metadata']['name']}" for kind, item in seen]
+
+
+def after(num_changes: int) -> Callable[[list[Change]], bool]:
+    return lambda seen: len(seen) == num_changes
+
+
+async def test_what_exists_comes_first_and_then_what_changes() -> None:
+    script = Script(page([job("a", 1)], 5), stream(event("MODIFIED", job("a", 6)), event("DELETED", job("a", 7))))
+    assert await watched(script, after(3)) == ["ADDED a", "MODIFIED a", "DELETED a"]
+
+
+async def test_what_vanished_while_the_watch_was_broken_is_told() -> None:
+    script = Script(
+        page([job("a", 1), job("b", 2)], 5), stream(GONE), page([job("b", 8), job("c", 9)], 9), stream(stays_open=True)
+    )
+    assert await watched(script, after(5)) == ["ADDED a", "ADDED b", "DELETED a", "MODIFIED b", "ADDED c"]
+
+
+async def test_a_refusal_ends_it_at_once() -> None:
+    with pytest.raises(KubeError) as caught:
+        await watched(Script(page([], 5), failure(403, "Forbidden")), after(1))
+    assert "Not allowed: said 403" in explain(caught.value).message
+
+
+async def test_a_server_that_is_away_for_too_long_ends_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+    with pytest.raises(KubeError) as caught:
+        await watched(Script(page([], 5), stream(b"<html>\n")), after(1))
+    assert "The API server cannot be understood: a watch was answered with" in explain(caught.value).message

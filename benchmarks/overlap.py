@@ -28,6 +28,7 @@ from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
 from longshore_runtime.running_step import RunningStep
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder
@@ -36,7 +37,7 @@ from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import shares
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.training import Parts
-from longshore_runtime.types import GradientSums, Sample
+from longshore_runtime.types import Sample
 
 KnownLengths = defaultdict[RoundKind, LengthDistribution]
 

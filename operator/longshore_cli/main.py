@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from longshore.api.names import Component
 from longshore_cli import format as fmt
 from longshore_cli import options
-from longshore_cli.check import check
+from longshore_cli.check.command import check
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from longshore_cli.options import ClusterKind
 from longshore_cli.simulate.command import simulate

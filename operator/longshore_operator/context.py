@@ -18,7 +18,7 @@ class Progress:
     attempt: int
     failures: int
     phase: Phase | None
-    """Only the phases that the life cycle decides: Suspended, Succeeded, Failed, Restarting; else None."""
+    """Only the phases that the life cycle decides: Queued, Suspended, Succeeded, Failed, Restarting; else None."""
     start_time: str | None
     restart_time: str | None
     completion_time: str | None
@@ -34,13 +34,18 @@ class Progress:
 
     @property
     def suspended(self) -> bool:
-        """The job shall have no pods for now."""
+        """The user wants no pods for now."""
         return self.phase is Phase.SUSPENDED
+
+    @property
+    def queued(self) -> bool:
+        """The job has not been admitted, or not any longer."""
+        return self.phase is Phase.QUEUED
 
     @property
     def active(self) -> bool:
         """The job shall have pods."""
-        return not (self.finished or self.suspended)
+        return not (self.finished or self.suspended or self.queued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Observe, decide, apply: one pass over one job, and what is remembered of jobs between passes."""
 
+import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import structlog
 from pydantic import ValidationError
 
 from longshore.api import names
@@ -15,13 +17,16 @@ from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
-from longshore_kube.errors import Unreadable
+from longshore_kube.errors import KubeError, Unreadable
+from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.kube import Kube
+from longshore_operator.kueue.desk import KueueDesk
+from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import Metrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
@@ -38,7 +43,13 @@ EVENT_BURST = 25
 EVENTS_PER_S = 0.1
 """Events of one job, in the long run; what is beyond is counted and not posted."""
 _SECRET_BYTES = 32
-_NEEDED_METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+_NEEDED_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
+)  # fmt: skip
+_RELIST_PAUSE_S = 5.0
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -92,6 +103,9 @@ class Controller:
         self._clock = clock
         self._jobs: dict[Key, _Job] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
+        self._namespace = namespace
+        self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
+        self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(kube, namespace, self.schedule.wake, on_synced=self.schedule.open)
 
     def tell(self, key: Key, news: JobNews) -> None:
@@ -105,10 +119,33 @@ class Controller:
 
     async def close(self) -> None:
         """Stop all passes."""
+        self._desk.close()
         await self.schedule.close()
+
+    async def follow_kueue(self) -> None:
+        """Wake jobs whose Workloads change; never ends."""
+        await self._kueue.run()
+
+    async def open_admission(self) -> None:
+        """List the jobs that exist, if jobs have to be admitted; never ends."""
+        while self._desk.is_open:
+            try:
+                await self._desk.expect(self._existing_jobs())
+                break
+            except KubeError as error:
+                log.warning("jobs could not be listed; none is admitted until they are", error=repr(error))
+                await asyncio.sleep(_RELIST_PAUSE_S)
+        await asyncio.Event().wait()
+
+    async def _existing_jobs(self) -> AsyncIterator[list[Key]]:
+        path = self._kube.path(names.KIND, self._namespace)
+        async for page in self._kube.client.pages(path, metadata_only=True):
+            found = (item["metadata"] for item in page.get("items") or ())
+            yield [(metadata["namespace"], metadata["name"]) for metadata in found]
 
     def _forget(self, key: Key) -> None:
         self._jobs.pop(key, None)
+        self._desk.gone(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -125,8 +162,9 @@ class Controller:
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
         claim = await self._claim(key, stored)
+        kueue = await self._in_queue(key, stored)
         began_s = time.perf_counter()
-        plan = self._decide(key, job, stored, claim, now)
+        plan = self._decide(key, job, stored, claim, kueue, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, job, stored, plan, now)
         status = plan.status or stored.status.status
@@ -165,12 +203,16 @@ class Controller:
             return RESYNC
         return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
 
-    def _decide(self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, now: datetime) -> Plan:
+    def _decide(
+        self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
+    ) -> Plan:
         """The plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
-            return reject(status, generation, stored.spec, pods, now)
+            self._desk.gone(key, has_pods=any(pod.holds_resources for pod in pods))
+            return reject(status, generation, stored.spec, pods, now, kueue)
+        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
             pods=pods,
             children=job.applied,
@@ -178,6 +220,7 @@ class Controller:
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
             claim=claim,
+            kueue=kueue,
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,
             told_notice=job.told_notice,
@@ -185,8 +228,21 @@ class Controller:
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
-        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
+        if kueue is None:
+            observed = replace(observed, standing=self._desk.look(key, parsed, pods))
+        else:
+            self._desk.gone(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)
+
+    async def _in_queue(self, key: Key, stored: "_Stored") -> KueueView | None:
+        """What there is of Kueue for a job with a queue."""
+        status = stored.status.status
+        if "deletionTimestamp" in stored.metadata:
+            return None
+        if isinstance(stored.spec, ValidationError):
+            queue = status.admission.queue if status.admission is not None else ""
+            return await self._kueue.of_unreadable(key, queue) if queue else None
+        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
     async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""

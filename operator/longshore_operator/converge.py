@@ -16,8 +16,9 @@ from longshore_kube.times import parse_time
 from longshore_operator import pods as build
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
+from longshore_operator.kueue.workload import placed, pod_set
 from longshore_operator.lifecycle import Ending, describe_end, ending
-from longshore_operator.observed import PodView
+from longshore_operator.observed import Placement, PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig
 
@@ -72,8 +73,8 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     if progress.finished:
         keeps_ended = context.job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
         return _delete(pod for pod in pods if not (keeps_ended and pod.terminal)), None
-    old = [pod for pod in pods if progress.suspended or pod.attempt != progress.attempt]
-    if old or progress.suspended:
+    old = [pod for pod in pods if not progress.active or pod.attempt != progress.attempt]
+    if old or not progress.active:
         return _delete(old), None
     restart_at = parse_time(progress.restart_time) if progress.restart_time else None
     backs_off_until = restart_at if restart_at is not None and restart_at > context.now else None
@@ -101,7 +102,7 @@ def _delete(pods: Iterable[PodView]) -> Iterator[DeletePod]:
 
 def _create_coordinator(context: Context) -> Iterator[CreatePod]:
     pod = build.coordinator_pod(context.job, context.config, context.progress.attempt)
-    yield CreatePod(build.marked(pod, context.observed.spec_hash))
+    yield _creation(context, pod, Component.COORDINATOR, 0)
 
 
 def _create_peers(context: Context, coordinator: PodView, count: dict[Component, int]) -> Iterator[CreatePod]:
@@ -121,7 +122,15 @@ def _create_peers(context: Context, coordinator: PodView, count: dict[Component,
         for index in range(count[component]):
             if name_of(Identity.of(job).name, index) not in present:
                 manifest = pod(job, context.config, attempt, index, address)
-                yield CreatePod(build.marked(manifest, context.observed.spec_hash))
+                yield _creation(context, manifest, component, index)
+
+
+def _creation(context: Context, manifest: dict[str, Any], component: Component, index: int) -> CreatePod:
+    standing = context.observed.standing
+    if standing is not None and standing.placements:
+        placement = standing.placements.get(pod_set(context.job, component, index), Placement())
+        manifest = placed(manifest, placement)
+    return CreatePod(build.marked(manifest, context.observed.spec_hash))
 
 
 def _losses(context: Context) -> tuple[Event, ...]:

@@ -192,7 +192,7 @@ def _overlay(
 ) -> tuple[Overlay | None, str]:
     """Pods that train for the rest of the round that the coordinator of this attempt tells of, and why."""
     this_round, known = runtime.round, current.overlay
-    if not spec.rollout.repurposes or spec.placement is not Placement.COLOCATED or progress.suspended:
+    if not spec.rollout.repurposes or spec.placement is not Placement.COLOCATED or not progress.active:
         return None, ""
     if runtime.attempt != progress.attempt or this_round is None or this_round.load is None:
         return None, ""

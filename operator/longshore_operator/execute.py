@@ -16,7 +16,19 @@ from longshore_kube.times import rfc3339, rfc3339_micro
 from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
 from longshore_operator.kube import Kube
-from longshore_operator.plan import Action, Apply, CreateOnce, CreatePod, DeleteJob, DeletePod, Event, LabelPod
+from longshore_operator.plan import (
+    Action,
+    Apply,
+    CreateOnce,
+    CreatePod,
+    CreateWorkload,
+    DeleteJob,
+    DeletePod,
+    DeleteWorkload,
+    Event,
+    LabelPod,
+    WorkloadAction,
+)
 
 _PARALLEL_REQUESTS = 8
 """Of one pass; all passes share the API server."""
@@ -93,6 +105,7 @@ class Executor:
         # An API server grants a role only if it knows it.
         failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
+        failures += await _all(self._workload(key, one) for one in actions if isinstance(one, WorkloadAction))
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
@@ -128,6 +141,15 @@ class Executor:
             if found["metadata"].get("annotations", {}).get(ANNOTATION_FINGERPRINT) == child.fingerprint:
                 return
         await self._kube.apply(child.manifest)
+
+    async def _workload(self, key: Key, action: WorkloadAction) -> None:
+        kind = f"Workload@{action.version}"
+        if isinstance(action, CreateWorkload):
+            await self._kube.create(action.manifest, kind)
+        elif isinstance(action, DeleteWorkload):
+            await self._kube.delete(kind, key[0], action.name, action.uid)
+        else:
+            await self._kube.merge(kind, key[0], action.name, action.change, action.subresource or "")
 
     async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
         await self._kube.delete("Pod", key[0], pod.name, pod.uid)

@@ -12,7 +12,22 @@ Object = dict[str, Any]
 
 REQUEST_TIMEOUT_S: Final = 10
 RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
-_RESOURCES: Final = {**BY_KIND, RLJOBS.kind: RLJOBS}
+_PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+_KUEUE_PLURALS: Final = {
+    "Workload": "workloads",
+    "ResourceFlavor": "resourceflavors",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+}
+_RESOURCES: Final = {
+    **BY_KIND,
+    **{found.kind: found for found in (RLJOBS, _PRIORITY_CLASSES)},
+    # Which version of these is served differs from cluster to cluster.
+    **{
+        f"{kind}@{version}": Resource("kueue.x-k8s.io", version, plural, kind, namespaced=kind == "Workload")
+        for kind, plural in _KUEUE_PLURALS.items()
+        for version in ("v1beta1", "v1beta2")
+    },
+}
 
 
 class Kube:
@@ -27,6 +42,10 @@ class Kube:
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.__aexit__()
+
+    def path(self, kind: str, namespace: str | None) -> str:
+        """URL path of a collection."""
+        return _RESOURCES[kind].path(namespace)
 
     async def get(self, kind: str, namespace: str, name: str, *, metadata_only: bool = False) -> Object | None:
         """The object, or None if there is none of that name.
@@ -57,10 +76,30 @@ class Kube:
             if not (error.not_found or error.conflict):
                 raise
 
-    async def create(self, manifest: Object) -> Object | None:
-        """The created object, or None if one of that name exists already."""
+    async def merge(self, kind: str, namespace: str, name: str, change: Object, subresource: str = "") -> Object | None:
+        """Merge patch; None if the object is gone, or is not of the version that the change names."""
         try:
-            return await self.client.create(_RESOURCES[manifest["kind"]], manifest, manifest["metadata"]["namespace"])
+            return await self.client.patch(_RESOURCES[kind], name, namespace, change, subresource=subresource)
+        except ApiError as error:
+            if not (error.not_found or error.conflict):
+                raise
+            return None
+
+    async def served_versions(self, group: str) -> tuple[str, ...]:
+        """Versions of an API group, the preferred first; empty: it is not served."""
+        try:
+            found = await self.client.request("GET", f"/apis/{group}")
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return ()
+        return tuple(one["version"] for one in found.get("versions") or ())
+
+    async def create(self, manifest: Object, kind: str = "") -> Object | None:
+        """The created object, or None if one of that name exists already. `kind`: in place of the manifest's."""
+        resource = _RESOURCES[kind or manifest["kind"]]
+        try:
+            return await self.client.create(resource, manifest, manifest["metadata"]["namespace"])
         except ApiError as error:
             if error.conflict and error.reason == "AlreadyExists":
                 return None

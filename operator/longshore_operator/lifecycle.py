@@ -14,14 +14,22 @@ from enum import Enum, auto
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.reasons import CompleteReason, EventReason, FailedReason, Reason, RestartReason, SuspendedReason
+from longshore.api.reasons import (
+    AdmittedReason,
+    CompleteReason,
+    EventReason,
+    FailedReason,
+    Reason,
+    RestartReason,
+    SuspendedReason,
+)
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, Progress
 from longshore_operator.identity import Identity
-from longshore_operator.observed import PodView
+from longshore_operator.observed import PodView, Standing
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import DeleteJob, Event
 
@@ -32,6 +40,9 @@ QUIET_RESTART_DELAY = timedelta(seconds=10)
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """`status.reason` of pods that the cluster ended: never the job's fault."""
+
+
+_WITHOUT_PODS = frozenset({Phase.SUSPENDED, Phase.QUEUED})
 
 
 class Ending(Enum):
@@ -77,7 +88,14 @@ def describe_end(pod: PodView) -> str:
     return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
 
 
-def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spec_hash: str, now: datetime) -> Progress:
+def advance(
+    spec: RLJobSpec,
+    status: RLJobStatus,
+    pods: tuple[PodView, ...],
+    spec_hash: str,
+    now: datetime,
+    standing: Standing | None = None,
+) -> Progress:
     """The next stand of the job. Deterministic; the same input twice gives the same stand."""
     current = Progress(
         attempt=status.attempt,
@@ -95,7 +113,9 @@ def advance(spec: RLJobSpec, status: RLJobStatus, pods: tuple[PodView, ...], spe
         return verdict
     if spec.suspend:
         return _suspend(current, status)
-    if status.attempt == 0 or status.phase is Phase.SUSPENDED:
+    if standing is not None and not standing.admitted:
+        return _queue(current, status, standing)
+    if status.attempt == 0 or status.phase in _WITHOUT_PODS:
         return _begin(current, status, now)
     deadline = _deadline(spec, current)
     if deadline is not None and deadline <= now:
@@ -195,15 +215,34 @@ def _suspend(current: Progress, status: RLJobStatus) -> Progress:
     return replace(suspended, events=(event,))
 
 
+def _queue(current: Progress, status: RLJobStatus, standing: Standing) -> Progress:
+    """Wait for admission. A job that runs is stopped as by a suspension, and goes on from its newest checkpoint."""
+    was_suspended, was_active = status.phase is Phase.SUSPENDED, status.attempt > 0
+    queued = replace(
+        current,
+        phase=Phase.QUEUED,
+        failures=0 if was_suspended else current.failures,
+        start_time=None,
+        restart_time=None,
+        reason=standing.reason,
+        message=standing.message,
+    )
+    if not was_active or status.phase in _WITHOUT_PODS:
+        return queued
+    reason = AdmittedReason.EVICTED if standing.queue else AdmittedReason.PREEMPTED
+    event = Event("Warning", reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
+    return replace(queued, events=(event,))
+
+
 def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
-    """First start, or resumption: the failure budget is whole again, since the spec may have been mended."""
-    resumed, attempt = status.phase is Phase.SUSPENDED, current.attempt + 1
+    """First start, or resumption: after a suspension, the failure budget is whole again, as the spec may be mended."""
+    resumed, attempt = current.attempt > 0, current.attempt + 1
     reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
     message = f"the job {'resumes' if resumed else 'starts'} with attempt {attempt}"
     return replace(
         current,
         attempt=attempt,
-        failures=0,
+        failures=current.failures if status.phase is Phase.QUEUED else 0,
         start_time=rfc3339(now),
         restart_time=rfc3339(now),
         reason=reason,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,6 +20,8 @@ from longshore.api import names
 from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
 from longshore_operator import handlers, health
+from longshore_operator.admission import config as admission
+from longshore_operator.admission.config import NO_ADMISSION, read_config
 from longshore_operator.controller import Controller, utc_now
 from longshore_operator.kube import Kube
 from longshore_operator.leader import Election, LeadershipLost
@@ -55,6 +58,10 @@ def parse(arguments: Sequence[str]) -> Options:
     for kind in ("priority", "runtime"):
         help_text = f"{kind.capitalize()}Class that jobs may name (repeatable; default none)"
         run.add_argument(f"--allow-{kind}-class", action="append", default=[], metavar="NAME", help=help_text)
+    run.add_argument(
+        "--admission", type=Path, metavar="FILE", help="limits, quotas and priorities of jobs (default: none)"
+    )
+    run.add_argument("--kueue", action="store_true", help="jobs may be in queues of Kueue")
     run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
     run.add_argument(
         "--api-server-port",
@@ -76,6 +83,8 @@ def parse(arguments: Sequence[str]) -> Options:
             api_server_ports=tuple(given.api_server_port or API_SERVER_PORTS),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
+            kueue=given.kueue,
+            admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,
         ),
         namespace=None if given.all_namespaces else given.namespace,
         lease_namespace=given.lease_namespace,
@@ -120,6 +129,8 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
         parts: list[Coroutine[Any, Any, object]] = [
             stop.wait(),
             controller.informer.run(),
+            controller.open_admission(),
+            controller.follow_kueue(),
             handlers.watch_jobs(access, options.namespace, controller.tell, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
@@ -140,11 +151,11 @@ async def _release(election: Election) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point; the exit code is 0 after a requested stop and 1 otherwise."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    _configure_logging()
     try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        _configure_logging()
         asyncio.run(_main(options))
-    except (KubeError, LeadershipLost, OSError) as error:
+    except (KubeError, admission.ConfigError, LeadershipLost, OSError) as error:
         sys.exit(f"longshore-operator: {error}")
 
 

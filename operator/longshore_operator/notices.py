@@ -21,7 +21,11 @@ def notice_events(status: RLJobStatus, told: tuple[int, int]) -> tuple[Event, ..
     A job that is suspended or has ended loses its engines because its pods are stopped, which is no news.
     """
     runtime = status.runtime
-    if runtime is None or runtime.attempt != status.attempt or status.phase in {Phase.SUSPENDED, *FINISHED_PHASES}:
+    if (
+        runtime is None
+        or runtime.attempt != status.attempt
+        or status.phase in {Phase.SUSPENDED, Phase.QUEUED, *FINISHED_PHASES}
+    ):
         return ()
     return tuple(
         Event("Warning", notice.reason, notice.message, key=f"{runtime.attempt}-{notice.number}")

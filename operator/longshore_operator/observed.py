@@ -6,6 +6,8 @@ from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component
+from longshore.api.reasons import AdmittedReason
+from longshore_operator.kueue.view import KueueView
 
 ANNOTATION_SPEC_HASH = "longshore.dev/spec-hash"
 """Fingerprint of the settings that a pod was made for."""
@@ -45,6 +47,8 @@ class PodView:
     spec_hash: str = ""
     role: str | None = None
     tp_size: str | None = None
+    others_run: bool = False
+    """Our container has ended, and others of the pod have not."""
     owner_uid: str = ""
     """uid of the RLJob that it was made for, which may have been a namesake of today's."""
 
@@ -52,6 +56,11 @@ class PodView:
     def terminal(self) -> bool:
         """The pod has ended; its object is still there."""
         return self.phase in _TERMINAL_PHASES
+
+    @property
+    def holds_resources(self) -> bool:
+        """The pod has GPUs that nobody else can have."""
+        return not self.terminal or self.others_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,32 @@ class ClaimView:
     name: str
     exists: bool
     phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What an admission asks of pods."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a job may have pods, where it has to be admitted."""
+
+    admitted: bool
+    reason: AdmittedReason
+    message: str
+    """Empty: nothing has been decided yet, and what was told before may still hold."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by resource that it holds as long as it has pods."""
+    queue: str = ""
+    """LocalQueue of Kueue that it is in."""
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """What its pods must have, by pod set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +121,10 @@ class Observed:
     """Generation of the spec whose children all exist as they should; 0: not known."""
     spec_hash: str = ""
     """Fingerprint of the settings that pods run with, where it is known already."""
+    kueue: KueueView | None = None
+    """What there is of Kueue for the job; None: it is in no queue."""
+    standing: Standing | None = None
+    """Whether it is admitted; None: it need not be."""
     unreadable_status: str = ""
     """What of the stored status was dropped, and why."""
 
@@ -127,6 +166,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
+        others_run="terminated" in container and status.get("phase") == "Running",
         owner_uid=next(
             (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
         ),

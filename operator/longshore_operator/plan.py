@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from longshore.api.status import RLJobStatus
+from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
 from longshore_operator.template_rules import Allowed
 
 POD_BATCH: Final = 32
@@ -81,7 +82,35 @@ class Event:
     key: str
 
 
-Action = Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """Create the Workload of a job for Kueue."""
+
+    manifest: dict[str, Any]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """Delete the Workload with this uid: the next one says what the job is now."""
+
+    name: str
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchWorkload:
+    """Merge into a Workload; one that has changed meanwhile is looked at again instead."""
+
+    name: str
+    version: str
+    change: dict[str, Any]
+    subresource: str | None = None
+
+
+WorkloadAction = CreateWorkload | DeleteWorkload | PatchWorkload
+Action = WorkloadAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +137,9 @@ class OperatorConfig:
     """Ports through which coordinators reach the API server, for the network policy."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""
+    admission: AdmissionConfig = NO_ADMISSION
+    kueue: bool = False
+    """Jobs may be in queues of Kueue."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
 

@@ -62,6 +62,8 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
         yield Fact(False, ReadyReason.FINISHED, "the job has ended")
     if progress.suspended:
         yield Fact(False, ReadyReason.SUSPENDED, "the job is suspended")
+    if progress.queued:
+        yield Fact(False, ReadyReason.QUEUED, "the job waits to be admitted")
     if observed.apply_error is not None:
         yield Fact(False, ReadyReason.APPLY_FAILED, observed.apply_error)
     if progress.phase is Phase.RESTARTING:

@@ -12,17 +12,21 @@ from longshore.api.reasons import FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
+from longshore_operator.admission.concern import reconcile_admission
 from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
+from longshore_operator.kueue.concern import abandon, reconcile_kueue
+from longshore_operator.kueue.standing import standing as standing_in_queue
+from longshore_operator.kueue.view import KueueView
 from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.outcome import Fact, Outcome, with_history
-from longshore_operator.plan import POD_BATCH, DeletePod, Event, OperatorConfig, Plan
+from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, OperatorConfig, Plan
 from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
@@ -33,11 +37,13 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_children,
     reconcile_stored_status,
     reconcile_lifecycle,
+    reconcile_admission,
     reconcile_elasticity,
     reconcile_rewards,
     reconcile_notices,
     reconcile_pods,
     reconcile_readiness,
+    reconcile_kueue,
     reconcile_roles,
 )
 """In the order of their actions and events. Pods come after what decides their number and their engines' size."""
@@ -55,7 +61,9 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
-    progress = advance(job.spec, before, pods, observed.spec_hash, now)
+    if observed.kueue is not None:
+        observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
+    progress = advance(job.spec, before, pods, observed.spec_hash, now, observed.standing)
     if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
@@ -67,11 +75,17 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
 
 
 def reject(
-    status: RLJobStatus, generation: int, error: ValidationError, pods: tuple[PodView, ...], now: datetime
+    status: RLJobStatus,
+    generation: int,
+    error: ValidationError,
+    pods: tuple[PodView, ...],
+    now: datetime,
+    kueue: KueueView | None = None,
 ) -> Plan:
     """A stored job that this version cannot read or name children after: it fails with the sentence that says why."""
     leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal)]
-    deletions, requeue_at = tuple(leaving[:POD_BATCH]), now if len(leaving) > POD_BATCH else None
+    deletions: tuple[Action, ...] = (*leaving[:POD_BATCH], *abandon(kueue, pods))
+    requeue_at = now if len(leaving) > POD_BATCH else None
     if status.phase in FINISHED_PHASES:
         return Plan(deletions, requeue_at=requeue_at)
     message = f"{sentence(error)}; correct it in a new job"

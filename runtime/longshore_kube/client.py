@@ -118,7 +118,9 @@ class Client:
             options["gracePeriodSeconds"] = grace_s
         await self.request("DELETE", resource.path(namespace, name), body=options)
 
-    async def pages(self, path: str, *, labels: str = "", fields: str = "") -> AsyncGenerator[Json, None]:
+    async def pages(
+        self, path: str, *, labels: str = "", fields: str = "", metadata_only: bool = False
+    ) -> AsyncGenerator[Json, None]:
         """List a collection in pages, of as many objects as fit into an answer of bounded size.
 
         Raises:
@@ -126,9 +128,10 @@ class Client:
             Unreadable: a single object does not fit.
         """
         query, limit = {"labelSelector": labels, "fieldSelector": fields}, PAGE_LIMIT
+        accept = METADATA_LIST_TYPE if metadata_only else JSON_TYPE
         while True:
             try:
-                page = await self.request("GET", path, query=query | {"limit": str(limit)})
+                page = await self.request("GET", path, query=query | {"limit": str(limit)}, accept=accept)
             except Unreadable:
                 if limit == 1:
                     raise
@@ -146,7 +149,7 @@ class Client:
         return [item async for page in pages for item in page.get("items") or ()]
 
     async def watch(
-        self, path: str, version: str, *, labels: str = "", fields: str = ""
+        self, path: str, version: str, *, labels: str = "", fields: str = "", metadata_only: bool = False
     ) -> AsyncGenerator[tuple[str, Json], None]:
         """Changes of a collection after a resource version, as (type, object), until the server ends the watch.
 
@@ -161,7 +164,8 @@ class Client:
             "fieldSelector": fields,
             "timeoutSeconds": str(WATCH_SERVER_TIMEOUT_S),
         }
-        async with self._answer("GET", path, WATCH_CLIENT_TIMEOUT_S, query=query) as response:
+        accept = METADATA_TYPE if metadata_only else JSON_TYPE
+        async with self._answer("GET", path, WATCH_CLIENT_TIMEOUT_S, query=query, accept=accept) as response:
             async for line in _lines(response, max_bytes=MAX_ANSWER_BYTES):
                 kind, obj = _event(line)
                 if kind == "ERROR":

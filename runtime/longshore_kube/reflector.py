@@ -59,6 +59,7 @@ class Reflector(Generic[T]):
         *,
         labels: str = "",
         fields: str = "",
+        metadata_only: bool = False,
         on_error: OnError = log_failure,
     ) -> None:
         self._client = client
@@ -66,6 +67,7 @@ class Reflector(Generic[T]):
         self._view = view
         self._labels = labels
         self._fields = fields
+        self._metadata_only = metadata_only
         self._on_error = on_error
         self.last_contact_s = time.monotonic()
         """Monotonic time of the last answer of the API server."""
@@ -81,7 +83,9 @@ class Reflector(Generic[T]):
                     listed = await self._list()
                     version = str(listed.version)
                     yield listed
-                watch = self._client.watch(self._path, version, labels=self._labels, fields=self._fields)
+                watch = self._client.watch(
+                    self._path, version, labels=self._labels, fields=self._fields, metadata_only=self._metadata_only
+                )
                 async with aclosing(watch):
                     async for kind, obj in watch:
                         self.last_contact_s, was_heard = time.monotonic(), True
@@ -105,7 +109,10 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> Listed[T]:
         items, version = [], 0
-        async for page in self._client.pages(self._path, labels=self._labels, fields=self._fields):
+        pages = self._client.pages(
+            self._path, labels=self._labels, fields=self._fields, metadata_only=self._metadata_only
+        )
+        async for page in pages:
             items += [item for obj in page.get("items") or () if (item := self._view(obj)) is not None]
             version = int(page["metadata"]["resourceVersion"])
         self.last_contact_s = time.monotonic()

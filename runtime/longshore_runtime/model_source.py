@@ -14,9 +14,11 @@ import structlog
 from longshore.api.model import Model
 from longshore.api.rollout import Engine
 from longshore.api.runtime_status import WarmStart
+from longshore.api.training import Trainer
 from longshore.checks import summary
 from longshore.checks.model_files import config_of, model_file_mistakes
 from longshore.checks.model_limits import limit_mistakes
+from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.errors import UserError
 from longshore_runtime.storage import JobStorage
@@ -81,7 +83,13 @@ def _get(answer: Any) -> Any:
 
 
 def check_model(
-    model: Model, engine: Engine, storage: JobStorage, *, has_accelerator: bool, repository: str | None = None
+    model: Model,
+    engine: Engine,
+    trainer: Trainer,
+    storage: JobStorage,
+    *,
+    has_accelerator: bool,
+    repository: str | None = None,
 ) -> None:
     """Raise UserError for a checkpoint of the user that cannot be trained as the job asks.
 
@@ -96,3 +104,5 @@ def check_model(
     )
     if mistakes:
         raise UserError(summary(mistakes))
+    if (mistake := trainer_mistake(trainer, directory, name)) is not None:
+        raise UserError(mistake)

@@ -27,8 +27,10 @@ class RunningStep:
 
     def progressed(self, progress: RoundProgress) -> None:
         self._on_progress(progress)
-        if self.repurposing is not None:
-            self.repurposing.progressed(progress)
+
+    def milestone(self, progress: RoundProgress) -> None:
+        assert self.repurposing is not None, "nobody else asks for milestones"
+        self.repurposing.milestone(progress)
 
     def trainable(self, group: ScoredGroup) -> None:
         self.work.trainable(group)
@@ -51,6 +53,9 @@ class Evaluating:
 
     def progressed(self, progress: RoundProgress) -> None:
         """Nobody asks."""
+
+    def milestone(self, progress: RoundProgress) -> None:
+        """Its engines do not retire."""
 
     def trainable(self, group: ScoredGroup) -> None:
         """Its score is all that is wanted."""

@@ -20,6 +20,7 @@ from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
+from longshore.checks.model_limits import vocab_size
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -101,7 +102,8 @@ class Session:
         self._exit.callback(metrics.close)
         self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, self._checkpoints.newest())
-        self._recorder = Recorder(metrics, Journal(output / "ledger.jsonl"), sink, status)
+        ledger = Journal(output / "ledger.jsonl")
+        self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._loop: TrainingLoop | None = None
         self._model = ""
         """Directory of the initial model, relative to the storage."""
@@ -140,6 +142,7 @@ class Session:
         check_model(
             inputs.model,
             spec.rollout.engine,
+            spec.trainer,
             self._storage,
             has_accelerator=spec.workers.has_accelerator,
             repository=inputs.repository,
@@ -219,8 +222,7 @@ class Session:
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
         prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
-        vocab_size = self._config().get("vocab_size")
-        require_known_tokens(prompts, vocab_size if isinstance(vocab_size, int) else None)
+        require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)

@@ -61,6 +61,8 @@ class StepWorks:
             self._prompts,
             clock,
             begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
+            num_epochs=algorithm.epochs_per_step,
+            computes_old_log_probs=algorithm.computes_old_log_probs,
             verify=verify,
             max_mismatch=limit,
         )

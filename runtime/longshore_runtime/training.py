@@ -27,6 +27,7 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.scale_down import Milestones
 from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
@@ -241,7 +242,8 @@ class TrainingLoop:
         self._parts.policy.load_state(self._state.policy)
 
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
-        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept)
+        milestones = step.repurposing.milestones if step.repurposing is not None else None
+        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept, milestones)
         if step.repurposing is not None:
             step.repurposing.begin(runner)
         result = runner.run(draining=draining)
@@ -343,6 +345,7 @@ class TrainingLoop:
         request_of: RequestOf,
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
+        milestones: Milestones | None = None,
     ) -> RoundRunner:
         parts = self._parts
         held_out = policy is not parts.policy
@@ -356,6 +359,7 @@ class TrainingLoop:
             parts.clock,
             observer,
             kept,
+            milestones,
         )
 
     def _finish(self) -> None:

@@ -9,9 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from longshore.api.algorithm import ImportanceSampling
+from longshore.api.algorithm import ImportanceSampling, LearningRateSchedule
+from longshore.api.correction import RolloutCorrection
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
+from longshore.policy.learning_rate import ScheduleOptions
+from longshore.policy.round import ResponseId
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.weights.shared import Channel, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
@@ -63,6 +67,11 @@ class Completion:
     finish_reason: FinishReason
     engine_step: int
     """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of response tokens."""
+        return sum(len(run.tokens) for run in self.runs)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -164,7 +173,7 @@ class Sample:
     prompt_tokens: tuple[int, ...]
     response_tokens: tuple[int, ...]
     rollout_log_probs: tuple[float, ...]
-    """Of the real sampling distribution, one per response token: the old log-probabilities of the ratio."""
+    """Of the real sampling distribution, one per response token."""
     advantage: float
     reward: float
     penalty: float = 0.0
@@ -173,6 +182,13 @@ class Sample:
     """Which response tokens are in the loss; None: all."""
     num_stale_tokens: int = 0
     """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
+    old_log_probs: tuple[float, ...] | None = None
+    """By the trainer's weights at the start of the step, one per response token; None: by those that it has now."""
+
+    @property
+    def response(self) -> ResponseId:
+        """Which response it is."""
+        return ResponseId(self.draw, self.index)
 
     @property
     def num_loss_tokens(self) -> int:
@@ -184,39 +200,6 @@ class Sample:
         """Of these, tokens that the round's own weights sampled."""
         mask = self.loss_mask or (True,) * len(self.response_tokens)
         return sum(mask[self.num_stale_tokens :])
-
-
-@dataclass(frozen=True)
-class GradientSums:
-    """Sums over the loss-mask tokens of the samples of one `accumulate`, to be added over calls and replicas."""
-
-    num_tokens: int = 0
-    """All response tokens, in the loss or not."""
-    num_loss_tokens: int = 0
-    loss: float = 0.0
-    """Of weighted token losses: divided by the step's denominator it is the loss. So is `policy_loss`."""
-    policy_loss: float = 0.0
-    kl: float = 0.0
-    ppo_kl: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    """Number of tokens whose ratio, or that of their response, was clipped or truncated."""
-    num_compared_tokens: int = 0
-    """Loss-mask tokens that the round's own weights sampled: engine and trainer may be compared at them."""
-    mismatch: float = 0.0
-    """Sum of |train - rollout| log-probability over these."""
-    mismatch_max: float = 0.0
-    """Largest of them (a maximum, not a sum)."""
-
-    @property
-    def mean_mismatch(self) -> float | None:
-        """Mean of |train - rollout| log-probability; None where no token can be compared."""
-        return self.mismatch / self.num_compared_tokens if self.num_compared_tokens else None
-
-    def __add__(self, other: "GradientSums") -> "GradientSums":
-        """Sums of two disjoint sets of samples."""
-        added = {name: value + getattr(other, name) for name, value in vars(self).items()}
-        return GradientSums(**(added | {"mismatch_max": max(self.mismatch_max, other.mismatch_max)}))
 
 
 @dataclass(frozen=True)
@@ -248,7 +231,14 @@ class TrainerOptions:
     """The slice of a job's spec that a trainer needs."""
 
     learning_rate: float
+    learning_rate_schedule: LearningRateSchedule
     warmup_steps: int
+    min_learning_rate_ratio: float
+    num_updates: int
+    """Optimizer updates of the job, over which the learning rate falls."""
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
     weight_decay: float
     max_grad_norm: float
     clip_low: float
@@ -256,6 +246,7 @@ class TrainerOptions:
     objective: Objective
     importance_sampling: ImportanceSampling
     importance_cap: float
+    rollout_correction: RolloutCorrection | None
     max_response_tokens: int
     kl_coefficient: float
     temperature: float
@@ -265,6 +256,17 @@ class TrainerOptions:
     """Accumulated gradients wait on the host, and leave it for the update."""
     offload_reference: bool = False
     """The reference waits on the host, and takes the place of the model while it computes."""
+
+    @property
+    def schedule(self) -> ScheduleOptions:
+        """What the learning rate follows from."""
+        return ScheduleOptions(
+            self.learning_rate,
+            self.learning_rate_schedule,
+            self.warmup_steps,
+            self.num_updates,
+            self.min_learning_rate_ratio,
+        )
 
 
 class Trainer(Protocol):
@@ -278,6 +280,12 @@ class Trainer(Protocol):
         """Add the gradients of the *sum* of weighted token losses of these samples (no normalisation).
 
         A sample without loss-mask tokens adds zeros. Every rank returns the sums of its replica.
+        """
+
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+        """Of the response tokens, by place in `samples`, under the weights as they are; gradients stay as they are.
+
+        Every rank of the replica is called with the same samples, and returns what it has computed of them.
         """
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
@@ -348,3 +356,5 @@ class PromptRecord:
     """The answer as it is in the row, where it need not be a text."""
     messages: tuple[Mapping[str, object], ...] = ()
     """The conversation that the prompt is; empty where it is a plain text."""
+    data_set: str = ""
+    """Name of its data set, where several are mixed."""

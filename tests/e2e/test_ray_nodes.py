@@ -28,13 +28,14 @@ from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
+from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
-from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
+from longshore_runtime.rollout.events import Event, ResponsesEnded
 from longshore_runtime.settings import Settings
 from longshore_runtime.types import Completion, Request
 from longshore_runtime.weights.buckets import checksums, combined_checksum

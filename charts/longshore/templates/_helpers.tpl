@@ -39,6 +39,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $ports | uniq | toJson -}}
 {{- end -}}
 
+{{/* Whether jobs have to be admitted: not empty if something is limited. */}}
+{{- define "longshore.admits" -}}
+{{- if or .Values.admission.capacity .Values.admission.quotas -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether jobs may be in queues of Kueue's: not empty if so. */}}
+{{- define "longshore.usesKueue" -}}
+{{- if and .Values.kueue.enabled (not .Values.watchNamespace) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Rights over jobs and their children; in the watched namespace, or in all. */}}
 {{- define "longshore.operatorRules" -}}
 - apiGroups: [longshore.dev]
@@ -68,6 +78,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
+{{- if include "longshore.usesKueue" . }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get]
+{{- end }}
 {{- if .Values.jobNetworkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

@@ -11,3 +11,7 @@ class BadInput(CliError):
     """A file or an option that cannot be used; the exit code is 2."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class BadSpec(BadInput):
+    """The API server would refuse the RLJob."""

@@ -21,7 +21,7 @@ from longshore.sim.traces import Trace, csv_trace, jsonl_trace
 from longshore_cli import format as fmt
 from longshore_cli import jobs
 from longshore_cli.errors import CliError
-from longshore_cli.simulate.errors import BadInput
+from longshore_cli.simulate.errors import BadInput, BadSpec
 
 DEFAULT_GPU: Final = "H100"
 _TINY: Final = ModelShape("Tiny", num_parameters=328e3, num_layers=2, hidden_size=128, kv_bytes_per_token=512)
@@ -99,7 +99,7 @@ def read_job(path: Path) -> RLJob:
         # As JSON: the API server does not turn texts into numbers either.
         return RLJob.model_validate_json(json.dumps(stored, default=str), strict=True)
     except ValidationError as error:
-        raise BadInput(f"{path}: {sentence(error)}") from error
+        raise BadSpec(f"{path}: {sentence(error)}") from error
 
 
 def read_trace(path: Path, spec: RLJobSpec) -> Trace:

@@ -1,4 +1,4 @@
-"""The simulated job of a spec: `job_of`, and what a manifest says of rewards, KV cache and KL penalty besides."""
+"""The simulated job of a spec: `job_of`, and what a manifest says of rewards and KV cache besides."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,6 @@ def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
     layout = replace(
         job.trainer,
         gpus_per_replica=spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1,
-        num_extra_forwards=job.trainer.num_extra_forwards + (spec.algorithm.kl_coefficient > 0),
     )
     return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions, profile))
 

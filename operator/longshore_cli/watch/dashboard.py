@@ -16,6 +16,7 @@ from longshore_cli.watch.history import History, Line, Notice, StepDone
 from longshore_cli.watch.model import EventView, JobView, assigned, problems
 
 PHASE_STYLES: Final = {
+    Phase.QUEUED: "blue",
     Phase.PENDING: "yellow",
     Phase.STARTING: "yellow",
     Phase.RUNNING: "cyan",

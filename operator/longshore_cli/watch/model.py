@@ -126,7 +126,7 @@ def verdict(view: JobView) -> str:
 
 def _is_problem(condition: Condition, is_finished: bool) -> bool:
     match condition.type:
-        case ConditionType.SCHEDULED | ConditionType.READY:
+        case ConditionType.ADMITTED | ConditionType.SCHEDULED | ConditionType.READY:
             return condition.status is ConditionStatus.FALSE and not is_finished
         case ConditionType.COMPLETE | ConditionType.REPURPOSED:
             return False

@@ -25,6 +25,7 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.DONE: "end of the pods",
     RuntimeActivity.FAILING: "end of the pods",
     Phase.RESTARTING: "restart",
+    Phase.QUEUED: "admission",
     Phase.SUSPENDED: "suspension",
 }
 IN_EVERY_ROUND: Final = frozenset({RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH})
@@ -37,7 +38,7 @@ PREPARATIONS: Final = frozenset(
     }
 )
 """A coordinator that does these has not read its checkpoint yet, so it reports zeros."""
-_WITHOUT_COORDINATOR: Final = frozenset({Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})
+_WITHOUT_COORDINATOR: Final = frozenset({Phase.QUEUED, Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})
 
 
 def activity(view: JobView) -> str:

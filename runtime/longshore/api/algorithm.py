@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from longshore.api.base import ApiModel
+from longshore.api.correction import RolloutCorrection
 from longshore.api.rules import Rule
 
 
@@ -24,6 +25,14 @@ class ImportanceSampling(StrEnum):
 
     CLIPPED = "Clipped"
     TRUNCATED = "Truncated"
+
+
+class LearningRateSchedule(StrEnum):
+    """How the learning rate goes on after the warm-up."""
+
+    CONSTANT = "Constant"
+    LINEAR = "Linear"
+    COSINE = "Cosine"
 
 
 _RULES: "tuple[Rule[Algorithm], ...]" = (
@@ -53,6 +62,14 @@ _RULES: "tuple[Rule[Algorithm], ...]" = (
         ),
         "importanceSampling must be Clipped with GSPO, which clips the ratio of whole responses: set it",
     ),
+    Rule(
+        "rolloutCorrection",
+        "!has(self.rolloutCorrection) || self.importanceSampling == 'Clipped'",
+        lambda algorithm: (
+            algorithm.rollout_correction is None or algorithm.importance_sampling is ImportanceSampling.CLIPPED
+        ),
+        "rolloutCorrection does not apply to importanceSampling Truncated, which weighs tokens by itself: set Clipped",
+    ),
 )
 
 
@@ -73,14 +90,26 @@ class Algorithm(ApiModel, rules=_RULES):
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """U: prompts that one optimizer update takes, in the order in which their groups became trainable. Unset: all of
     the step. Below promptsPerStep a step makes several updates on one rollout."""
+    epochs_per_step: int = Field(default=1, ge=1, le=64)
+    """Times that a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
     """A response is cut here."""
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature of training rollouts."""
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """Peak learning rate of AdamW."""
+    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
+    """After the warm-up: Constant; Linear or Cosine: falling over all optimizer updates of the job."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps over which the learning rate rises linearly."""
+    """Optimizer updates over which the learning rate rises linearly."""
+    min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Linear and Cosine: share of the learning rate that is left at the end."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW: decay of the first moment."""
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW: decay of the second moment. RL runs are short, and with 0.999 it would still be warming up."""
+    adam_epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """AdamW: added to the denominator."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """AdamW weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
@@ -91,9 +120,13 @@ class Algorithm(ApiModel, rules=_RULES):
     """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher)."""
     importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
     """Clipped: the clipped ratio to the distribution that sampled a token. Truncated: tokens are weighted by that
-    ratio, cut at importanceCap, and nothing is clipped; for tokens of much older weights."""
+    ratio, cut at importanceCap, and nothing is clipped; for tokens of much older weights. The ratio is that of the
+    weights being trained, so it grows with every update of a step: `rolloutCorrection` keeps the two apart."""
     importance_cap: float = Field(default=2.0, ge=1, le=1_000)
     """Largest weight of a token with importanceSampling Truncated."""
+    rollout_correction: RolloutCorrection | None = None
+    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio is to the
+    engine's. Costs one more forward pass where a step makes several updates, and nothing otherwise."""
     mask_stale_tokens: bool = False
     """Leave tokens out of the loss that older weights than the round's sampled (kept tokens of partial responses)."""
     dynamic_sampling: bool = False
@@ -115,6 +148,21 @@ class Algorithm(ApiModel, rules=_RULES):
         return self.prompts_per_update or self.prompts_per_step
 
     @property
+    def is_undivided(self) -> bool:
+        """Whether an update takes the whole batch of a step."""
+        return self.groups_per_update == self.prompts_per_step
+
+    @property
     def makes_one_update(self) -> bool:
         """Whether a step has one optimizer update."""
-        return self.groups_per_update == self.prompts_per_step
+        return self.is_undivided and self.epochs_per_step == 1
+
+    @property
+    def computes_old_log_probs(self) -> bool:
+        """Whether a step begins with a forward pass of its own: its first update has the old log-probabilities."""
+        return self.rollout_correction is not None and not self.makes_one_update
+
+    @property
+    def num_updates(self) -> int:
+        """Optimizer updates of the job, without those that drain deferred draws."""
+        return self.steps * self.epochs_per_step * (self.prompts_per_step // self.groups_per_update)

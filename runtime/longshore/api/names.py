@@ -28,6 +28,8 @@ LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
+LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
+"""Of an RLJob: its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "longshore"
 
@@ -118,6 +120,11 @@ def service_account(job: str) -> str:
 def storage_claim(job: str) -> str:
     """Name of the claim that the operator creates for `spec.storage.create`."""
     return f"{job}-storage"
+
+
+def workload(job: str) -> str:
+    """Name of the Workload that speaks for the job in a queue of Kueue."""
+    return f"{job}-rljob"
 
 
 def default_output(job: str, uid: str) -> str:

@@ -24,6 +24,24 @@ class Reason(StrEnum):
         return reason
 
 
+class AdmittedReason(Reason):
+    """Whether the job may have pods, where it has to be admitted; if not, why it waits."""
+
+    ADMITTED = "Admitted", "all GPUs of the job are reserved for it"
+    QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once; the message says for what"
+    PREEMPTED = "Preempted", "a job of higher priority gets its GPUs; it goes on from its newest checkpoint later"
+    TOO_LARGE = "TooLarge", "the job needs more GPUs than the cluster, or the quota of its namespace, has at all"
+    EVICTED = (
+        "Evicted",
+        "Kueue takes the quota back, with the reason in the message; the job goes on when it is admitted",
+    )
+    QUEUE_UNAVAILABLE = (
+        "QueueUnavailable",
+        "Kueue, the queue or the priority class cannot be used; the message says why",
+    )
+    PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound", "there is no priority class of the name that its label says"
+
+
 class ScheduledReason(Reason):
     """Whether all pods have a node."""
 
@@ -44,6 +62,7 @@ class ReadyReason(Reason):
     RESTARTING = "Restarting", "failed pods are being replaced"
     PODS_NOT_READY = "PodsNotReady", "pods run and are not ready yet"
     SUSPENDED = "Suspended", "the job is suspended"
+    QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says for what"
     FINISHED = "Finished", "the job has ended"
 
 
@@ -168,6 +187,11 @@ class ConditionReasons:
 
 
 CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
+    ConditionType.ADMITTED: ConditionReasons(
+        "True while the job may have pods, and False while it waits for its GPUs. Absent where nobody admits jobs "
+        "([queues and quotas](../how-to/queues-and-quotas.md)), and while the job is suspended or has ended.",
+        (AdmittedReason,),
+    ),
     ConditionType.SCHEDULED: ConditionReasons("True while every pod has a node.", (ScheduledReason,)),
     ConditionType.READY: ConditionReasons(
         "True while every pod is ready. Otherwise the reason is the obstacle: one of these, or what the kubelet says "
@@ -201,6 +225,9 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
 }
 EVENTS: Final[tuple[Reason, ...]] = (
     *EventReason,
+    AdmittedReason.ADMITTED,
+    AdmittedReason.PREEMPTED,
+    AdmittedReason.EVICTED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),

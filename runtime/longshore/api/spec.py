@@ -57,6 +57,9 @@ _ONE_UPDATE: Final = (
     "!has(self.algorithm.promptsPerUpdate) || self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep"
 )
 _NOT_STREAMED: Final = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
+_NOT_PIPELINED: Final = (
+    "(has(self.rollout.handover) ? self.rollout.handover != 'Pipelined' : self.rollout.strategy != 'GroupPipeline')"
+)
 
 _WHOLE_BATCH: Final = [name for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
 _ANY_PART: Final = " && ".join(f"self.algorithm.name != '{name}'" for name in _WHOLE_BATCH)
@@ -138,21 +141,35 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
     Rule(
         "algorithm.promptsPerUpdate",
         f"{_ANY_PART} || {_ONE_UPDATE}",
-        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or spec.algorithm.makes_one_update,
+        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or spec.algorithm.is_undivided,
         f"promptsPerUpdate does not apply to {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: remove it",
     ),
     Rule(
         "rollout.handover",
-        f"{_ANY_PART} || (has(self.rollout.handover) ? self.rollout.handover != 'Pipelined' : "
-        "self.rollout.strategy != 'GroupPipeline')",
+        f"{_ANY_PART} || {_NOT_PIPELINED}",
         lambda spec: spec.algorithm.name not in _WHOLE_BATCH or not spec.rollout.is_pipelined,
         f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
     ),
     Rule(
         "algorithm.promptsPerUpdate",
         f"{_NOT_STREAMED} || {_ONE_UPDATE}",
-        lambda spec: not spec.rollout.is_streamed or spec.algorithm.makes_one_update,
+        lambda spec: not spec.rollout.is_streamed or spec.algorithm.is_undivided,
         "promptsPerUpdate does not apply to handover Streamed, which makes one update per round: remove it",
+    ),
+    Rule(
+        "algorithm.epochsPerStep",
+        f"self.algorithm.epochsPerStep == 1 || {_NOT_PIPELINED} && ({_NOT_STREAMED})",
+        lambda spec: spec.algorithm.epochs_per_step == 1 or not (spec.rollout.is_pipelined or spec.rollout.is_streamed),
+        "epochsPerStep above 1 needs the whole batch before the first update: set rollout.handover to AfterRound",
+    ),
+    Rule(
+        "algorithm.rolloutCorrection",
+        f"!has(self.algorithm.rolloutCorrection) || {_ONE_UPDATE} || {_NOT_PIPELINED}",
+        lambda spec: (
+            spec.algorithm.rollout_correction is None or spec.algorithm.is_undivided or not spec.rollout.is_pipelined
+        ),
+        "rolloutCorrection needs the weights of the step's start for the whole batch, which several updates within a "
+        "round change: remove promptsPerUpdate, or set rollout.handover to AfterRound",
     ),
     Rule(
         "rollout.handover",
@@ -276,6 +293,12 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """Most pods that the job has at once besides the coordinator."""
         trainers = self.trainer_workers.replicas if self.trainer_workers is not None else 0
         return self.workers.replicas + trainers + self.reward.most_pods + self.reward.num_judge_pods
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the job's workers and trainers; a pod without any counts as one."""
+        pods = [self.workers] + ([self.trainer_workers] if self.trainer_workers is not None else [])
+        return sum(one.replicas * max(1, one.gpus_per_pod) for one in pods)
 
     @property
     def training_pods(self) -> Workers:

@@ -13,6 +13,7 @@ from longshore.api.runtime_status import RoundKind, RuntimeStatus
 class Phase(StrEnum):
     """Where a job stands, in one word for people."""
 
+    QUEUED = "Queued"
     PENDING = "Pending"
     STARTING = "Starting"
     RUNNING = "Running"
@@ -28,6 +29,7 @@ FINISHED_PHASES = frozenset({Phase.SUCCEEDED, Phase.FAILED})
 class ConditionType(StrEnum):
     """Conditions of a job."""
 
+    ADMITTED = "Admitted"
     SCHEDULED = "Scheduled"
     READY = "Ready"
     SUSPENDED = "Suspended"
@@ -129,6 +131,17 @@ class RewardPodCounts(PodCounts):
     """IP addresses of the attempt's reward pods, by index; empty where there is none. The coordinator uses them."""
 
 
+class AdmissionStatus(ApiModel):
+    """What a job was admitted to, where the operator admits jobs; recorded here because the operator may restart."""
+
+    admitted: bool = False
+    """The job may have pods."""
+    gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=16)
+    """GPUs by resource that the job holds, from its admission until its pods are gone."""
+    queue: str = Field(default="", max_length=253)
+    """LocalQueue of Kueue through which the job was admitted; empty: admitted by the operator."""
+
+
 class GpuCounts(ApiModel):
     """GPUs that the job holds, by what they do."""
 
@@ -144,7 +157,7 @@ class RLJobStatus(ApiModel):
     """What is."""
 
     phase: Phase | None = None
-    """Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
+    """Queued, Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
     observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generation of the spec that this status speaks of."""
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
@@ -162,7 +175,7 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed,
+    """Admitted, Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed,
     StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
@@ -176,6 +189,8 @@ class RLJobStatus(ApiModel):
     """Pods that serve judges (placement Pool)."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """GPUs by role."""
+    admission: AdmissionStatus | None = None
+    """What the job was admitted to, where the operator admits jobs."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
     planner: PlannerStatus | None = None

@@ -7,21 +7,77 @@ from longshore.api.model import DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.checks.jsonl import RowError, jsonl_rows
-from longshore.checks.model_files import config_of, model_file_mistakes
+from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
+from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes
+from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
 
 
+def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
+    """Whatever can be seen in the files of a job; `gpu_bytes`: memory of a GPU of its nodes, if that is known."""
+    results = []
+    if model is not None:
+        results += _model_checks(spec, model, gpu_bytes)
+    elif spec.model.builtin is None:
+        results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
+    if spec.data.builtin is None:
+        results.append(_rows_check(spec, data))
+    return results
+
+
+def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> list[CheckResult]:
+    mistakes = model_file_mistakes(directory, _model_name(spec) or str(directory), _model_field(spec))
+    if mistakes:  # Others would follow from them.
+        return [CheckResult(Check.MODEL_FILES, tuple(mistakes))]
+    size = num_parameters(directory)
+    return [
+        CheckResult(Check.MODEL_FILES, detail=f"{size:,} parameters, and all files are whole"),
+        CheckResult(
+            Check.MODEL_LIMITS, tuple(model_mistakes(spec, directory)), "context, heads and engine sizes suit it"
+        ),
+        *([_memory_check(spec, directory, size, gpu_bytes)] if spec.workers.has_accelerator else []),
+    ]
+
+
+def _model_name(spec: RLJobSpec) -> str | None:
+    return spec.model.path or spec.model.hub
+
+
+def _model_field(spec: RLJobSpec) -> str:
+    return "model.path" if spec.model.hub is None else "model.hub"
+
+
+def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float | None) -> CheckResult:
+    name = Check.GPU_MEMORY
+    model = ModelSize.of(config_of(directory), size)
+    if model is None:
+        return not_checked(name, "config.json does not tell the sizes of the model")
+    needs = f"an engine needs about {engine_need(spec, model)}, a trainer {trainer_need(spec, model)} of a GPU"
+    if gpu_bytes is None:
+        return not_checked(name, f"{needs}; name the GPU with --gpu-type or --gpu-memory")
+    return CheckResult(name, tuple(memory_mistakes(spec, model, gpu_bytes)), f"{needs} with {gib(gpu_bytes)} GiB")
+
+
+def _rows_check(spec: RLJobSpec, path: Path | None) -> CheckResult:
+    name = Check.DATA_ROWS
+    if spec.data.sources is not None:
+        return not_checked(name, "several data sets are checked when the job starts")
+    if path is None:
+        return not_checked(name, f"name a copy of {spec.data.path or spec.data.hub!r} with --data")
+    if spec.data.format is not DataFormat.JSONL or path.suffix == ".parquet":
+        return not_checked(name, "only JSONL files are checked here")
+    return CheckResult(name, tuple(data_mistakes(spec, path)), "every row is a prompt with an answer")
+
+
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
-    """Of a copy of its checkpoint. Those of its files come first: others would follow from them."""
-    field = "model.path" if spec.model.hub is None else "model.hub"
-    name = spec.model.path or spec.model.hub or str(directory)
-    return model_file_mistakes(directory, name, field) or limit_mistakes(
+    """What the job asks of a whole checkpoint that this cannot do."""
+    return limit_mistakes(
         config_of(directory),
         spec.rollout.engine,
         spec.model.max_context_tokens,
         has_accelerator=spec.workers.has_accelerator,
-        field=field,
+        field=_model_field(spec),
     )
 
 

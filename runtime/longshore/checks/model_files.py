@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from longshore.checks.safetensors import DamagedFile, tensor_names
+from longshore.checks.safetensors import DamagedFile, tensor_sizes
 
 INDEX: Final = "model.safetensors.index.json"
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
@@ -22,6 +22,12 @@ def config_of(directory: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def num_parameters(directory: Path) -> int:
+    """Of a checkpoint whose files have no mistake; a weight that is in several files counts once."""
+    sizes = {name: size for path in directory.glob("*.safetensors") for name, size in tensor_sizes(path).items()}
+    return sum(sizes.values())
 
 
 def model_file_mistakes(directory: Path, name: str, field: str = "model.path") -> list[str]:
@@ -57,7 +63,7 @@ def _weight_mistakes(directory: Path, at: str, within: str) -> Iterator[str]:
     found: dict[str, set[str]] = {}
     for file in files:
         try:
-            found[file] = tensor_names(directory / file)
+            found[file] = set(tensor_sizes(directory / file))
         except DamagedFile as error:
             yield f"{within}/{file} {error}"
         except OSError as error:

@@ -39,9 +39,21 @@ def limit_mistakes(
     ]
 
 
+def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the configuration that describes the language model, where a model has several."""
+    text = config.get("text_config")
+    return text if isinstance(text, dict) else config
+
+
+def vocab_size(config: Mapping[str, Any]) -> int | None:
+    """Tokens that the model has embeddings for; None: unknown."""
+    size = language_part(config).get("vocab_size")
+    return size if _is_count(size) else None
+
+
 def context_tokens(config: Mapping[str, Any]) -> int | None:
     """The longest context of a model; None: unknown."""
-    text = _text(config)
+    text = language_part(config)
     lengths = [text[name] for name in _LENGTHS if _is_count(text.get(name))]
     if _is_count(text.get("model_max_length")):
         lengths = [text["model_max_length"]]
@@ -50,7 +62,7 @@ def context_tokens(config: Mapping[str, Any]) -> int | None:
 
 def splits(config: Mapping[str, Any], tp_size: int) -> bool:
     """Whether vLLM can divide a model among so many GPUs."""
-    text = _text(config)
+    text = language_part(config)
     kv_heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or tp_size
     is_divided = all((text.get(name) or 0) % tp_size == 0 for name in _DIVIDED)
     return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)
@@ -58,7 +70,7 @@ def splits(config: Mapping[str, Any], tp_size: int) -> bool:
 
 def _quantization_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
     """Quantised weights do not follow a gradient, and engines that hold them do not take plain ones."""
-    quantization = config.get("quantization_config") or _text(config).get("quantization_config")
+    quantization = config.get("quantization_config") or language_part(config).get("quantization_config")
     if quantization:
         method = str(quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown")
         yield (
@@ -74,7 +86,7 @@ def _context_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Ite
 
 
 def _head_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
-    text = _text(config)
+    text = language_part(config)
     num_heads, hidden_size = text.get("num_attention_heads"), text.get("hidden_size")
     if text.get("kv_lora_rank"):
         return  # Multi-head latent attention has kernels of its own.
@@ -100,7 +112,7 @@ def _split_mistakes(config: Mapping[str, Any], engine: Engine) -> Iterator[str]:
 def _with_overrides(config: Mapping[str, Any], engine: Engine) -> Mapping[str, Any]:
     """Longer contexts are often asked for by RoPE scaling in vLLM's `hf_overrides`."""
     overrides = engine.extra_args.get("hf_overrides")
-    return {**_text(config), **overrides} if isinstance(overrides, dict) else config
+    return {**language_part(config), **overrides} if isinstance(overrides, dict) else config
 
 
 def _scaling(text: Mapping[str, Any]) -> float:
@@ -110,12 +122,6 @@ def _scaling(text: Mapping[str, Any]) -> float:
         return 1.0
     kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
     return float(factor) if kind not in _SCALED_ALREADY and isinstance(factor, int | float) else 1.0
-
-
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language part of a model with several."""
-    text = config.get("text_config")
-    return text if isinstance(text, dict) else config
 
 
 def _is_count(value: object) -> bool:

@@ -71,9 +71,14 @@ def no_domain(source: Source) -> str:
 
 def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
     """Why no function scores rows of a domain; None: one does."""
-    if any(not function.domains or domain in function.domains for function in functions):
+    if functions_of(domain, functions):
         return None
     return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
+
+
+def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Those that score rows of a domain."""
+    return [function for function in functions if not function.domains or domain in function.domains]
 
 
 def _message_mistake(messages: Sequence[Any], name: str) -> str | None:

@@ -5,6 +5,7 @@ documentation, "Format".
 """
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,8 @@ class DamagedFile(ValueError):
     """The file is not whole: what is wrong with it, as the end of a sentence that begins with its name."""
 
 
-def tensor_names(path: Path) -> set[str]:
-    """Names of the tensors in a file whose size is what its header promises.
+def tensor_sizes(path: Path) -> dict[str, int]:
+    """Number of values by name of the tensors in a file whose size is what its header promises.
 
     Raises:
         DamagedFile: it is cut off, or no safetensors file.
@@ -46,7 +47,7 @@ def tensor_names(path: Path) -> set[str]:
         raise DamagedFile(f"is cut off: it has {size:,} bytes of {promised:,}; copy it again")
     if size > promised:
         raise DamagedFile(f"is damaged: it has {size:,} bytes instead of {promised:,}; copy it again")
-    return set(tensors)
+    return {name: _num_values(entry) for name, entry in tensors.items()}
 
 
 def _tensors(header: bytes) -> dict[str, Any]:
@@ -57,6 +58,13 @@ def _tensors(header: bytes) -> dict[str, Any]:
     if not isinstance(entries, dict):
         raise DamagedFile("is no safetensors file: its header is no JSON object; copy it again")
     return {name: entry for name, entry in entries.items() if name != "__metadata__"}
+
+
+def _num_values(entry: Any) -> int:
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not all(isinstance(length, int) for length in shape):
+        raise DamagedFile("is damaged: its header does not say how large its tensors are; copy it again")
+    return math.prod(shape)
 
 
 def _end(entry: Any) -> int:

@@ -7,7 +7,8 @@ from longshore.api.rollout import PartialRollout as PartialRolloutKnobs
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.postponement import can_keep, num_due
-from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round import Leftover, ResponseId
+from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
 from longshore.policy.waiting import Waiting, WaitingDraws

@@ -6,7 +6,7 @@ from longshore.policy.engine_load import ConcurrencyLimit
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.partial_rollout import PartialRollout
 from longshore.policy.reorder_rollout import ReorderRollout
-from longshore.policy.round import Acceptance
+from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching

@@ -8,7 +8,8 @@ from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_history import LengthHistory
 from longshore.policy.postponement import can_keep, num_due
-from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId, RoundPlan
+from longshore.policy.round import Decision, Leftover, ResponseFinished, ResponseId
+from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
 from longshore.policy.waiting import Waiting, WaitingDraws

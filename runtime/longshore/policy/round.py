@@ -13,11 +13,10 @@ Every event costs amortised constant time per response that it concerns.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
-from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.progress import RoundProgress
+from longshore.policy.round_plan import Acceptance, Admission, Gates, RoundPlan
 
 
 @dataclass(frozen=True, order=True)
@@ -39,15 +38,6 @@ class ResponseFinished:
     engine_step: int
     num_tokens: int = 0
     """Length of the whole response."""
-
-
-@dataclass(frozen=True)
-class Admission:
-    """A draw to start: which responses to sample, and which of its responses already ended earlier."""
-
-    draw: Draw
-    launch: tuple[int, ...]
-    finished: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,40 +69,6 @@ class Leftover:
     draw: Draw
     finished: tuple[int, ...]
     running: tuple[int, ...]
-
-
-class Acceptance(Enum):
-    """What makes a group count."""
-
-    SERVED = "served"
-    """R0 finished responses: a slow verifier never decides what is trained on."""
-    TRAINABLE = "trainable"
-    """Rewards that differ (DAPO, dynamic sampling)."""
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """What a round policy decides before a round."""
-
-    kind: RoundKind
-    num_groups: int
-    """Groups that make the batch."""
-    admissions: tuple[Admission, ...]
-    """Groups to start with, in this order."""
-    num_candidates: int
-    """Groups to hold: accepted ones and those that can still be; one that is consumed otherwise is replaced."""
-    due: frozenset[Draw] = frozenset()
-    """Draws without which the round does not end."""
-
-
-@dataclass(frozen=True)
-class Gates:
-    """Which admitted requests may run. Both gates together: a request passes when each lets it."""
-
-    frontier_width: int | None = None
-    """F_w: groups in service at once (RolloutPipe, section 3.3); None: all."""
-    max_running: int | None = None
-    """Requests at once over all engines; None: all."""
 
 
 @dataclass

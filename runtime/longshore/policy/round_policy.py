@@ -14,18 +14,8 @@ from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.progress import RoundProgress
-from longshore.policy.round import (
-    Acceptance,
-    AcceptedGroup,
-    Admission,
-    Decision,
-    Gates,
-    Leftover,
-    ResponseFinished,
-    ResponseId,
-    Round,
-    RoundPlan,
-)
+from longshore.policy.round import AcceptedGroup, Decision, Leftover, ResponseFinished, ResponseId, Round
+from longshore.policy.round_plan import Acceptance, Admission, Gates, RoundPlan
 
 
 @dataclass(frozen=True)

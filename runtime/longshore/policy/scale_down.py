@@ -75,6 +75,15 @@ class PodLoad:
     """Of the requests that run there, prompts included: what a migration would compute again."""
 
 
+@dataclass(frozen=True)
+class RolloutLoad:
+    """What `decide` goes by at a milestone."""
+
+    pods: tuple[PodLoad, ...]
+    peak_tokens: int
+    """Projected peak of what runs and of what is still to be launched, over all engines."""
+
+
 class Milestones:
     """The moments of one round at which GPUs may be handed over."""
 
@@ -82,6 +91,7 @@ class Milestones:
         """`fixed_share`: the only moment is when the batch has this share of its groups; None: every CHECK_EVERY_SHARE
         of finished requests between FIRST_SHARE and LAST_SHARE."""
         self._fixed_share = fixed_share
+        self._is_closed = False
         self._num_finished_at_check = 0
         self._num_finished_at_gates = 0
         """When something was last held back by a gate: what finished until then was followed by other requests."""
@@ -91,10 +101,14 @@ class Milestones:
         if progress.num_held:
             self._num_finished_at_gates = progress.num_finished
             return False
-        if progress.num_requests == 0 or not self._has_come(progress):
+        if self._is_closed or progress.num_requests == 0 or not self._has_come(progress):
             return False
         self._num_finished_at_check = progress.num_finished
         return True
+
+    def close(self) -> None:
+        """GPUs have been handed over, which happens once in a round: no other moment follows."""
+        self._is_closed = True
 
     def _has_come(self, progress: RoundProgress) -> bool:
         if self._fixed_share is not None:
@@ -107,42 +121,17 @@ class Milestones:
         return progress.num_finished - self._num_finished_at_check >= CHECK_EVERY_SHARE * progress.num_requests
 
 
-class ScaleDownPolicy:
-    """One object per round; it hands GPUs over at most once."""
-
-    def __init__(
-        self,
-        trainer_replicas: Sequence[frozenset[int]],
-        lengths: LengthDistribution,
-        max_response_tokens: int,
-        max_kv_peak: float = MAX_KV_PEAK,
-        fixed_share: float | None = None,
-    ) -> None:
-        """`trainer_replicas`: for each data-parallel replica of the trainer, the pods that it spans.
-
-        `fixed_share`: as of `Milestones`; whatever the KV caches hold, that is when GPUs go.
-        """
-        self._replicas = tuple(trainer_replicas)
-        self._lengths = lengths
-        self._max_response_tokens = max_response_tokens
-        self._max_kv_peak = max_kv_peak if fixed_share is None else None
-        self._milestones = Milestones(fixed_share)
-        self._done = False
-
-    def is_due(self, progress: RoundProgress) -> bool:
-        """Requests finished: whether to `decide` now."""
-        return not self._done and self._milestones.is_due(progress)
-
-    def decide(
-        self, progress: RoundProgress, engines: Sequence[RolloutEngine], running: Sequence[RunningRequest]
-    ) -> ScaleDown | Stay:
-        """What the pods do from now on."""
-        everything = [*running, *expected_requests(progress.num_expected, running)]
-        peak_tokens = projected_peak_tokens(everything, self._lengths, self._max_response_tokens)
-        share = progress.fraction_finished
-        decision = decide(share, pod_loads(engines, running), self._replicas, peak_tokens, self._max_kv_peak)
-        self._done = isinstance(decision, ScaleDown)
-        return decision
+def rollout_load(
+    progress: RoundProgress,
+    engines: Iterable[RolloutEngine],
+    running: Sequence[RunningRequest],
+    lengths: LengthDistribution,
+    max_response_tokens: int,
+) -> RolloutLoad:
+    """How full the engines are, and will be with what is still to be launched."""
+    everything = [*running, *expected_requests(progress.num_expected, running)]
+    peak_tokens = projected_peak_tokens(everything, lengths, max_response_tokens)
+    return RolloutLoad(tuple(pod_loads(engines, running)), round(peak_tokens))
 
 
 def decide(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from longshore.policy.balancing import balance
 from longshore.policy.round import ResponseId
 
 MAX_PENDING_PARTS: Final = 2
@@ -105,14 +106,8 @@ class StreamLedger:
 def split(samples: Sequence[StreamSample], tokens: Mapping[int, int]) -> Mapping[int, tuple[StreamSample, ...]]:
     """Give every sample to one of the replicas in `tokens` (replica -> tokens that it has still to compute).
 
-    Longest first, each to the replica with the fewest tokens so far (Graham's LPT rule): a replica that was given
-    anything is ahead of no other by more than the smallest sample it got. Ties: the lower response, the lower replica.
+    Ties: the lower response, the lower replica.
     """
-    assert tokens, "there is no replica"
-    load = dict(sorted(tokens.items()))
-    shares: dict[int, list[StreamSample]] = {replica: [] for replica in load}
-    for sample in sorted(samples, key=lambda sample: (-sample.num_tokens, sample.response)):
-        replica = min(load, key=lambda candidate: (load[candidate], candidate))
-        shares[replica].append(sample)
-        load[replica] += sample.num_tokens
+    in_order = sorted(samples, key=lambda sample: sample.response)
+    shares = balance(in_order, lambda sample: sample.num_tokens, tokens).pieces
     return {replica: tuple(share) for replica, share in shares.items()}

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.runtime_status import RoundKind
-from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round import Leftover, ResponseId
+from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import RoundPolicy
 
 

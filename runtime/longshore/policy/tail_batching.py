@@ -7,7 +7,8 @@ from typing import Any
 from longshore.api.rollout import TailBatching as TailBatchingKnobs
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
-from longshore.policy.round import Leftover, ResponseId, RoundPlan
+from longshore.policy.round import Leftover, ResponseId
+from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.waiting import WaitingDraws
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longshore.policy.draws import Draw
-from longshore.policy.round import Admission, Leftover, ResponseId
+from longshore.policy.round import Leftover, ResponseId
+from longshore.policy.round_plan import Admission
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ _REGROUP_S: Final = 10.0
 """Processes and communicators of rebuilt engines; their weights come on top."""
 
 
+def num_forwards(num_extra_forwards: int) -> int:
+    """What a training pass costs, in forward passes: a backward pass costs two."""
+    return 3 + num_extra_forwards
+
+
 @dataclass(frozen=True)
 class StepCost:
     """One decode step of a fixed batch: base + per context token, so that many steps have a closed sum."""
@@ -102,13 +107,16 @@ class Costs:
         return int(tp_size * free / self.model.kv_bytes_per_token)
 
     def train_s(self, num_tokens: int, gpus_per_replica: int, num_extra_forwards: int) -> float:
-        """Forward and backward of one sample on one replica, and forwards for old or reference log-probabilities."""
+        """Forward and backward of one sample on one replica, and extra forwards, as for reference log-probabilities.
+
+        A measured rate is that of the job's own trainer, its extra forwards included.
+        """
         if self.profile.train_tokens_per_s is not None:
             return num_tokens / (gpus_per_replica * self.profile.train_tokens_per_s)
         forward = 2 * self.model.num_parameters * num_tokens
         attention = 2 * self.model.num_layers * self.model.hidden_size * num_tokens**2
         arithmetic = gpus_per_replica * self.gpu.flops_per_s * _TRAIN_EFFICIENCY
-        return (3 + num_extra_forwards) * (forward + attention) / arithmetic
+        return num_forwards(num_extra_forwards) * (forward + attention) / arithmetic
 
     def optimizer_s(self, gpus_per_replica: int, num_replicas: int) -> float:
         """Gradients are reduced over the replicas; every GPU then updates its shard."""

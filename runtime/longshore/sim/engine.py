@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.rounds.messages import EndedRequest
 from longshore.sim.costs import StepCost
 
 
@@ -27,18 +28,6 @@ class SimRequest:
     """Length of the whole response."""
     kept_tokens: int = 0
     """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed anew."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A request left the engine."""
-
-    response: ResponseId
-    num_tokens: int
-    """Response tokens so far, kept ones included."""
-    finished: bool
-    """False: aborted."""
-    engine_step: int
 
 
 @dataclass
@@ -129,7 +118,7 @@ class SimEngine:
         self._leaving.update(responses)
         self._change_at(now_s)
 
-    def advance(self) -> list[Ended]:
+    def advance(self) -> list[EndedRequest]:
         """Jump to `wake_s`; returns what left there."""
         assert self._wake_steps is not None, "nothing to wait for"
         self._jump(self._wake_steps)
@@ -205,28 +194,28 @@ class SimEngine:
                 return step
             heapq.heappop(self._finishes)
 
-    def _pop_finished(self) -> list[Ended]:
+    def _pop_finished(self) -> list[EndedRequest]:
         ended = []
         while self._running and self._next_finish() <= self._step:
             _, response = heapq.heappop(self._finishes)
             ended.append(self._remove(response, finished=True))
         return ended
 
-    def _pop_leaving(self) -> list[Ended]:
+    def _pop_leaving(self) -> list[EndedRequest]:
         if not self._leaving:
             return []
         ended = [self._remove(response, finished=False) for response in sorted(self._leaving & self._running.keys())]
         gone = [request for request in self._waiting if request.response in self._leaving]
-        ended += [Ended(request.response, request.kept_tokens, False, self._step) for request in gone]
+        ended += [EndedRequest(request.response, request.kept_tokens, False, self._step) for request in gone]
         if gone:
             self._waiting = deque(request for request in self._waiting if request.response not in self._leaving)
         self._leaving.clear()
         return ended
 
-    def _remove(self, response: ResponseId, *, finished: bool) -> Ended:
+    def _remove(self, response: ResponseId, *, finished: bool) -> EndedRequest:
         running = self._running.pop(response)
         self._context_tokens -= running.context_tokens(self._step)
-        return Ended(response, running.num_tokens(self._step), finished, self._step)
+        return EndedRequest(response, running.num_tokens(self._step), finished, self._step)
 
     def _preempt(self) -> bool:
         """Make room for the next step; the youngest go first, back to the head of the queue."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from longshore.policy.round import ResponseId
-from longshore.sim.engine import Ended, EngineShape, SimEngine, SimRequest
+from longshore.rounds.messages import EndedRequest
+from longshore.sim.engine import EngineShape, SimEngine, SimRequest
 from longshore.sim.events import EventQueue
 from longshore.sim.result import Recorder, Work
 
@@ -30,7 +31,7 @@ class Fleet:
         self._members = [_Member(SimEngine(shape), engine_gpus) for engine_gpus in gpus]
         self._queue = queue
         self._recorder = recorder
-        self.on_ended: Callable[[int, list[Ended]], None] = lambda engine, ended: None
+        self.on_ended: Callable[[int, list[EndedRequest]], None] = lambda engine, ended: None
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -42,15 +43,14 @@ class Fleet:
         """The engines themselves."""
         return {number: member.engine for number, member in enumerate(self._members)}
 
+    def engine(self, number: int) -> SimEngine:
+        """One of them."""
+        return self._members[number].engine
+
     @property
     def gpus(self) -> Mapping[int, tuple[int, ...]]:
         """GPUs by engine."""
         return {number: member.gpus for number, member in enumerate(self._members)}
-
-    @property
-    def is_idle(self) -> bool:
-        """Nothing runs anywhere."""
-        return all(member.engine.is_idle for member in self._members)
 
     @property
     def num_preemptions(self) -> int:

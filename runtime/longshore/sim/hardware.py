@@ -56,11 +56,14 @@ GPUS: Final[Mapping[str, Gpu]] = {
         Gpu("H200", 141e9, 4.8e12, 989e12, 450e9),
         Gpu("H20", 96e9, 4.0e12, 148e12, 450e9),
         Gpu("MI300X", 192e9, 5.3e12, 1307e12, 448e9),
+        Gpu("B200", 180e9, 8.0e12, 2250e12, 900e9),
         Gpu("A100-40", 40e9, 1.555e12, 312e12, 32e9),
+        Gpu("A100-80", 80e9, 2.039e12, 312e12, 300e9),
+        Gpu("L40S", 48e9, 0.864e12, 362e12, 32e9),
         Gpu("RTX4090", 24e9, 1.008e12, 165e12, 32e9),
     )
 }
-"""By name: the vendors' data sheets (A100-40 is the PCIe card)."""
+"""By name: the vendors' data sheets (A100-40 is the PCIe card, A100-80 the SXM module)."""
 
 _UNKNOWN: Final = Gpu("", 8e9, 1e10, 5e10, 1e10)
 """About a CPU core. A profile replaces nearly all that is computed from it."""

@@ -73,8 +73,10 @@ class TrainerLayout:
     """GPUs of its own; None: those of the rollout, in turns."""
     gpus_per_replica: int = 1
     """Tensor times pipeline times context parallel."""
-    num_extra_forwards: int = 1
-    """Forwards for old or reference log-probabilities."""
+    num_extra_forwards: int = 0
+    """See `TrainerShape`, as the next two."""
+    computes_old_log_probs: bool = False
+    num_epochs: int = 1
     groups_per_update: int | None = None
     """U; None: all of the batch."""
     scale_down_at: float | None = None
@@ -174,6 +176,9 @@ def job_of(
             training=_training(spec),
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
+            num_extra_forwards=int(algorithm.kl_coefficient > 0),
+            computes_old_log_probs=algorithm.computes_old_log_probs,
+            num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
             scale_down_at=_fixed_fraction(spec.rollout),
         ),

@@ -27,7 +27,14 @@ class TrainingPhase(ABC):
         self._recorder = recorder
         first_gpu = job.gpus.num_gpus if job.trainer.pool else 0
         replicas = job.trainer_pool.split(job.trainer.gpus_per_replica, first_gpu)
-        self.shape = TrainerShape(job.trainer_costs, replicas, job.trainer.num_extra_forwards)
+        layout = job.trainer
+        self.shape = TrainerShape(
+            job.trainer_costs,
+            replicas,
+            layout.num_extra_forwards,
+            layout.computes_old_log_probs,
+            layout.num_epochs,
+        )
 
     @abstractmethod
     def begin_round(self) -> None:

@@ -1,10 +1,12 @@
-"""Carries out what the scale-down policy decides: requests migrate, replicas of the trainer wake up."""
+"""Carries out what the scale-down rule decides: requests migrate, replicas of the trainer wake up."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
-from longshore.policy.scale_down import RolloutEngine, RunningRequest, ScaleDown, ScaleDownPolicy
+from longshore.policy.progress import RoundProgress
+from longshore.policy.scale_down import Milestones, RolloutEngine, RunningRequest, ScaleDown, decide, rollout_load
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
 from longshore.sim.job import SimJob
@@ -22,26 +24,16 @@ class Repurposing:
         self._pod_of = {gpu: pod for pod, gpus in enumerate(job.gpus.pods()) for gpu in gpus}
         self._replicas = [frozenset(self._pod_of[gpu] for gpu in replica) for replica in training.shape.replicas]
         self._lengths: dict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
-        self._policy: ScaleDownPolicy | None = None
         self.reasons: list[str] = []
+        """Of what was decided in this round."""
 
-    def begin_round(self, kind: RoundKind) -> None:
-        """A round of this kind starts."""
-        self._policy = ScaleDownPolicy(
-            self._replicas,
-            self._lengths[kind],
-            self._job.lengths.max_tokens,
-            self._job.rollout.repurposing.max_kv_peak,
-            self._job.trainer.scale_down_at,
-        )
+    def begin_round(self) -> Milestones:
+        """When to look in the round that starts."""
         self.reasons = []
+        return Milestones(self._job.trainer.scale_down_at)
 
-    def progressed(self, this_round: SimRound, fleet: Fleet) -> None:
-        """Requests finished; what runs is listed only where the policy wants to know."""
-        assert self._policy is not None, "no round is running"
-        progress = this_round.progress
-        if not self._policy.is_due(progress):
-            return
+    def milestone(self, this_round: SimRound, fleet: Fleet, progress: RoundProgress) -> None:
+        """Measure and decide, as coordinator and operator do."""
         engines = [
             RolloutEngine(number, self._pod_of[gpus[0]], len(gpus), fleet.engines[number].kv_capacity_tokens)
             for number, gpus in fleet.gpus.items()
@@ -51,12 +43,15 @@ class Repurposing:
             for number, engine in fleet.engines.items()
             for request, tokens in engine.tokens_at(self._queue.now_s)
         ]
-        decision = self._policy.decide(progress, engines, running)
+        load = rollout_load(progress, engines, running, self._lengths[progress.kind], self._job.lengths.max_tokens)
+        is_fixed = self._job.trainer.scale_down_at is not None
+        max_kv_peak = None if is_fixed else self._job.rollout.repurposing.max_kv_peak
+        decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, max_kv_peak)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)
             self._carry_out(decision, this_round, fleet)
 
-    def round_ended(self, kind: RoundKind, num_tokens: list[int]) -> None:
+    def round_ended(self, kind: RoundKind, num_tokens: Iterable[int]) -> None:
         """Lengths of the responses that finished in the round."""
         self._lengths[kind].extend(num_tokens)
 

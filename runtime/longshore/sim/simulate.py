@@ -8,9 +8,10 @@ from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.policy.presets import round_policy
+from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
-from longshore.policy.round_policy import RoundEnd
 from longshore.policy.shapes import ROUND_KINDS
+from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
@@ -82,23 +83,23 @@ class _Simulation:
         """Round, training, publication."""
         start_s = self._queue.now_s
         self._training.begin_round()
-        this_round, end = self._roll_out(draining=draining)
+        this_round, totals = self._roll_out(draining=draining)
+        end = totals.end
         complete_s = self._queue.now_s
         if self._planner is not None:
-            self._planner.round_ended(end.kind, this_round.num_preemptions, this_round.tally.num_launched)
+            self._planner.round_ended(end.kind, this_round.num_preemptions, totals.num_launched)
         trained_s = self._training.finish()
         published_s = self._publish(trained_s)
         self._wait_until(published_s)
-        assert this_round.ended_s is not None
         first_start_s = self._training.first_start_s
         responses = [tokens for group in end.accepted for tokens in this_round.samples_of(group)]
-        tally = this_round.tally
+        corrects = [this_round.corrects(group) for group in end.accepted]
         return StepRecord(
             kind=end.kind,
             tp_size=self._tp_size,
             start_s=start_s,
-            rollout_s=this_round.ended_s - start_s,
-            reward_wait_s=complete_s - this_round.ended_s,
+            rollout_s=totals.batch_complete_s - start_s,
+            reward_wait_s=complete_s - totals.batch_complete_s,
             train_s=trained_s - complete_s,
             publish_s=published_s - trained_s,
             num_trained_samples=len(responses),
@@ -106,39 +107,34 @@ class _Simulation:
             num_stale_tokens=sum(this_round.num_stale_tokens(group) for group in end.accepted),
             max_response_tokens=max(responses),
             num_sampled_tokens=this_round.num_sampled_tokens,
-            num_dropped_tokens=tally.num_dropped_tokens,
-            num_launched=tally.num_launched,
-            num_aborted=tally.num_aborted,
+            num_dropped_tokens=this_round.num_dropped_tokens(end),
+            num_launched=totals.num_launched,
+            num_aborted=totals.num_aborted,
             num_preemptions=this_round.num_preemptions,
-            num_zero_variance=tally.num_zero_variance,
-            num_correct=sum(sum(this_round.corrects(group)) for group in end.accepted),
+            num_zero_variance=len(end.zero_variance) + sum(len(set(group)) == 1 for group in corrects),
+            num_correct=sum(map(sum, corrects)),
             bubble_share=1 - self.recorder.take_busy_s() / (self._job.num_gpus * (published_s - start_s)),
             first_dispatch_s=(complete_s if first_start_s is None else first_start_s) - start_s,
             trainer_compute_s=self._training.compute_s,
             scale_downs=tuple(self._repurposing.reasons) if self._repurposing else (),
         )
 
-    def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundEnd]:
+    def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundTotals]:
         self._regroup(self._policy.next_kind(draining=draining))
-        start = self._policy.start_round(
-            draining=draining, engines=self._fleet.numbers, kv_capacity_tokens=self._fleet.kv_capacity_tokens
-        )
+        milestones = self._repurposing.begin_round() if self._repurposing is not None else None
         this_round = SimRound(
             self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
-            self._progressed,
+            milestones, self._milestone,
         )  # fmt: skip
+        totals = this_round.run(draining=draining)
+        end = totals.end
+        self._kept = this_round.kept(end)
         if self._repurposing is not None:
-            self._repurposing.begin_round(start.kind)
-        this_round.start(start)
-        self._queue.run_until(lambda: this_round.complete)
-        end = self._policy.end_round()
-        self._kept = this_round.close(end)
-        if self._repurposing is not None:
-            self._repurposing.round_ended(end.kind, this_round.finished_tokens)
+            self._repurposing.round_ended(end.kind, totals.finished_tokens)
         self._draws.update(group.draw for group in end.accepted)
         self._draws.update(end.deferred)
         self._draws.update(end.zero_variance)
-        return this_round, end
+        return this_round, totals
 
     def _regroup(self, kind: RoundKind) -> None:
         """Rebuild the engines where the planner wants another tensor-parallel size for this kind of round."""
@@ -151,9 +147,9 @@ class _Simulation:
         self._wait_until(ready_s)
         self._fleet = self._build_fleet(self._tp_size)
 
-    def _progressed(self, this_round: SimRound) -> None:
-        if self._repurposing is not None:
-            self._repurposing.progressed(this_round, self._fleet)
+    def _milestone(self, this_round: SimRound, progress: RoundProgress) -> None:
+        assert self._repurposing is not None, "nobody else asks for milestones"
+        self._repurposing.milestone(this_round, self._fleet, progress)
 
     def _publish(self, trained_s: float) -> float:
         """New weights reach the engines; GPUs that take turns change back to rollout before."""

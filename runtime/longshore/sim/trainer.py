@@ -1,13 +1,13 @@
 """The simulated trainer: data-parallel replicas that take samples, longest first, and update together."""
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from longshore.sim.costs import Costs
+from longshore.policy.balancing import balance
+from longshore.sim.costs import Costs, num_forwards
 from longshore.sim.events import EventQueue
 from longshore.sim.result import Recorder, Work
 
@@ -17,13 +17,7 @@ Samples = Sequence[int]
 
 def makespan_s(durations_s: Sequence[float], free_s: Sequence[float]) -> list[float]:
     """When each worker ends that is free from `free_s` on: longest piece first, to the worker that is free first."""
-    heap = [(start_s, worker) for worker, start_s in enumerate(free_s)]
-    heapq.heapify(heap)
-    for duration in sorted(durations_s, reverse=True):
-        start_s, worker = heap[0]
-        heapq.heapreplace(heap, (start_s + duration, worker))
-    ends = dict.fromkeys(range(len(free_s)), 0.0) | {worker: end_s for end_s, worker in heap}
-    return [ends[worker] for worker in range(len(free_s))]
+    return list(balance(durations_s, float, dict(enumerate(free_s))).load.values())
 
 
 @dataclass(frozen=True)
@@ -33,8 +27,12 @@ class TrainerShape:
     costs: Costs
     replicas: tuple[tuple[int, ...], ...]
     """GPUs of each data-parallel replica, all of one size."""
-    num_extra_forwards: int = 1
-    """Forwards besides the training pass: old log-probabilities, reference log-probabilities."""
+    num_extra_forwards: int = 0
+    """Forwards of every training pass besides its own, as for reference log-probabilities."""
+    computes_old_log_probs: bool = False
+    """Whether a step begins with a forward pass over its batch."""
+    num_epochs: int = 1
+    """Training passes over the batch."""
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -47,12 +45,14 @@ class TrainerShape:
         return len(self.replicas[0])
 
     def sample_s(self, num_tokens: int) -> float:
-        """Time of one replica over one sample."""
-        return self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
+        """Time of one replica over one sample, all its passes together."""
+        pass_s = self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
+        forward_s = pass_s / num_forwards(self.num_extra_forwards)
+        return self.num_epochs * pass_s + (forward_s if self.computes_old_log_probs else 0.0)
 
     def optimizer_s(self) -> float:
-        """Time of an update, gradient reduction included."""
-        return self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
+        """Time of an update in every epoch, gradient reduction included."""
+        return self.num_epochs * self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
 
 
 class SimTrainer:

@@ -7,7 +7,7 @@ batches.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from longshore.policy.aggregation import token_weight
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
 
 WEIGHT_NAME = "fake.weight"
 
@@ -65,6 +67,10 @@ class FakeTrainer:
             policy_loss=loss,
         )
 
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+        """Those of the engine, which made them up."""
+        return {place: sample.rollout_log_probs for place, sample in enumerate(samples)}
+
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All ranks together: add both sums of digests up."""
         actual, wanted = self._total(self._gradient), self._total(self._digests(samples))
@@ -78,7 +84,8 @@ class FakeTrainer:
         self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
         self._policy_version += 1
         self.discard()
-        return UpdateReport(float(total.sum()) / _MODULUS, self._options.learning_rate, self._policy_version)
+        rate = learning_rate(self._options.schedule, self._policy_version)
+        return UpdateReport(float(total.sum()) / _MODULUS, rate, self._policy_version)
 
     @property
     def policy_version(self) -> int:
@@ -138,7 +145,8 @@ def _zeros() -> _Vector:
 
 def _identity(sample: Sample) -> str:
     tokens = ",".join(map(str, (*sample.prompt_tokens, -1, *sample.response_tokens)))
-    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{sample.loss_mask}"
+    old = "" if sample.old_log_probs is None else f"/{sample.old_log_probs}"
+    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{sample.loss_mask}{old}"
 
 
 def _digest(text: str) -> _Vector:

@@ -5,7 +5,7 @@ whole responses fits in as one that all their tokens share.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from longshore.api.algorithm import ImportanceSampling
 from longshore.api.objective import RatioLevel
 from longshore.policy.aggregation import token_weight
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions
+from longshore_runtime.backends.rollout_correction import correct
+from longshore_runtime.sums import CorrectionSums, GradientSums
+from longshore_runtime.types import Sample, TrainerOptions
 
 _TOKENS_PER_CHUNK = 4096
 """The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
@@ -34,6 +36,7 @@ class TokenLosses:
     """Not weighted."""
     clipped: Tensor
     """1 where clipping removed the gradient, or truncation cut the weight."""
+    correction: CorrectionSums = field(default_factory=CorrectionSums)
 
 
 def sample_losses(
@@ -58,7 +61,9 @@ def sample_losses(
     advantages = flat([sample.advantage for sample in samples for _ in range(sample.num_loss_tokens)])
     reference = None if reference_log_probs is None else reference_log_probs[kept]
     trained = log_probs[kept]
-    losses = token_losses(trained, rollout, advantages, reference, lengths, options)
+    has_old = any(sample.old_log_probs is not None for sample in samples)
+    old = flat(_old_log_probs(samples))[kept] if has_old else None
+    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
     distances = difference[_sampled_by_round(samples, log_probs.device)[kept]].abs()
@@ -74,7 +79,14 @@ def sample_losses(
         num_compared_tokens=len(distances),
         mismatch=distances.sum().item(),
         mismatch_max=distances.max().item() if len(distances) else 0.0,
+        correction=losses.correction,
     )
+
+
+def by_sample(samples: Sequence[Sample], values: Tensor) -> list[tuple[float, ...]]:
+    """Values of all response tokens, one sample after the other, as numbers of each sample."""
+    pieces = torch.split(values.float(), [len(sample.response_tokens) for sample in samples])
+    return [tuple(piece.tolist()) for piece in pieces]
 
 
 def token_log_probs(
@@ -99,13 +111,21 @@ def token_losses(
     reference_log_probs: Tensor | None,
     lengths: Sequence[int],
     options: TrainerOptions,
+    old_log_probs: Tensor | None = None,
 ) -> TokenLosses:
     """Policy-gradient loss plus the KL penalty of the loss-mask tokens of whole responses, which have these `lengths`.
 
     The ratio is against the distribution that sampled the tokens: clipped (DeepSeekMath, equations 3 and 4; DAPO's
     separate upper clip; GSPO, equations 5 to 7, where it is the response's), or a truncated weight without gradient.
+    With rollout correction it is against the trainer's weights at the start of the step (`old_log_probs`; None: they
+    are the ones being trained), and what these are to the distribution that sampled is a weight without gradient.
     """
-    log_ratio = log_probs - rollout_log_probs
+    correction = None
+    old = rollout_log_probs
+    if options.rollout_correction is not None:
+        old = log_probs.detach() if old_log_probs is None else old_log_probs
+        correction = correct(old - rollout_log_probs, lengths, options.rollout_correction)
+    log_ratio = log_probs - old
     if options.objective.ratio is RatioLevel.SEQUENCE:
         log_ratio = _mean_per_response(log_ratio, lengths)
     ratio = torch.exp(log_ratio)
@@ -113,6 +133,8 @@ def token_losses(
         policy, clipped = _truncated(ratio, log_probs, advantages, options.importance_cap)
     else:
         policy, clipped = _clipped(ratio, advantages, options.clip_low, options.clip_high)
+    if correction is not None:
+        policy = correction.weights * policy
     kl = torch.zeros_like(log_probs) if reference_log_probs is None else k3(log_probs, reference_log_probs)
     weights = _weights(lengths, log_probs, options)
     return TokenLosses(
@@ -120,6 +142,7 @@ def token_losses(
         policy=(weights * policy).detach(),
         kl=kl.detach(),
         clipped=clipped.detach().float(),
+        correction=CorrectionSums() if correction is None else correction.sums,
     )
 
 
@@ -150,6 +173,12 @@ def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> T
     aggregation = options.objective.aggregation
     weights = [token_weight(aggregation, length) for length in lengths for _ in range(length)]
     return torch.tensor(weights, dtype=like.dtype, device=like.device)
+
+
+def _old_log_probs(samples: Sequence[Sample]) -> list[float]:
+    """Of a step that computed them: then every sample has its own."""
+    assert all(sample.old_log_probs is not None for sample in samples), "some samples have no old log-probabilities"
+    return [value for sample in samples for value in sample.old_log_probs or ()]
 
 
 def _loss_mask(samples: Sequence[Sample], device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longshore.api.training import Trainer
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
 
 
@@ -15,6 +16,16 @@ class ParallelSizes:
     context: int = 1
     fsdp: int = 1
     """Torch: ranks that have a shard of every tensor each; the others are Megatron's."""
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> "ParallelSizes":
+        """Those of a job."""
+        return cls(
+            tensor=trainer.tensor_parallel_size,
+            pipeline=trainer.pipeline_parallel_size,
+            context=trainer.context_parallel_size,
+            fsdp=trainer.fsdp_size,
+        )
 
     @property
     def ranks_per_replica(self) -> int:

@@ -11,7 +11,7 @@ from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums
+from longshore_runtime.sums import GradientSums
 
 
 class Replica:

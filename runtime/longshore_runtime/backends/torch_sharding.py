@@ -23,7 +23,8 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import join
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample
 
 
 def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:

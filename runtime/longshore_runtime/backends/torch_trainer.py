@@ -1,7 +1,7 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,23 +10,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
-from longshore_runtime.backends.losses import sample_losses
+from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
-from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, learning_rate, require_finite, split
+from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
 
 __all__ = ["TorchTrainer", "World"]
 
-_ADAM_BETAS = (0.9, 0.95)
-"""0.95 is the usual second moment for language models: RL runs are short, and 0.999 would still be warming up."""
-_ADAM_EPSILON = 1e-8
 _STATE_FILE = "trainer.pt"
 _States = dict[int, dict[str, Tensor]]
 """State of an optimizer by number of the parameter, then name."""
@@ -103,8 +102,8 @@ class TorchTrainer:
         self._optimizer = torch.optim.AdamW(
             self._parameters,
             lr=options.learning_rate,
-            betas=_ADAM_BETAS,
-            eps=_ADAM_EPSILON,
+            betas=(options.adam_beta1, options.adam_beta2),
+            eps=options.adam_epsilon,
             weight_decay=options.weight_decay,
         )
         self._policy_version = 0
@@ -123,6 +122,18 @@ class TorchTrainer:
             self._accumulation.added()
         return self._replica.total(sums) + parts.left_out_sums
 
+    @torch.no_grad()
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+        """In the passes that gradients would be computed in; see `types.Trainer`."""
+        self.wake()
+        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        found: dict[int, tuple[float, ...]] = {}
+        for indices in self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch):
+            part = [samples[index] for index in indices]
+            values = self._model.response_tokens(part, self._options.temperature).log_probs
+            found |= zip(indices, by_sample(part, values), strict=True)
+        return found
+
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
         self.wake()
@@ -140,7 +151,7 @@ class TorchTrainer:
         norm = self._replica.norm(gradients)
         require_finite(norm, version)
         gradients *= clipping(self._options, norm)
-        rate = learning_rate(self._options, version)
+        rate = learning_rate(self._options.schedule, version)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._move_optimizer(self._device)

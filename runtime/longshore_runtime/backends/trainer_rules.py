@@ -9,7 +9,8 @@ import torch
 
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, TrainerOptions
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,6 @@ def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
         silent=[sample for sample in in_loss if sample.advantage == 0.0 and not has_reference],
         trained=[sample for sample in in_loss if sample.advantage != 0.0 or has_reference],
     )
-
-
-def learning_rate(options: TrainerOptions, step: int) -> float:
-    """Of optimizer step `step`, which begins with 1: it rises over the warm-up, and stays."""
-    return options.learning_rate * min(1.0, step / max(1, options.warmup_steps))
 
 
 def clipping(options: TrainerOptions, norm: float) -> float:

@@ -22,7 +22,13 @@ class TrainerSpec:
         """The trainer of a job."""
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,
+            learning_rate_schedule=algorithm.learning_rate_schedule,
             warmup_steps=algorithm.warmup_steps,
+            min_learning_rate_ratio=algorithm.min_learning_rate_ratio,
+            num_updates=algorithm.num_updates,
+            adam_beta1=algorithm.adam_beta1,
+            adam_beta2=algorithm.adam_beta2,
+            adam_epsilon=algorithm.adam_epsilon,
             weight_decay=algorithm.weight_decay,
             max_grad_norm=algorithm.max_grad_norm,
             clip_low=algorithm.clip_low,
@@ -30,6 +36,7 @@ class TrainerSpec:
             objective=OBJECTIVES[algorithm.name],
             importance_sampling=algorithm.importance_sampling,
             importance_cap=algorithm.importance_cap,
+            rollout_correction=algorithm.rollout_correction,
             max_response_tokens=algorithm.max_response_tokens,
             kl_coefficient=algorithm.kl_coefficient,
             temperature=algorithm.temperature,
@@ -38,13 +45,7 @@ class TrainerSpec:
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
         )
-        sizes = ParallelSizes(
-            tensor=trainer.tensor_parallel_size,
-            pipeline=trainer.pipeline_parallel_size,
-            context=trainer.context_parallel_size,
-            fsdp=trainer.fsdp_size,
-        )
-        return cls(trainer.backend, options, sizes)
+        return cls(trainer.backend, options, ParallelSizes.of(trainer))
 
     @property
     def saves_together(self) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.trainer_limits import loading_mistake
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
@@ -20,7 +21,7 @@ def create_trainer(spec: TrainerSpec, directory: Path, name: str, world: World) 
     try:
         return _of_model(spec, directory, world)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(_sentence(error, name)) from error
+        raise UserError(loading_mistake(error, name)) from error
 
 
 def _of_model(spec: TrainerSpec, directory: Path, world: World) -> Trainer:
@@ -31,9 +32,3 @@ def _of_model(spec: TrainerSpec, directory: Path, world: World) -> Trainer:
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
     return TorchTrainer(directory, spec.options, world, spec.sizes)
-
-
-def _sentence(error: Exception, name: str) -> str:
-    """A field of the trainer that does not suit the model is the user's to change; anything else is about the model."""
-    text = str(error)
-    return text if text.startswith("trainer.") else f"model: {name!r} cannot be loaded for training ({text})"

@@ -13,6 +13,10 @@ Message = Mapping[str, Any]
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
 
+class NoChatTemplate(UserError):
+    """Neither the job nor the model's tokenizer has a chat template."""
+
+
 class ChatTokenizer(Protocol):
     """What is used of a Hugging Face tokenizer here."""
 
@@ -38,7 +42,7 @@ def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatToke
     """
     template = None if chat is None else chat.template
     if template is None and getattr(tokenizer, "chat_template", "") is None:
-        raise UserError(
+        raise NoChatTemplate(
             f"data.chat.template: {source} is a conversation, and the model's tokenizer has no chat template; set one, "
             "or use prompts that are texts without data.chat"
         )

@@ -46,8 +46,18 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
 
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
     """
-    limit = min(data.max_prompt_tokens, context_tokens)
-    records = [_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    records = [prompt_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    return divided(records, data, context_tokens)
+
+
+def most_prompt_tokens(data: Data, context_tokens: int) -> int:
+    """Longer prompts are left out."""
+    return min(data.max_prompt_tokens, context_tokens)
+
+
+def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
+    """Records in training and held-out ones; see `prompt_sets`."""
+    limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     num_held_out = min(data.held_out_prompts, len(fitting) // 2)
     chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
@@ -55,16 +65,16 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
     if not train:
         raise UserError(
-            f"data.maxPromptTokens: none of the {len(rows)} prompts has at most {limit} tokens; raise it, "
+            f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    shares = _shares(data.each, [rows[record.index].data_set for record in train]) if data.sources else ()
+    shares = _shares(data.each, train) if data.sources else ()
     return PromptSets(train, held_out, len(records) - len(fitting), shares)
 
 
-def _shares(sources: Sequence[Source], of_prompts: Sequence[Source]) -> tuple[Share, ...]:
+def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
     """How many prompts every data set has to train on, in the order of the prompts."""
-    counts = Counter(source.name for source in of_prompts)
+    counts = Counter(record.data_set for record in records)
     if empty := [source for source in sources if not counts[source.name]]:
         raise UserError(
             f"{empty[0].at}: no prompt of it is left to train on; add rows, raise data.maxPromptTokens or lower "
@@ -73,7 +83,8 @@ def _shares(sources: Sequence[Source], of_prompts: Sequence[Source]) -> tuple[Sh
     return tuple(Share(source.name, counts[source.name], source.weight) for source in sources)
 
 
-def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+    """A row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
     if (mistake := row_mistake(row.fields, source)) is not None:
         raise UserError(f"{row.source}: {mistake}")
@@ -91,5 +102,6 @@ def _record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRec
     reference = value_at(row.fields, source.answer_field)
     answer = "" if reference is None else str(reference)
     return PromptRecord(
-        index, text, tokens, answer, row.fields, row.source, domain, reference=reference, messages=messages
-    )
+        index, text, tokens, answer, row.fields, row.source, domain, reference=reference, messages=messages,
+        data_set=source.name,
+    )  # fmt: skip

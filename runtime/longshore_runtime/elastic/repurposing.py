@@ -19,9 +19,7 @@ from longshore.policy.scale_down import (
     Milestones,
     RolloutEngine,
     RunningRequest,
-    expected_requests,
-    pod_loads,
-    projected_peak_tokens,
+    rollout_load,
 )
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import TrainerLost
@@ -104,7 +102,8 @@ class Repurposing:
         self._work = work
         self._clock = clock
         self._replicas_awake = replicas_awake
-        self._milestones = Milestones(options.fixed_fraction)
+        self.milestones = Milestones(options.fixed_fraction)
+        """Of the round."""
         self._runner: RoundRunner | None = None
         self._milestone: RoundProgress | None = None
         """The newest one."""
@@ -132,12 +131,10 @@ class Repurposing:
         """The round is about to start."""
         self._runner = runner
 
-    def progressed(self, progress: RoundProgress) -> None:
-        """Responses have finished; at milestones the engines are asked what they hold."""
-        due = self._milestones.is_due(progress)
-        if due and self._overlay is None and not self._running.has_ended:
-            self._milestone = progress
-            self._measuring.append(self._work.submit(self._measure, progress))
+    def milestone(self, progress: RoundProgress) -> None:
+        """The engines are asked what they hold."""
+        self._milestone = progress
+        self._measuring.append(self._work.submit(self._measure, progress))
 
     def happened(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
@@ -241,16 +238,15 @@ class Repurposing:
             for engine, responses in live.items()
             for one in responses
         ]
-        everything = [*running, *expected_requests(progress.num_expected, running)]
         lengths = self._lengths[progress.kind]
-        peak_tokens = projected_peak_tokens(everything, lengths, self._options.max_response_tokens)
+        load = rollout_load(progress, sampling, running, lengths, self._options.max_response_tokens)
         pods = [
             PodLoad(
-                pod=load.pod,
-                gpus=load.num_gpus,
-                kv_capacity_tokens=load.kv_capacity_tokens,
-                running_tokens=load.num_tokens,
+                pod=pod.pod,
+                gpus=pod.num_gpus,
+                kv_capacity_tokens=pod.kv_capacity_tokens,
+                running_tokens=pod.num_tokens,
             )
-            for load in pod_loads(sampling, running)
+            for pod in load.pods
         ]
-        return RolloutLoad(projected_kv_peak_tokens=round(peak_tokens), pods=pods)
+        return RolloutLoad(projected_kv_peak_tokens=load.peak_tokens, pods=pods)

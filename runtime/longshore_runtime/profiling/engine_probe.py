@@ -8,13 +8,14 @@ from typing import Final
 
 import structlog
 
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.dispatch import Engines
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, ResponsesEnded, StopRequested, TrainerGone
+from longshore_runtime.rollout.events import Event, ResponsesEnded, StopRequested, TrainerGone
+from longshore_runtime.rollout.round_runner import Engines
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore.checks.rows import unscored
+from longshore.checks.rows import functions_of, unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.case_lists import case_list
-from longshore_runtime.rewards.code import cases_of
-from longshore_runtime.rewards.references import unreadable_reference
+from longshore_runtime.rewards.row_checks import scoring_mistake
 from longshore_runtime.rewards.scoring import ScoreItem
 from longshore_runtime.types import PromptRecord
 
@@ -53,16 +52,12 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> Prompt
     source = record.source or f"row {record.index}"
     if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
-    chosen = [function for function in functions if not function.domains or record.domain in function.domains]
+    chosen = functions_of(record.domain, functions)
     fields = dict(record.fields)
     for function in chosen:
+        if (mistake := scoring_mistake(function, record.fields, record.answer, source)) is not None:
+            raise UserError(mistake)
         if function.kind is RewardKind.CODE:
             field = function.code.tests_field
-            try:
-                cases_of(record.fields, field, source)
-                fields[field] = case_list(record.fields, field, source)
-            except ValueError as error:
-                raise UserError(str(error)) from error
-        if function.kind is RewardKind.MATHS and (reason := unreadable_reference(record.answer)):
-            raise UserError(f"{source}: {reason}; correct the row, or set data.answerField to where the answers are")
+            fields[field] = case_list(record.fields, field, source)
     return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))

@@ -1,13 +1,14 @@
 """What a round gives to training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longshore.policy.draws import Draw
-from longshore.policy.round import ResponseId
-from longshore.policy.round_policy import RoundEnd
-from longshore.policy.selection_bias import SelectionBias
-from longshore_runtime.types import Completion
+from longshore.policy.round import AcceptedGroup, ResponseId
+from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
+from longshore.rounds.protocol import RoundTotals
+from longshore_runtime.rollout.events import GroupScored
+from longshore_runtime.types import Completion, EngineStats
 
 
 @dataclass(frozen=True)
@@ -50,28 +51,38 @@ class RewardStats:
 
 
 @dataclass(frozen=True)
-class RoundResult:
-    """A finished round."""
+class EngineUse:
+    """Counters of the engines around a round."""
 
-    end: RoundEnd
+    before: Mapping[int, EngineStats]
+    after: Mapping[int, EngineStats]
+    last: Mapping[int, EngineStats]
+    """With the last responses of each engine: all that is known of one that has retired."""
+
+    def deltas(self, to: Mapping[int, EngineStats]) -> list[tuple[EngineStats, EngineStats]]:
+        """Counters at the beginning and later."""
+        return [(self.before.get(engine, EngineStats()), stats) for engine, stats in to.items()]
+
+    def busy_share(self, rollout_s: float) -> float:
+        """Share of their time that engines which stayed spent in steps."""
+        # The counters of an engine that was replaced began again.
+        spent_s = [min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in self.deltas(self.after)]
+        return sum(spent_s) / (rollout_s * len(spent_s)) if rollout_s > 0 and spent_s else 0.0
+
+
+@dataclass(frozen=True)
+class RoundResult(RoundTotals):
+    """A finished round, with what was sampled."""
+
     groups: tuple[ScoredGroup, ...]
     """One per accepted draw, ordered by draw, so that arrival order does not reach the trainer."""
     kept: Mapping[ResponseId, Completion]
     """Tokens that later rounds continue from."""
-    rejected: Mapping[Draw, str]
-    """Draws replaced because their reward could not be computed, and why."""
     dropped: tuple[ScoredGroup, ...]
     """Groups that dynamic sampling left out because all their rewards are equal."""
     selection: SelectionBias
     """How what was accepted differs from what was sampled."""
     rewards: RewardStats
-    finished_tokens: tuple[int, ...]
-    """Lengths of the responses that ended by themselves, accepted or not."""
-    num_launched: int
-    num_aborted: int
-    """Launched responses that were cut off."""
-    num_moved: int
-    """Responses that went on on another engine, by recomputation."""
     rollout_s: float
     busy_share: float
     """Share of engine time spent in steps during the rollout."""
@@ -80,3 +91,59 @@ class RoundResult:
     """Decode steps of the engine that took most: the length of the rollout where a step's time is constant."""
     num_sampled_tokens: int
     """All tokens that engines sampled in this round, those that were dropped included."""
+
+
+def scored_group(
+    group: AcceptedGroup, completions: Mapping[ResponseId, Completion], scored: GroupScored
+) -> ScoredGroup:
+    """A group with the rewards that it was given."""
+    responses = [ResponseId(group.draw, index) for index in group.responses]
+    return ScoredGroup(
+        group.draw,
+        tuple(
+            ScoredResponse(response, completions[response], score.reward, score.timed_out, score.parts)
+            for response, score in zip(responses, scored.scores, strict=True)
+        ),
+        scored.domain,
+    )
+
+
+def round_result(
+    totals: RoundTotals,
+    rollout_s: float,
+    completions: Mapping[ResponseId, Completion],
+    scored: Mapping[Draw, ScoredGroup],
+    rewards: RewardStats,
+    use: EngineUse,
+) -> RoundResult:
+    """What a round has led to."""
+    end = totals.end
+    groups = tuple(scored[group.draw] for group in sorted(end.accepted, key=lambda group: group.draw))
+    deltas = use.deltas({**use.last, **use.after})
+    return RoundResult(
+        **vars(totals),
+        groups=groups,
+        kept={response: completions[response] for response in end.kept if response in completions},
+        dropped=tuple(scored[draw] for draw in end.zero_variance),
+        selection=_selection(groups, completions),
+        rewards=rewards,
+        rollout_s=rollout_s,
+        busy_share=use.busy_share(rollout_s),
+        num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
+        num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
+        num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
+    )
+
+
+def _selection(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, Completion]) -> SelectionBias:
+    """Lengths of accepted responses against those of all that were started for the same prompts."""
+    started: dict[Draw, dict[ResponseId, int]] = {group.draw: {} for group in groups}
+    for response, completion in completions.items():
+        if response.draw in started:
+            started[response.draw][response] = completion.num_tokens
+    compared = []
+    for group in groups:
+        lengths = started[group.draw]
+        accepted = [lengths.pop(one.response) for one in group.responses]
+        compared.append(StartedGroup([one.reward for one in group.responses], accepted, list(lengths.values())))
+    return selection_bias(compared)

@@ -8,13 +8,14 @@ from typing import Any, Final, Generic, TypeVar
 import ray
 
 from longshore.api.rollout import EngineBackend
+from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import EngineDied, WeightsGone
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor
-from longshore_runtime.rollout.events import EngineLost, Event, ResponsesEnded
+from longshore_runtime.rollout.events import Event, ResponsesEnded
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import Channel, SharedBucket
 

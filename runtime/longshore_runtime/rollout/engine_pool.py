@@ -2,20 +2,20 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from longshore.api.pods import Workers
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, Events, WeightsLost
-from longshore_runtime.rollout.fleet import Fleet, answers, failures, left_s, put_to_sleep, require_possible
+from longshore_runtime.rollout.events import Event, Events, WeightsLost
+from longshore_runtime.rollout.fleet import Fleet, Joining, answers, failures, put_to_sleep, require_possible
 from longshore_runtime.rollout.published import Failure, PublishedWeights
 from longshore_runtime.rollout.roster import Roster
 from longshore_runtime.types import EngineStats, LiveResponse, Request
@@ -48,7 +48,7 @@ class EnginePool:
         self._current: PublishedWeights | None = None
         self._stopped = False
         self._roster = Roster()
-        self._joining: list[tuple[EngineHandle, threading.Thread]] = []
+        self._joining = Joining()
         self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
         self._parked: Fleet | None = None
         """Engines of another size, asleep."""
@@ -155,7 +155,7 @@ class EnginePool:
             self._current = None
             replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
             for engine in self._roster.wake():
-                self._restart(engine)
+                self._joining.begin(self._fleet.restart(engine), self._join)
         for handle, failure in failures(replies, _SLEEP_LIMIT_S):
             self._lose(handle, str(failure))
 
@@ -168,7 +168,7 @@ class EnginePool:
             if self._stopped or engine not in self._fleet or not self._fleet[engine].ended:
                 return
             if self._roster.lose(engine):
-                self._restart(engine)
+                self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
         """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
@@ -209,7 +209,7 @@ class EnginePool:
         """Nobody serves, and nobody is starting."""
         with self._lock:
             self._roster.is_quiet = True
-        self._finish_starting()
+        self._joining.wait(START_LIMIT_S)
 
     def _park(self, fleet: Fleet) -> None:
         """Let its GPUs go to other engines: asleep if that frees their memory, otherwise for good."""
@@ -268,12 +268,6 @@ class EnginePool:
             return EngineHandle(number, place, spec, self._model, self._output, self._tell)
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
-
-    def _restart(self, engine: int) -> None:
-        handle = self._fleet.restart(engine)
-        thread = threading.Thread(target=self._join, args=(handle,), name=f"rejoin-{engine}", daemon=True)
-        self._joining = [*((other, joins) for other, joins in self._joining if joins.is_alive()), (handle, thread)]
-        thread.start()
 
     def _join(self, handle: EngineHandle) -> None:
         """Wait for a new engine and give it the current weights; runs in a thread of its own."""
@@ -334,13 +328,6 @@ class EnginePool:
         killed = put_to_sleep(handles, timeout_s, self._notices)
         with self._lock:
             self._roster.owe(handle.engine for handle in killed)
-
-    def _finish_starting(self) -> None:
-        """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
-        deadline_s = time.monotonic() + START_LIMIT_S
-        for handle, thread in self._joining:
-            if handle.is_placed:
-                thread.join(left_s(deadline_s))
 
     def _lose(self, handle: EngineHandle, reason: str) -> None:
         """Stop an engine that failed, and tell of it."""

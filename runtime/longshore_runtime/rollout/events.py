@@ -9,6 +9,7 @@ from longshore.api.runtime_status import RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rewards.scoring import ScoreResult
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.types import Completion, EngineStats
@@ -22,21 +23,6 @@ class ResponsesEnded:
     completions: Sequence[Completion]
     stats: EngineStats
     """State of the engine at that time."""
-
-
-@dataclass(frozen=True)
-class EngineLost:
-    """An engine is gone, with everything that ran on it."""
-
-    engine: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class EngineJoined:
-    """An engine is there (again), with the current weights."""
-
-    engine: int
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The engines of one tensor-parallel size, which together fill the worker pods; and how to wait for several at once."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -93,6 +94,26 @@ class Fleet:
     def _index(self, engine: int) -> int:
         (index,) = (index for index, handle in enumerate(self._handles) if handle.engine == engine)
         return index
+
+
+class Joining:
+    """Engines that start again while others serve, each in a thread that waits for it. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._threads: list[tuple[EngineHandle, threading.Thread]] = []
+
+    def begin(self, handle: EngineHandle, join: Callable[[EngineHandle], None]) -> None:
+        """Have a thread `join` an engine that has begun to start."""
+        thread = threading.Thread(target=join, args=(handle,), name=f"rejoin-{handle.engine}", daemon=True)
+        self._threads = [*((other, joins) for other, joins in self._threads if joins.is_alive()), (handle, thread)]
+        thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
+        deadline_s = time.monotonic() + timeout_s
+        for handle, thread in self._threads:
+            if handle.is_placed:
+                thread.join(left_s(deadline_s))
 
 
 def require_possible(tp_size: int, workers: Workers) -> None:

@@ -62,7 +62,11 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
 class Recorder:
     """The only writer of metrics, ledger and runtime status. The driver's thread calls it; `notice`, any thread may."""
 
-    def __init__(self, metrics: Metrics, ledger: Journal, sink: StatusSink, first: RuntimeStatus) -> None:
+    def __init__(
+        self, metrics: Metrics, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
+    ) -> None:
+        """`num_gpus` of the job, by which throughput is divided."""
+        self._num_gpus = num_gpus
         self._metrics = metrics
         self._ledger = ledger
         self._sink = sink
@@ -194,7 +198,7 @@ class Recorder:
         repurposed: RepurposingTimes | None = None,
     ) -> None:
         """A step is done, and every pod samples again."""
-        values = step_metrics(result, trained, times, queue_length) | _repurposing(repurposed)
+        values = step_metrics(result, trained, times, queue_length, self._num_gpus) | _repurposing(repurposed)
         self._metrics.write(state.step, values)
         self._ledger.append(_ledger_row(state.step, result, trained))
         length = lengths(trained.samples)
@@ -206,7 +210,7 @@ class Recorder:
             trainer_pods=[],
             reward=round(values["critic/rewards/mean"], 4),
             response_tokens=ResponseTokens(mean=round(length.mean, 1), p75=length.p75, max=length.max),
-            tokens_per_s=round(trained.sums.num_tokens / times.step_s, 1),
+            tokens_per_s=round(trained.num_tokens / times.step_s, 1),
             bubble_share=round(1.0 - min(1.0, result.busy_share), 3),
         )
         log.info(

@@ -1,11 +1,13 @@
 """The metrics of one step, under the names that verl users search for. Pure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.runtime_status import RoundKind
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
+from longshore_runtime.sums import CorrectionSums
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.types import FinishReason, Sample
@@ -41,7 +43,9 @@ def lengths(samples: Sequence[Sample]) -> Lengths:
     return Lengths(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
 
-def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int) -> dict[str, float]:
+def step_metrics(
+    result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int, num_gpus: int
+) -> dict[str, float]:
     """All metrics of a step."""
     samples = trained.samples
     responses = [one for group in result.groups for one in group.responses]
@@ -51,19 +55,20 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
     response = lengths(samples)
     prompts = [len(sample.prompt_tokens) for sample in samples]
     sums = trained.sums
-    num_tokens, num_loss_tokens = sums.num_tokens, max(1, sums.num_loss_tokens)
-    total_tokens = num_tokens + sum(prompts)
+    num_loss_tokens = max(1, sums.num_loss_tokens)
+    total_tokens = trained.num_tokens + sum(prompts)
     clipped = sum(one.completion.finish_reason is FinishReason.LENGTH for one in responses)
     return {
         "timing_s/regroup": times.regroup_s,
         "timing_s/gen": times.gen_s,
         "timing_s/reward": times.reward_s,
         "timing_s/update_actor": times.train_s,
+        **_optional("timing_s/old_log_prob", trained.old_log_probs_s),
         "timing_s/update_weights": times.publish_s,
         "timing_s/step": times.step_s,
         "perf/time_per_step": times.step_s,
         "perf/total_num_tokens": total_tokens,
-        "perf/throughput": total_tokens / times.step_s,
+        "perf/throughput": total_tokens / (times.step_s * num_gpus),
         "perf/bubble_share": 1.0 - result.busy_share,
         "response_length/mean": response.mean,
         "response_length/p75": response.p75,
@@ -91,6 +96,7 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "rollout_corr/log_prob_mismatch_mean": trained.mean_mismatch or 0.0,
         "rollout_corr/log_prob_mismatch_max": trained.updates[0].sums.mismatch_max,
         "rollout_corr/off_policy_token_share": off_policy_token_share(samples),
+        **correction_metrics(sums.correction),
         "selection/length_ratio": result.selection.overall.length_ratio,
         **_selection(result),
         "trainer/compute_s": trained.compute_s,
@@ -109,6 +115,28 @@ def step_metrics(result: RoundResult, trained: StepTraining, times: StepTimes, q
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
     }
+
+
+def correction_metrics(sums: CorrectionSums) -> dict[str, float]:
+    """Under verl's names and by its definitions; empty where nothing is corrected."""
+    if not sums.num_tokens:
+        return {}
+    num_tokens = sums.num_tokens
+    mean, mean_square = sums.bounded / num_tokens, sums.bounded_squared / num_tokens
+    values = {
+        "rollout_is_mean": sums.weight / num_tokens,
+        "rollout_is_max": sums.weight_max,
+        "rollout_is_min": sums.weight_min,
+        "rollout_is_std": math.sqrt(max(0.0, mean_square - mean**2)),
+        "rollout_is_eff_sample_size": mean**2 / mean_square,
+        "rollout_is_ratio_fraction_high": sums.high / sums.num_compared,
+        "rollout_is_ratio_fraction_low": sums.low / sums.num_compared,
+        "rollout_rs_masked_fraction": sums.num_rejected_tokens / num_tokens,
+        "rollout_rs_seq_masked_fraction": sums.num_rejected_responses / sums.num_responses,
+        "kl": sums.kl / num_tokens,
+        "k3_kl": sums.k3_kl / num_tokens,
+    }
+    return {f"rollout_corr/{name}": value for name, value in values.items()}
 
 
 def _optional(name: str, value: float | None) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from longshore.policy.log_prob_mismatch import exceeds
 from longshore_runtime.errors import LogProbMismatch, UserError
-from longshore_runtime.types import GradientSums
+from longshore_runtime.sums import GradientSums
 
 
 def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) -> None:

@@ -20,9 +20,10 @@ from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import LogProbMismatch, WeightsGone
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
-from longshore_runtime.types import GradientSums, Sample, Trainer, UpdateReport
+from longshore_runtime.types import Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import Channel, Part
 from longshore_runtime.weights.slices import Bucket
@@ -63,6 +64,12 @@ class _TrainerActor:
         self._require_accepted()
         started_s = time.monotonic()
         return self._running.accumulate(samples), time.monotonic() - started_s
+
+    def log_probs(self, samples: Sequence[Sample]) -> tuple[Mapping[int, tuple[float, ...]], float]:
+        """See `Trainer.log_probs`; and the seconds that it took."""
+        self._require_accepted()
+        started_s = time.monotonic()
+        return self._running.log_probs(samples), time.monotonic() - started_s
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """See `Trainer.compare`."""

@@ -5,13 +5,14 @@ A replica is one rank, or several consecutive ones that hold it together; each r
 
 import contextlib
 import queue
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ray
 
+from longshore.policy.round import ResponseId
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
@@ -20,13 +21,14 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event, TrainerGone
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.actor import TrainerActor
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.failures import cause
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
-from longshore_runtime.types import GradientSums, Sample, TrainResult
+from longshore_runtime.types import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
@@ -51,6 +53,15 @@ class PendingUpdate:
     steps: list[Any] = field(default_factory=list)
     """Answers to come, one per rank: (report, seconds)."""
     denominator: float = 0.0
+
+
+@dataclass(frozen=True)
+class OldLogProbs:
+    """Log-probabilities of the response tokens of samples, and what they cost."""
+
+    by_response: Mapping[ResponseId, tuple[float, ...]]
+    compute_s: float
+    """Time in which the busiest replica worked."""
 
 
 class TrainerGroup:
@@ -137,6 +148,24 @@ class TrainerGroup:
         update.samples += samples
         update.passes += passes
         return passes[0][1]
+
+    def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
+        """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
+        parts = shares(samples, self.num_replicas)
+        asked = [
+            (part, self._actors[rank].log_probs.remote(given))
+            for replica, part in enumerate(parts)
+            if part
+            for given in [ray.put(part)]
+            for rank in self._replicas.ranks(replica)
+        ]
+        found: dict[ResponseId, tuple[float, ...]] = {}
+        seconds = [0.0]
+        for (part, _), (values, took_s) in zip(asked, self._get([one for _, one in asked], timeout_s), strict=True):
+            found |= {part[place].response: of_sample for place, of_sample in values.items()}
+            seconds.append(took_s)
+        assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
+        return OldLogProbs(found, max(seconds))
 
     def end(
         self,

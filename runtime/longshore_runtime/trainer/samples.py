@@ -6,6 +6,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.advantages import batch_advantages
 from longshore.policy.aggregation import denominator
+from longshore.policy.balancing import balance
 from longshore.policy.overlong import overlong_punishment
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.types import Completion, PromptRecord, Sample, TrainerOptions
@@ -50,14 +51,8 @@ def off_policy_token_share(samples: Sequence[Sample]) -> float:
 
 def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
     """Samples by replica: longest first onto the replica with the fewest tokens, so that all end together."""
-    ordered = sorted(samples, key=lambda sample: (-_num_tokens(sample), sample.draw, sample.index))
-    parts: list[list[Sample]] = [[] for _ in range(num_replicas)]
-    load = [0] * num_replicas
-    for sample in ordered:
-        lightest = load.index(min(load))
-        parts[lightest].append(sample)
-        load[lightest] += _num_tokens(sample)
-    return parts
+    shares = balance(in_draw_order(samples), _num_tokens, dict.fromkeys(range(num_replicas), 0))
+    return list(shares.pieces.values())
 
 
 def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:

@@ -53,7 +53,7 @@ class StreamedUpdate:
 
     def trainable(self, group: ScoredGroup) -> None:
         samples = self._samples_of([group])
-        self._samples.update((_id(sample), sample) for sample in samples)
+        self._samples.update((sample.response, sample) for sample in samples)
         self._ledger.accept([_stream_sample(sample) for sample in samples])
         self._dispatch()
 
@@ -102,9 +102,5 @@ class StreamedUpdate:
         return tell
 
 
-def _id(sample: Sample) -> ResponseId:
-    return ResponseId(sample.draw, sample.index)
-
-
 def _stream_sample(sample: Sample) -> StreamSample:
-    return StreamSample(_id(sample), len(sample.prompt_tokens) + len(sample.response_tokens))
+    return StreamSample(sample.response, len(sample.prompt_tokens) + len(sample.response_tokens))

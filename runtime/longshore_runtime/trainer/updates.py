@@ -4,7 +4,7 @@ The optimizer steps are the same either way: U groups each, in the order in whic
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from longshore.api.objective import Objective
@@ -14,8 +14,9 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
-from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
-from longshore_runtime.types import GradientSums, PromptRecord, Sample, TrainResult
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
+from longshore_runtime.types import PromptRecord, Sample, TrainResult
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,21 @@ class StepTraining:
     """Until their first gradients were computed, where that was while the round ran."""
     replica_of: Mapping[ResponseId, int] = field(default_factory=dict)
     """Where gradients were streamed: which replica computed a response."""
+    num_epochs: int = 1
+    """Times that the batch was trained on."""
+    old_log_probs_s: float | None = None
+    """Time in which the busiest replica computed old log-probabilities, if the step asked for a pass of its own."""
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """Of all updates."""
-        return tuple(sample for batch in self.batches for sample in batch)
+        """The batch of the step, every sample once."""
+        first_epoch = self.batches[: len(self.batches) // self.num_epochs]
+        return tuple(sample for batch in first_epoch for sample in batch)
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens of the batch."""
+        return sum(len(sample.response_tokens) for sample in self.samples)
 
     @property
     def gradient_difference(self) -> float | None:
@@ -56,7 +67,7 @@ class StepTraining:
     @property
     def compute_s(self) -> float:
         """Time in which the busiest replica worked."""
-        return sum(update.compute_s for update in self.updates)
+        return (self.old_log_probs_s or 0.0) + sum(update.compute_s for update in self.updates)
 
     @property
     def policy_version(self) -> int:
@@ -102,17 +113,25 @@ class StepUpdates:
         clock: Clock,
         *,
         begins_during_rollout: bool,
+        num_epochs: int = 1,
+        computes_old_log_probs: bool = False,
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
         """`max_mismatch`: see `TrainerGroup.end`. The first update alone is held to it: only then do the trainers have
-        the weights that sampled the round."""
+        the weights that sampled the round. For the same reason old log-probabilities are computed before it, of the
+        whole batch, which several epochs need, too: so both are for updates after the round."""
+        needs_batch = num_epochs > 1 or computes_old_log_probs
+        assert not (needs_batch and begins_during_rollout), "the whole batch is not there before the first update"
         self._trainers = trainers
         self._handover = handover
         self._samples_of = samples_of
         self._prompts = prompts
         self._clock = clock
         self._begins_during_rollout = begins_during_rollout
+        self._num_epochs = num_epochs
+        self._computes_old_log_probs = computes_old_log_probs
+        self._old: OldLogProbs | None = None
         self._verify = verify
         self._max_mismatch = max_mismatch
         self._started_s = clock.now_s()
@@ -142,29 +161,53 @@ class StepUpdates:
     def again(self) -> None:
         self._waiting, self._given = [*self._given, *self._waiting], []
         self._update, self._updates = None, []
+        self._old = None
 
     def finish(self) -> StepTraining:
         self._waiting += self._handover.round_ended()
+        if self._computes_old_log_probs:
+            batch = [group for waiting in self._waiting for group in self._in_draw_order(waiting)]
+            self._old = self._trainers.log_probs(self._samples_of(batch))
         self._dispatch()
+        for _ in range(1, self._num_epochs):
+            self._hand_over(self._given)
         results = tuple(self._trainers.finish(update) for update in self._updates)
         assert self._first_dispatch_s is not None, "a round has groups"
-        return StepTraining(results, tuple(tuple(update.samples) for update in self._updates), self._first_dispatch_s)
+        return StepTraining(
+            results,
+            tuple(tuple(update.samples) for update in self._updates),
+            self._first_dispatch_s,
+            num_epochs=self._num_epochs,
+            old_log_probs_s=None if self._old is None else self._old.compute_s,
+        )
 
     def _dispatch(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._given += waiting
-        for batch in waiting:
+        self._hand_over(waiting)
+
+    def _hand_over(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
             if self._first_dispatch_s is None:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
-            # Ordered by draw, so that the order of arrival reaches the trainer only as far as it must.
-            groups = [self._groups[draw] for draw in sorted(batch.draws)]
             self._update = self._update or self._trainers.begin()
-            self._trainers.add(self._update, self._samples_of(groups))
+            self._trainers.add(self._update, self._samples(batch))
             if batch.ends_update:
                 limit = None if self._updates else self._max_mismatch
                 self._trainers.end(self._update, verify=self._verify, max_mismatch=limit)
                 self._updates.append(self._update)
                 self._update = None
+
+    def _samples(self, batch: Batch) -> list[Sample]:
+        samples = self._samples_of(self._in_draw_order(batch))
+        if self._old is None:
+            return samples
+        old = self._old.by_response
+        return [replace(sample, old_log_probs=old[sample.response]) for sample in samples]
+
+    def _in_draw_order(self, batch: Batch) -> list[ScoredGroup]:
+        """So that the order of arrival reaches the trainer only as far as it must."""
+        return [self._groups[draw] for draw in sorted(batch.draws)]
 
     def _num_tokens(self, group: ScoredGroup) -> int:
         prompt = len(self._prompts[group.draw.index].prompt_tokens)

@@ -16,6 +16,7 @@ from longshore.api.pods import Workers
 from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
 from longshore.api.training import TrainerBackend
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
@@ -24,7 +25,7 @@ from longshore_runtime.errors import WeightsGone
 from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event
+from longshore_runtime.rollout.events import Event
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending

@@ -16,12 +16,13 @@ import ray
 from longshore.api.pods import Workers
 from longshore.api.rollout import Engine as EngineOptions
 from longshore.api.rollout import EngineBackend
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, WeightsLost
+from longshore_runtime.rollout.events import Event, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import LiveResponse, Weights

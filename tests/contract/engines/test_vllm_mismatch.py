@@ -30,6 +30,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.events import Event, ResponsesEnded
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder
@@ -37,7 +38,7 @@ from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.training import Parts, TrainingLoop
-from longshore_runtime.types import EngineStats, GradientSums, PromptRecord, Request, Sample, TrainResult, Weights
+from longshore_runtime.types import EngineStats, PromptRecord, Request, Sample, TrainResult, Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known

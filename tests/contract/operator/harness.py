@@ -79,12 +79,12 @@ class Jobs:
     cluster: Cluster
     namespace: str
 
-    def create(self, name: str = "demo", **spec: Any) -> None:
+    def create(self, name: str = "demo", labels: dict[str, str] | None = None, **spec: Any) -> None:
         """Create a job; its coordinator and workers run the shell commands that `job_spec` is given."""
         body = {
             "apiVersion": "longshore.dev/v1alpha1",
             "kind": "RLJob",
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": labels or {}},
             "spec": job_spec() | spec,
         }
         self._custom("create_namespaced_custom_object", body)

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.demand import Limits
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
     CHART,
+    GPU,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
     Cluster,
@@ -262,6 +266,42 @@ class TestChart:
         ):  # fmt: skip
             assert expected in text
         assert "kind: CustomResourceDefinition" not in text
+
+    def test_limits_of_jobs_reach_the_operator_and_other_limits_start_another_pod(self) -> None:
+        texts = []
+        with helm.Chart.load(str(CHART)) as chart:
+            for gpus in (8, 16):
+                values = {"admission": {"capacity": {GPU: gpus}, "quotas": {"team": {GPU: 4}}}}
+                texts.append(chart.render(values, name="longshore"))
+            assert "--admission" not in "\n".join(chart.render({}, name="longshore").values())
+        marks = set()
+        for gpus, rendered in zip((8, 16), texts, strict=True):
+            pages = [text for name, text in rendered.items() if name.endswith(".yaml")]
+            manifests = [one for text in pages for one in yaml.safe_load_all(text) if one]
+            limits = next(one for one in manifests if one["kind"] == "ConfigMap")["data"]["admission.json"]
+            config = AdmissionConfig.model_validate_json(limits)
+            assert config.limits == Limits({GPU: gpus}, {"team": {GPU: 4}})
+            pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]
+            assert "--admission=/etc/longshore/admission.json" in pod["spec"]["containers"][0]["command"]
+            marks.add(pod["metadata"]["annotations"]["longshore.dev/admission"])
+        assert len(marks) == 2
+
+    @pytest.mark.parametrize(
+        "admission",
+        [{"capacity": {"gpu": 1}}, {"capacity": {GPU: -1}}, {"quotas": {"Team": {}}}, {"priorityClasses": {"a": 1}}],
+        ids=str,
+    )
+    def test_wrong_limits_are_refused(self, admission: dict[str, Any]) -> None:
+        with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
+            chart.validate_schema({"admission": admission})
+
+    def test_an_operator_for_one_namespace_does_without_kueue(self) -> None:
+        with helm.Chart.load(str(CHART)) as chart:
+            everywhere = "\n".join(chart.render({}, name="longshore").values())
+            in_one = "\n".join(chart.render({"watchNamespace": "team"}, name="longshore").values())
+        for text, uses in ((everywhere, True), (in_one, False)):
+            assert ("--kueue" in text) is uses
+            assert ("kueue.x-k8s.io]" in text) is uses
 
     def test_coordinators_may_reach_the_api_server_on_the_port_that_it_has_here(self, cluster: Cluster) -> None:
         with (

@@ -10,11 +10,14 @@ import pytest
 
 from longshore.api.model import Model
 from longshore.api.rollout import Engine
+from longshore.api.training import Trainer, TrainerBackend
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.model_source import check_model
 from longshore_runtime.storage import JobStorage
+
+TORCH = Trainer()
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +33,8 @@ def storage(built: Path, tmp_path: Path) -> JobStorage:
     return JobStorage(tmp_path, "out")
 
 
-def check(storage: JobStorage, **model: Any) -> None:
-    check_model(Model(path="models/tiny", **model), Engine(), storage, has_accelerator=False)
+def check(storage: JobStorage, trainer: Trainer = TORCH, **model: Any) -> None:
+    check_model(Model(path="models/tiny", **model), Engine(), trainer, storage, has_accelerator=False)
 
 
 def test_what_transformers_writes_is_accepted(storage: JobStorage) -> None:
@@ -42,6 +45,13 @@ def test_what_transformers_writes_is_accepted(storage: JobStorage) -> None:
 def test_a_context_beyond_the_models_is_refused(storage: JobStorage) -> None:
     with pytest.raises(UserError, match=r"model\.maxContextTokens: 4096 exceeds the 2048 tokens"):
         check(storage, max_context_tokens=4096)
+
+
+def test_a_model_that_does_not_split_as_its_trainer_asks_is_refused_before_engines_start(storage: JobStorage) -> None:
+    megatron = Trainer(backend=TrainerBackend.MEGATRON, tensor_parallel_size=3)
+    with pytest.raises(UserError, match=r"^trainer.tensorParallelSize: 3 does not divide the model's \d+ attention"):
+        check(storage, megatron)
+    check(storage, Trainer(backend=TrainerBackend.MEGATRON))
 
 
 def edited(**changes: Any) -> Callable[[Path], None]:

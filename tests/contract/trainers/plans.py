@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import lr_scheduler
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
+from longshore.api.algorithm import LearningRateSchedule
+from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.world import World
 from longshore_runtime.types import Sample, TrainerOptions
 from tests.contract.trainers.replicas import OPTIONS, make_samples
@@ -40,8 +43,20 @@ class Trained:
     weights: Named
 
 
-SOME_CLIPPED = replace(OPTIONS, max_grad_norm=2.0)
-"""Some steps' gradients are clipped, and others not: clipping every one would hide a wrong scale."""
+SOME_CLIPPED = replace(
+    OPTIONS,
+    max_grad_norm=2.0,
+    learning_rate_schedule=LearningRateSchedule.COSINE,
+    warmup_steps=2,
+    num_updates=4,
+    min_learning_rate_ratio=0.1,
+    adam_beta1=0.8,
+    adam_beta2=0.98,
+    adam_epsilon=1e-6,
+)
+"""Some steps' gradients are clipped, and others not: clipping every one would hide a wrong scale. Nothing of the
+optimizer is a default, and its three steps are in the warm-up, at the peak, and past it."""
+CORRECTED = replace(SOME_CLIPPED, rollout_correction=RolloutCorrection(rollout_is_threshold=1.5))
 BATCHES = tuple(tuple(make_samples(seed=seed)) for seed in range(3))
 
 
@@ -87,8 +102,13 @@ def plain(model: Path, options: TrainerOptions = SOME_CLIPPED) -> Trained:
     policy, initial = (AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).double() for _ in range(2))
     with double_precision():
         optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=options.weight_decay
+            policy.parameters(),
+            lr=options.learning_rate,
+            betas=(options.adam_beta1, options.adam_beta2),
+            eps=options.adam_epsilon,
+            weight_decay=options.weight_decay,
         )
+        schedule = _torch_schedule(optimizer, options)
         gradients: dict[str, Any] = {}
         norms = []
         for batch in BATCHES:
@@ -98,17 +118,33 @@ def plain(model: Path, options: TrainerOptions = SOME_CLIPPED) -> Trained:
             gradients = gradients or {name: p.grad.numpy().copy() for name, p in policy.named_parameters()}
             norms.append(float(torch.nn.utils.clip_grad_norm_(policy.parameters(), options.max_grad_norm)))
             optimizer.step()
+            schedule.step()
         return Trained(gradients, tuple(norms), {name: p.detach().numpy() for name, p in policy.named_parameters()})
 
 
+def _torch_schedule(optimizer: torch.optim.Optimizer, options: TrainerOptions) -> Any:
+    """Torch's own: a warm-up that begins with one share, and half a cosine."""
+    rising, rate = options.warmup_steps, options.learning_rate
+    warm_up = lr_scheduler.LinearLR(optimizer, 1 / rising, 1.0, total_iters=rising - 1)
+    falling = lr_scheduler.CosineAnnealingLR(
+        optimizer, options.num_updates - rising + 1, eta_min=options.min_learning_rate_ratio * rate
+    )
+    return lr_scheduler.SequentialLR(optimizer, [warm_up, falling], milestones=[rising - 1])
+
+
 def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) -> Tensor:
-    new, old = _log_probs(policy, sample, options.temperature), torch.tensor(sample.rollout_log_probs)
+    new, rollout = _log_probs(policy, sample, options.temperature), torch.tensor(sample.rollout_log_probs)
+    old, weight = rollout, 1.0
+    if options.rollout_correction is not None:
+        old = new.detach() if sample.old_log_probs is None else torch.tensor(sample.old_log_probs)
+        product = (old - rollout).sum().clamp(-20.0, 20.0).exp().item()  # Bounds of verl's.
+        weight = 0.0 if product > 3.0 else min(product, options.rollout_correction.rollout_is_threshold)
     with torch.no_grad():
         start = _log_probs(initial, sample, options.temperature)
     ratio, advantage = (new - old).exp(), sample.advantage
     gain = torch.minimum(ratio * advantage, ratio.clip(1 - options.clip_low, 1 + options.clip_high) * advantage)
     penalty = (start - new).exp() - (start - new) - 1
-    return (options.kl_coefficient * penalty - gain).sum()
+    return (options.kl_coefficient * penalty - weight * gain).sum()
 
 
 def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
@@ -118,14 +154,16 @@ def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
     return everywhere[places - 1, tokens[0, places]]
 
 
-def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any = None) -> Trained:
+def train_torch(
+    world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any = None, options: Any = None
+) -> Trained:
     """What one replica of the torch trainer makes of a plan, on each of its ranks.
 
     Gradients are the replica's own, before they are added up.
     """
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    trainer = TorchTrainer(model, SOME_CLIPPED, world, sizes)
+    trainer = TorchTrainer(model, options or SOME_CLIPPED, world, sizes)
     replica, module = trainer._replica, trainer._model.module
     with double_precision(double):
         if double:
@@ -141,11 +179,13 @@ def train_torch(world: World, model: Path, steps: Sequence[Step], double: bool, 
         return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()})
 
 
-def train_megatron(world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any) -> Trained:
+def train_megatron(
+    world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any, options: Any = None
+) -> Trained:
     """What Megatron makes of a plan; nothing but on the first rank of a replica."""
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-    trainer = MegatronTrainer(model, SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
+    trainer = MegatronTrainer(model, options or SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
     replica = sizes.replica(world.rank)
     _accumulate(trainer, steps[0], replica)
     gradients = _reduced_gradients(trainer, steps[0].denominator)

@@ -6,19 +6,26 @@ from pathlib import Path
 
 import numpy as np
 
-from longshore.api.algorithm import AlgorithmName, ImportanceSampling
+from longshore.api.algorithm import AlgorithmName, ImportanceSampling, LearningRateSchedule
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import GradientSums, Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.types import Sample, Trainer, TrainerOptions, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks
 
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
+    learning_rate_schedule=LearningRateSchedule.CONSTANT,
     warmup_steps=0,
+    min_learning_rate_ratio=0.0,
+    num_updates=100,
+    adam_beta1=0.9,
+    adam_beta2=0.95,
+    adam_epsilon=1e-8,
     weight_decay=0.01,
     max_grad_norm=1.0,
     clip_low=0.2,
@@ -26,6 +33,7 @@ OPTIONS = TrainerOptions(
     objective=OBJECTIVES[AlgorithmName.GRPO],
     importance_sampling=ImportanceSampling.CLIPPED,
     importance_cap=2.0,
+    rollout_correction=None,
     max_response_tokens=64,
     kl_coefficient=0.05,
     temperature=0.8,
@@ -97,6 +105,11 @@ def _replica_step(
         sums = trainer.accumulate(shares[world.rank])
         report = trainer.update(whole)
     return Outcome(sums, report, dict(trainer.weights()))
+
+
+def figures(sums: GradientSums) -> dict[str, float]:
+    """All numbers of sums, by name."""
+    return {name: value for name, value in vars(sums).items() if name != "correction"} | vars(sums.correction)
 
 
 def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:

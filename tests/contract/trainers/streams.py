@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longshore_runtime.rollout.events import Event, GradientsDone
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.types import GradientSums, Sample, TrainResult, UpdateReport
+from longshore_runtime.types import Sample, TrainResult, UpdateReport
 
 
 class StillClock:

@@ -12,6 +12,7 @@ import pytest
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.plans import (
+    CORRECTED,
     Mistake,
     Named,
     Step,
@@ -91,6 +92,15 @@ def test_one_megatron_rank(
 ) -> None:
     trained = train_megatron(World(), models[family], plan(1, seed=2), double, ParallelSizes())
     assert_exact(trained, expected[family], double=double)
+
+
+def test_corrected_losses_in_both_trainers(models: dict[Family, Path]) -> None:
+    family = Family("qwen3", tied=False)
+    expected = plain(models[family], CORRECTED)
+    assert apart(expected.gradients, plain(models[family]).gradients) > 0.01, "the correction matters"
+    assert_exact(train_torch(World(), models[family], plan(1, seed=1), True, None, CORRECTED), expected, double=True)
+    one = ParallelSizes()
+    assert_exact(train_megatron(World(), models[family], plan(1, seed=2), True, one, CORRECTED), expected, double=True)
 
 
 @pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])

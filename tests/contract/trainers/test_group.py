@@ -21,7 +21,7 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.weights.buckets import checksums, combined_checksum
-from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
+from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, figures, make_samples, step, with_masks
 from tests.ray_pods import TRAINERS, worker_pods
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -56,6 +56,11 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     alone = kind.start()
     before = dict(alone.weights())
 
+    computed, expected_log_probs = trainers.log_probs(BATCHES[0]), alone.log_probs(BATCHES[0])
+    assert computed.compute_s > 0
+    for place, sample in enumerate(BATCHES[0]):
+        assert computed.by_response[sample.response] == pytest.approx(expected_log_probs[place], rel=1e-4)
+
     for version, batch in enumerate(BATCHES, start=1):
         update = trainers.begin()
         trainers.add(update, batch[:5])
@@ -64,7 +69,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
         trained, expected = trainers.finish(update), step(alone, [batch])
         assert trained.update.policy_version == version
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
-        assert vars(trained.sums) == pytest.approx(vars(expected.sums), rel=1e-3, abs=1e-6)
+        assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)
         assert_same_weights(kind, before, expected.weights, published(trainers, version))
 
     saved = published(trainers, 2)
@@ -126,7 +131,7 @@ def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
         assert trained.gradient_difference is not None
         assert trained.gradient_difference < 1e-4
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
-        assert vars(trained.sums) == pytest.approx(vars(expected.sums), rel=1e-3, abs=1e-6)
+        assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)
     assert_same_weights(kind, before, dict(alone.weights()), published(trainers, 2))
     unverified = trainers.train(BATCHES[0])
     assert unverified.gradient_difference is None

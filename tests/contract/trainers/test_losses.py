@@ -15,8 +15,9 @@ from longshore.policy.advantages import batch_advantages
 from longshore.policy.draws import Draw
 from longshore_runtime.backends import losses
 from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, token_losses
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions
+from longshore_runtime.types import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
 from tests.properties import examples

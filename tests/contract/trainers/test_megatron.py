@@ -14,9 +14,10 @@ from longshore.api.algorithm import AlgorithmName
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import GradientSums, UpdateReport, Weights
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks
+from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks
 from tests.contract.trainers.tiny_models import Family, build
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -59,7 +60,7 @@ def test_every_rank_reports_the_sums_and_norm_of_one_that_is_alone(
     for rank, (sums, actual, _) in enumerate(kept_ranks(2).run(one_step, tied, sizes, algorithm)):
         assert actual.grad_norm == pytest.approx(report.grad_norm, rel=1e-5)
         if sizes.ranks_per_replica == 2 or rank == 1:
-            assert vars(sums) == pytest.approx(vars(expected), rel=1e-4, abs=1e-3)
+            assert figures(sums) == pytest.approx(figures(expected), rel=1e-4, abs=1e-3)
 
 
 def test_a_replica_speaks_through_its_first_rank(tied: Path) -> None:

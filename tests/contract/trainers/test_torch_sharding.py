@@ -14,9 +14,10 @@ from longshore.api.algorithm import AlgorithmName
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, TrainerOptions, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks, without_kl
+from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks, without_kl
 from tests.contract.trainers.tiny_models import Family, build
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -70,7 +71,7 @@ def assert_same_step(model: Path, sizes: ParallelSizes, **how: Any) -> None:
     flags = (how.get("recomputes", False), how.get("naps", False))
     for rank, (sums, actual, own) in enumerate(kept_ranks(sizes.fsdp).run(one_step, model, sizes, *arguments, *flags)):
         assert actual.grad_norm == pytest.approx(report.grad_norm, rel=1e-5)
-        assert vars(sums) == pytest.approx(vars(expected), rel=1e-4, abs=1e-3)
+        assert figures(sums) == pytest.approx(figures(expected), rel=1e-4, abs=1e-3)
         assert own.keys() == (weights.keys() if rank == 0 else set())
         # Adam's first step is as large where a gradient is almost nothing.
         assert all(np.allclose(own[name], weights[name], rtol=1e-3, atol=1e-4) for name in own)

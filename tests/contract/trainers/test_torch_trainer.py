@@ -28,7 +28,11 @@ class PlainTrainer:
         self.policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self.initial = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=options.weight_decay
+            self.policy.parameters(),
+            lr=options.learning_rate,
+            betas=(options.adam_beta1, options.adam_beta2),
+            eps=options.adam_epsilon,
+            weight_decay=options.weight_decay,
         )
 
     def log_probs(self, module: torch.nn.Module, sample: Sample) -> torch.Tensor:

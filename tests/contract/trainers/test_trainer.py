@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longshore.api.algorithm import AlgorithmName
-from longshore_runtime.types import GradientSums, Sample
+from longshore.api.algorithm import AlgorithmName, LearningRateSchedule
+from longshore.api.correction import RolloutCorrection
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, Trainer
 from tests.contract.trainers.replicas import (
+    OPTIONS,
     Kind,
     assert_same_weights,
+    figures,
     make_samples,
     options_of,
     step,
     with_masks,
+    without_kl,
     world_step,
 )
 
@@ -37,7 +42,7 @@ def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(
     before = dict(whole.weights())
     one, other = step(whole, [MASKED], options), step(streamed, parts, options)
     assert other.report.grad_norm == pytest.approx(one.report.grad_norm, rel=1e-4)
-    assert vars(other.sums) == pytest.approx(vars(one.sums), rel=1e-3)
+    assert figures(other.sums) == pytest.approx(figures(one.sums), rel=1e-3)
     assert_same_weights(kind, before, one.weights, other.weights)
 
 
@@ -136,6 +141,41 @@ def test_training_that_goes_on_from_a_checkpoint_equals_the_uninterrupted_one(ki
     assert versions == [1, 2, 3, 4, 1, 2, 3, 4]
     expected, actual = dict(uninterrupted.weights()), dict(resumed.weights())
     assert all(np.array_equal(expected[name], actual[name]) for name in expected), "bit by bit"
+
+
+def test_the_learning_rate_goes_on_from_a_checkpoint_where_it_was(kind: Kind, tmp_path: Path) -> None:
+    options = replace(OPTIONS, learning_rate_schedule=LearningRateSchedule.COSINE, warmup_steps=2, num_updates=6)
+
+    def rates(trainer: Trainer, num_steps: int) -> list[float]:
+        return [step(trainer, [SAMPLES[:2]], options).report.learning_rate for _ in range(num_steps)]
+
+    uninterrupted = rates(kind.start(options), 6)
+    stopped = kind.start(options)
+    first = rates(stopped, 3)
+    stopped.save(tmp_path)
+    resumed = kind.start(options)
+    resumed.load(tmp_path)
+    assert first + rates(resumed, 3) == uninterrupted
+    assert len(set(uninterrupted)) == 6
+
+
+def test_log_probs_are_those_that_gradients_are_computed_with(kind: Kind) -> None:
+    """By them no ratio is anything but 1, and nothing that was accumulated has changed."""
+    options = replace(without_kl(), rollout_correction=RolloutCorrection(), clip_low=1e-5, clip_high=1e-5)
+    trainer, plain = kind.start(options), kind.start(options)
+    first = [trainer.accumulate(MASKED[:4]), plain.accumulate(MASKED[:4])]
+    found = trainer.log_probs(MASKED)
+    assert sorted(found) == list(range(len(MASKED)))
+    decoupled = [replace(sample, old_log_probs=found[place]) for place, sample in enumerate(MASKED)]
+    assert all(len(found[place]) == len(sample.response_tokens) for place, sample in enumerate(MASKED))
+    one, other = trainer.accumulate(decoupled), plain.accumulate(MASKED)
+    assert first[0] == first[1]
+    assert one.clipped == 0.0
+    assert one.policy_loss == pytest.approx(other.policy_loss, rel=1e-5)
+    before = dict(plain.weights())
+    trainer.update(100.0)
+    plain.update(100.0)
+    assert_same_weights(kind, before, dict(plain.weights()), dict(trainer.weights())) if not kind.exact else None
 
 
 def test_weights_are_copies(kind: Kind) -> None:

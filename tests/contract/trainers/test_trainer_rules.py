@@ -9,12 +9,12 @@ from longshore.policy.draws import Draw
 from longshore_runtime.backends.trainer_rules import (
     ReferencePlace,
     clipping,
-    learning_rate,
     require_finite,
     split,
 )
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import GradientSums, Sample
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample
 from tests.contract.trainers.replicas import OPTIONS
 
 DEVICE = torch.device("meta")
@@ -53,12 +53,6 @@ def test_with_a_kl_penalty_a_zero_advantage_has_a_gradient() -> None:
     assert parts.silent == []
     assert parts.trained == [SILENT, POSITIVE, NEGATIVE]
     assert parts.left_out == [MASKED]
-
-
-def test_the_learning_rate_rises_over_the_warm_up_and_stays() -> None:
-    options = replace(OPTIONS, learning_rate=0.5, warmup_steps=4)
-    assert [learning_rate(options, step) for step in (1, 2, 4, 5)] == [0.125, 0.25, 0.5, 0.5]
-    assert learning_rate(replace(options, warmup_steps=0), 1) == 0.5
 
 
 def test_large_gradients_are_brought_down_to_the_limit_and_small_ones_left_alone() -> None:

@@ -22,6 +22,7 @@ VALID: Json = {
     "storage": {"create": {"size": "1Gi"}},
 }
 RELAXED = {"rollout.onPolicy": "Relaxed"}
+CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
 WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
 
 
@@ -104,6 +105,15 @@ BROKEN: list[tuple[Json, str]] = [
     ({"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2}, "algorithm.clipHigh"),
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
     ({"algorithm.name": "GSPO", "algorithm.importanceSampling": "Truncated"}, "algorithm.importanceSampling"),
+    (CORRECTED | {"algorithm.importanceSampling": "Truncated"}, "algorithm.rolloutCorrection"),
+    (
+        {"algorithm.rolloutCorrection": {"rolloutRsThreshold": 2, "rolloutRsThresholdLower": 2}},
+        "algorithm.rolloutCorrection.rolloutRsThresholdLower",
+    ),
+    (CORRECTED | strategy("GroupPipeline") | {"algorithm.promptsPerUpdate": 2}, "algorithm.rolloutCorrection"),
+    (strategy("GroupPipeline") | {"algorithm.epochsPerStep": 2}, "algorithm.epochsPerStep"),
+    (strategy("TailBatching", handover="Streamed") | {"algorithm.epochsPerStep": 2}, "algorithm.epochsPerStep"),
+    (strategy("TailBatching", handover="Pipelined") | {"algorithm.epochsPerStep": 2}, "algorithm.epochsPerStep"),
     (disaggregated(gpus=1) | {"workers.replicas": 4_096, "reward.pods": 903}, "workers.replicas"),
     (
         reward(kind="Code", code={"minTimeoutSeconds": 2, "maxTimeoutSeconds": 1}),

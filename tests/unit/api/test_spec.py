@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from longshore.api.algorithm import AlgorithmName, ImportanceSampling
+from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
 from longshore.api.base import ApiModel
 from longshore.api.mistakes import sentence
 from longshore.api.model import Data, DataSource
@@ -102,6 +102,8 @@ TOPICS: list[Json] = [
         "algorithm.name": list(AlgorithmName), "algorithm.promptsPerUpdate": [1, 3, 4, 8],
         "algorithm.clipHigh": [0.1, 0.2], "algorithm.overlongBufferTokens": [0, 64, 65],
         "algorithm.importanceSampling": list(ImportanceSampling), "rollout.handover": list(Handover),
+        "algorithm.epochsPerStep": [1, 2], "rollout.strategy": ["Synchronous", "GroupPipeline"],
+        "algorithm.rolloutCorrection": [{}, {"rolloutRsThreshold": 1, "rolloutRsThresholdLower": 1}],
     },
     {
         "algorithm.name": ["GRPO", "ReinforcePlusPlus"], "algorithm.promptsPerUpdate": [2, 4],
@@ -156,7 +158,7 @@ def test_python_and_the_api_server_always_agree(changes: Json) -> None:
 def _level(mistake: tuple[str, str]) -> int:
     """How far out the model is whose rule is broken."""
     field, message = mistake
-    around = (DataSource, Data, RewardFunction, Reward, RLJobSpec)
+    around = (DataSource, Data, RewardFunction, Algorithm, Reward, RLJobSpec)
     models = around if field.startswith("data.sources[") else (None, *around[1:])
     return next((n for n, model in enumerate(models, 1) if model and message in {r.message for r in model.rules}), 0)
 

@@ -1,4 +1,4 @@
-"""One job, its model and its data, checked together; and the command that does so."""
+"""What the files of a job tell, all of them together."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import save_file
-from typer.testing import CliRunner
 
-from longshore.checks.job import few_prompts
-from longshore_cli.main import app
+from longshore.api.spec import RLJobSpec
+from longshore.checks.job import few_prompts, file_checks
+from longshore.checks.result import Check, Outcome
 
 SPEC: dict[str, Any] = {
     "model": {"path": "models/mine", "maxContextTokens": 2048},
@@ -21,17 +20,22 @@ SPEC: dict[str, Any] = {
     "storage": {"claimName": "shared"},
 }
 ROW = {"prompt": "1+1", "answer": "2", "domain": "algebra"}
+CONFIG = {
+    "max_position_embeddings": 4096, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
+    "vocab_size": 100, "num_attention_heads": 2,
+}  # fmt: skip
+GIB = float(1 << 30)
 
 
 class Files:
-    """A manifest with its model and data."""
+    """A spec with its model and data."""
 
     def __init__(self, root: Path) -> None:
-        self.manifest, self.model, self.data = root / "job.yaml", root / "model", root / "train.jsonl"
+        self.model, self.data = root / "model", root / "train.jsonl"
         self.model.mkdir()
-        (self.model / "config.json").write_text('{"max_position_embeddings": 4096}')
+        (self.model / "config.json").write_text(json.dumps(CONFIG))
         (self.model / "tokenizer.json").write_text("{}")
-        save_file({"a": np.ones(4)}, self.model / "model.safetensors")
+        save_file({"a": np.ones((4, 3))}, self.model / "model.safetensors")
         self.rows(ROW, ROW, ROW)
         self.spec()
 
@@ -39,13 +43,16 @@ class Files:
         self.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def spec(self, **changes: Any) -> None:
-        job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "j"}}
-        self.manifest.write_text(yaml.safe_dump({**job, "spec": SPEC | changes}))
+        self.job = RLJobSpec.model_validate(SPEC | changes)
 
-    def check(self, *options: str) -> tuple[int, str]:
-        files = ["--model", str(self.model), "--data", str(self.data)]
-        result = CliRunner().invoke(app, ["check", str(self.manifest), *files, *options])
-        return result.exit_code, result.output
+    def found(self, gpu_bytes: float | None = 80 * GIB) -> dict[Check, tuple[Outcome, tuple[str, ...], str]]:
+        results = file_checks(self.job, self.model, self.data, gpu_bytes)
+        return {one.name: (one.outcome, one.mistakes, one.detail) for one in results}
+
+    def mistakes(self, check: Check) -> tuple[str, ...]:
+        outcome, mistakes, _ = self.found()[check]
+        assert (outcome is Outcome.FAILED) == bool(mistakes)
+        return mistakes
 
 
 @pytest.fixture
@@ -53,53 +60,57 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_a_job_that_can_work_has_no_mistakes(files: Files) -> None:
-    assert files.check() == (0, "No mistakes were found.\n")
+def test_a_job_that_can_work_passes_every_check(files: Files) -> None:
+    found = files.found()
+    assert list(found) == [Check.MODEL_FILES, Check.MODEL_LIMITS, Check.GPU_MEMORY, Check.DATA_ROWS]
+    assert {outcome for outcome, _, _ in found.values()} == {Outcome.PASSED}
+    assert found[Check.MODEL_FILES][2].startswith("12 parameters")
 
 
-def test_every_mistake_is_a_line_of_its_own(files: Files) -> None:
+def test_every_row_that_is_wrong_is_a_mistake_of_its_own(files: Files) -> None:
     files.rows(ROW, {"prompt": "a"}, {**ROW, "prompt": 3}, {**ROW, "domain": "taste"}, {**ROW, "prompt": []})
-    (files.model / "tokenizer.json").unlink()
-    code, told = files.check()
-    assert code == 1
-    tokenizer, *rows = told.splitlines()
-    assert tokenizer.startswith("model.path: 'models/mine' has no tokenizer")
-    assert rows == [
+    assert files.mistakes(Check.DATA_ROWS) == (
         "data/train.jsonl, line 2: no field 'answer' (it has 'prompt'); set data.answerField",
         "data/train.jsonl, line 3: 'prompt' must be a text or a list of messages, not int",
         "data/train.jsonl, line 4: no reward function scores domain 'taste'; add it to reward.functions[].domains",
         "data/train.jsonl, line 5: 'prompt' is a list without messages",
-    ]
+    )
+
+
+def test_nothing_more_is_said_of_a_model_whose_files_are_wrong(files: Files) -> None:
+    (files.model / "tokenizer.json").unlink()
+    assert list(files.found()) == [Check.MODEL_FILES, Check.DATA_ROWS]
+    assert files.mistakes(Check.MODEL_FILES)[0].startswith("model.path: 'models/mine' has no tokenizer")
 
 
 def test_what_the_model_cannot_do_and_too_few_rows_are_mistakes(files: Files) -> None:
     files.spec(model={"path": "models/mine", "maxContextTokens": 8192})
     files.rows(ROW)
-    code, told = files.check("--json")
-    context, rows = json.loads(told)["mistakes"]
-    assert code == 1
+    (context,), (rows,) = files.mistakes(Check.MODEL_LIMITS), files.mistakes(Check.DATA_ROWS)
     assert context.startswith("model.maxContextTokens: 8192 exceeds the 4096 tokens of the model")
     assert rows.startswith("data: 1 prompts to train on are fewer than algorithm.promptsPerStep (2)")
 
 
-def test_a_rule_of_the_spec_is_refused_as_the_api_server_would(files: Files) -> None:
-    files.spec(data={"path": "../train.jsonl"})
-    code, told = files.check()
-    assert code != 0
-    assert "spec.data.path: the path must stay inside the storage of the job: remove the '..'" in told
+def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:
+    outcome, _, detail = files.found(gpu_bytes=None)[Check.GPU_MEMORY]
+    assert outcome is Outcome.NOT_CHECKED
+    assert "an engine needs about" in detail and "name the GPU with --gpu-type" in detail
+    engine, trainer = files.found(gpu_bytes=GIB)[Check.GPU_MEMORY][1]
+    assert engine.startswith("rollout.engine.gpuMemoryUtilization: 0.5 of a GPU's 1.0 GiB are 0.5 GiB")
+    assert trainer.startswith("trainer.fsdpSize: ")
+
+
+@pytest.mark.parametrize("workers", [{"gpusPerPod": 0}, {"gpuResourceName": "longshore.dev/pretend"}])
+def test_pods_without_real_gpus_have_no_gpu_memory_to_check(files: Files, workers: dict[str, Any]) -> None:
+    (files.model / "config.json").write_text(json.dumps(CONFIG | {"head_dim": 64}))
+    files.spec(workers=workers)
+    assert Check.GPU_MEMORY not in files.found()
 
 
 def test_what_is_not_looked_at_is_named(files: Files) -> None:
-    files.spec(reward={"functions": [{"name": "mine", "kind": "Python", "importPath": "a:b"}]})
-    told = CliRunner().invoke(app, ["check", str(files.manifest)]).output
-    assert "not checked: the model 'models/mine': name a copy of it with --model" in told
-    assert "not checked: the data 'data/train.jsonl': name a copy of it with --data" in told
-    assert "not checked: the import path of reward 'mine'" in told
-
-
-def test_a_mistake_in_the_data_does_nothing_to_the_terminal(files: Files) -> None:
-    files.rows({"\x1b]0;owned\x07": 1})
-    assert "\x1b" not in files.check()[1]
+    model, rows = file_checks(files.job, None, None, None)
+    assert (model.outcome, model.detail) == (Outcome.NOT_CHECKED, "name a copy of 'models/mine' with --model")
+    assert (rows.outcome, rows.detail) == (Outcome.NOT_CHECKED, "name a copy of 'data/train.jsonl' with --data")
 
 
 def test_fewer_prompts_than_a_step_wants_are_worth_a_word() -> None:

@@ -23,6 +23,12 @@ def test_what_is_not_well_is_a_problem() -> None:
     assert [item.type for item in problems(view)] == ["Scheduled", "Ready", "RepurposeUnavailable"]
 
 
+def test_waiting_for_admission_is_a_problem_and_being_admitted_is_none() -> None:
+    waiting = job_view(rljob(phase="Queued", conditions=(condition("Admitted", "False", "QuotaPending"),)))
+    assert [item.reason for item in problems(waiting)] == ["QuotaPending"]
+    assert problems(job_view(rljob(conditions=(condition("Admitted", "True", "Admitted"),)))) == ()
+
+
 def test_pods_that_are_gone_are_no_problem_of_a_finished_job() -> None:
     view = job_view(rljob(phase="Failed", conditions=(condition("Ready", "False"), condition("Failed", "True"))))
     assert [item.type for item in problems(view)] == ["Failed"]

@@ -106,7 +106,7 @@ def test_a_profile_that_cannot_be_used_names_its_field(tmp_path: Path, text: str
     [
         (("--strategies", "Fast"), "--strategies: 'Fast' is not known; choose from Synchronous, TailBatching"),
         (("--strategies", "TailBatching,"), "--strategies: something is missing between the commas"),
-        (("--gpu-type", "H1000"), "--gpu-type: GPU H1000 is not known; choose one of A100-40, H100"),
+        (("--gpu-type", "H1000"), "--gpu-type: GPU H1000 is not known; choose one of A100-40, A100-80, B200"),
         (("--model", "GPT"), "--model: model GPT is not known; choose one of Qwen2.5-14B"),
         (("--gpus", "3"), "--gpus: 3 GPUs do not fill pods of 2 (workers.gpusPerPod)"),
         (("--gpus", "4,x"), "--gpus: 'x' is no number of GPUs"),

@@ -2,18 +2,22 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor, MixedDraws, Share
+from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
-from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
+from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
+from longshore.rounds import messages
+from longshore.rounds.protocol import RoundProtocol
 
 NUM_PROMPTS = 23
 MIX = (Share("most", 17, 3.0), Share("least", 6, 1.0))
 """As many prompts in two data sets."""
+QUIET = EngineLoad(num_running=0, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,27 @@ class Audit:
 
 
 class FakeRollout:
-    """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like."""
+    """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like.
+
+    `upheaval`: share of events by which an engine is lost, returns or retires; responses may then end while they stop.
+    """
 
     def __init__(
-        self, policy: RoundPolicy, job: Job, rng: random.Random, *, rejection: float = 0.0, zero_variance: float = 0.0
+        self,
+        policy: RoundPolicy,
+        job: Job,
+        rng: random.Random,
+        *,
+        rejection: float = 0.0,
+        zero_variance: float = 0.0,
+        upheaval: float = 0.0,
     ) -> None:
         self._policy = policy
         self._job = job
         self._rng = rng
         self._rejection = rejection
         self._zero_variance = zero_variance if job.dynamic_sampling else 0.0
+        self._upheaval = upheaval
         self._versions: dict[ResponseId, list[int]] = {}
         """Rounds that sampled tokens of a response."""
         self._finished: set[ResponseId] = set()
@@ -112,60 +127,117 @@ class FakeRollout:
         """One round to its end."""
         self._number += 1
         self._left: dict[ResponseId, int] = {}
+        self._engine_of: dict[ResponseId, int] = {}
+        self._stopped: list[messages.RequestsEnded] = []
         self._unscored: list[AcceptedGroup] = []
-        self._accepted: set[Draw] = set()
-        self._ended = False
+        self._lost: list[int] = []
+        self._retired: tuple[int, ...] = ()
+        self.num_drained = 0
         self.launched = []
         expected_kind = self._policy.next_kind(draining=draining)
-        start = self._policy.start_round(draining=draining, engines=(0, 1), kv_capacity_tokens=300)
-        assert start.kind is expected_kind, "the kind of a round is known before it starts"
-        self._execute(start.decision)
-        while not self._ended or self._unscored:
+        self._protocol = RoundProtocol(self._policy)
+        self._perform(self._protocol.start((0, 1), 0.0, draining=draining, kv_capacity_tokens=300))
+        while not self._protocol.is_complete:
             self.before_each_event()
-            if self._unscored and (not self._left or self._rng.random() < 0.5):
-                self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
-            else:
-                self._finish()
-        return self._end()
+            self._perform(self._protocol.receive(self._next_event(), 0.0))
+        assert not self._left and not self._stopped, "the round ended and something still runs"
+        assert self.num_drained == len(self._retired), "a drained engine is announced once"
+        end = self._protocol.result.end
+        assert end.kind is expected_kind, "the kind of a round is known before it starts"
+        self._end(end)
+        return end
 
-    def _finish(self) -> None:
+    def _next_event(self) -> messages.RoundEvent:
+        if self._upheaval and self._rng.random() < self._upheaval:
+            return self._shake()
+        if self._stopped and not (self._upheaval and self._left and self._rng.random() < 0.5):
+            return self._reported(self._stopped.pop(0))
+        if self._lost and not self._left and not self._unscored:
+            return messages.EngineJoined(self._lost.pop())
+        if self._unscored and (not self._left or self._rng.random() < 0.5):
+            return self._score(self._unscored.pop(self._rng.randrange(len(self._unscored))))
+        return self._finish()
+
+    def _shake(self) -> messages.RoundEvent:
+        """A lost engine returns, or one retires, or one is lost with all that it has."""
+        if self._lost:
+            return messages.EngineJoined(self._lost.pop())
+        if not self._retired and self._rng.random() < 0.5:
+            self._retired = (self._rng.randrange(2),)
+            return messages.EnginesRetired(self._retired)
+        engine = self._rng.randrange(2)
+        self._lost.append(engine)
+        self._left = {response: step for response, step in self._left.items() if self._engine_of[response] != engine}
+        self._stopped = [ended for ended in self._stopped if ended.engine != engine]
+        return messages.EngineLost(engine, "so")
+
+    def _finish(self) -> messages.RoundEvent:
+        """The shortest responses of an engine."""
         assert self._left, "nothing runs, and the batch is not complete"
-        shortest = sorted(self._left.items(), key=lambda item: (item[1], item[0]))[: self._rng.randint(1, 3)]
-        for response, _ in shortest:
-            del self._left[response]
-            self._finished.add(response)
-        events = [ResponseFinished(response, step, num_tokens=step) for response, step in shortest]
-        self._rng.shuffle(events)
-        self._execute(self._policy.responses_finished(events))
+        engine = self._engine_of[min(self._left, key=self._length)]
+        there = [response for response in self._left if self._engine_of[response] == engine]
+        shortest = sorted(there, key=self._length)[: self._rng.randint(1, 3)]
+        self._rng.shuffle(shortest)
+        return self._reported(self._ended(engine, shortest, finished=True))
 
-    def _score(self, group: AcceptedGroup) -> None:
+    def _reported(self, event: messages.RequestsEnded) -> messages.RequestsEnded:
+        self._finished.update(request.response for request in event.requests if request.finished)
+        return event
+
+    def _score(self, group: AcceptedGroup) -> messages.RoundEvent:
         draw = group.draw
-        assert draw in self._accepted or not self._ended
         assert {ResponseId(draw, index) for index in group.responses} <= self._finished, "an unfinished response"
         if self._rng.random() < self._rejection:
             self.audit.consumed[draw] += 1
-            self._accepted.discard(draw)
-            self._execute(self._policy.group_rejected(draw))
-            return
+            return messages.RewardsFailed(draw, "so")
         zero_variance = self._rng.random() < self._zero_variance
         if zero_variance:
             self.audit.consumed[draw] += 1
-        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+        return messages.GroupRewarded(draw, zero_variance)
 
-    def _execute(self, decision: Decision) -> None:
-        for response in decision.launch:
+    def _perform(self, commands: list[messages.RoundCommand]) -> None:
+        for command in commands:
+            match command:
+                case messages.AddRequests(engine, responses):
+                    self._add(engine, responses)
+                case messages.AbortRequests(engine, responses):
+                    self._stop(engine, responses)
+                case messages.AnnounceDrained():
+                    self.num_drained += 1
+                    assert not {self._engine_of[response] for response in self._left} & set(self._retired)
+                case messages.ScoreGroup(group):
+                    self._unscored.append(group)
+                case messages.ForgetGroups(draws):
+                    self._unscored = [group for group in self._unscored if group.draw not in draws]
+        self._assert_gates()
+
+    def _stop(self, engine: int, responses: Sequence[ResponseId]) -> None:
+        """Each comes back as an event; with `upheaval`, some of them end by themselves first."""
+        late = [response for response in responses if self._upheaval and self._rng.random() < 0.3]
+        stopped = [response for response in responses if response not in late]
+        ended = self._ended(engine, stopped, finished=False), self._ended(engine, late, finished=True)
+        self._stopped += [event for event in ended if event.requests]
+
+    def _add(self, engine: int, responses: Sequence[ResponseId]) -> None:
+        assert engine not in self._lost and engine not in self._retired, "a request for an engine that is not there"
+        for response in responses:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
+            self._engine_of[response] = engine
             self.launched.append(response)
-            self._versions.setdefault(response, []).append(self._number)
-        for response in decision.abort:
-            del self._left[response]
-        self._unscored += decision.score
-        self._accepted.update(group.draw for group in decision.accepted)
-        self._ended = decision.ended
-        if self._ended:
-            self._unscored = [group for group in self._unscored if group.draw in self._accepted]
-        self._assert_gates()
+            versions = self._versions.setdefault(response, [])
+            if self._number not in versions:
+                versions.append(self._number)
+
+    def _ended(self, engine: int, responses: Sequence[ResponseId], *, finished: bool) -> messages.RequestsEnded:
+        requests = []
+        for response in responses:
+            step = self._left.pop(response)
+            requests.append(messages.EndedRequest(response, step, finished, step))
+        return messages.RequestsEnded(engine, requests, QUIET)
+
+    def _length(self, response: ResponseId) -> tuple[int, ResponseId]:
+        return self._left[response], response
 
     def _assert_gates(self) -> None:
         width, admission = self._job.frontier_width, self._job.rollout.admission
@@ -174,9 +246,7 @@ class FakeRollout:
         per_engine = admission.max_active_per_engine
         assert per_engine is None or len(self._left) <= 2 * per_engine, "an engine was given too many requests"
 
-    def _end(self) -> RoundEnd:
-        assert not self._left, "the round ended and something still runs"
-        end = self._policy.end_round()
+    def _end(self, end: RoundEnd) -> None:
         self.audit.ends.append(end)
         self.audit.consumed.update(group.draw for group in end.accepted)
         self.audit.trained += [group.draw for group in end.accepted]
@@ -186,7 +256,6 @@ class FakeRollout:
                 self._assert_versions(ResponseId(group.draw, index))
         self._versions = {response: self._versions.get(response, []) for response in end.kept}
         self._finished.intersection_update(end.kept)
-        return end
 
     def _assert_versions(self, response: ResponseId) -> None:
         versions = self._versions[response]

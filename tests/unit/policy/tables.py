@@ -91,8 +91,8 @@ def response(name: str) -> ResponseId:
 def did(decision: Decision) -> Did:
     """A decision as it is written."""
     return Did(
-        launch=_responses(decision.launch),
-        abort=_responses(decision.abort),
+        launch=responses(decision.launch),
+        abort=responses(decision.abort),
         score=_groups(decision.score),
         accepted=_groups(decision.accepted),
         ended=decision.ended,
@@ -104,7 +104,7 @@ def ended(end: RoundEnd) -> Ended:
     return Ended(
         accepted=_groups(end.accepted),
         deferred=draws(end.deferred),
-        kept=_responses(end.kept),
+        kept=responses(end.kept),
         zero_variance=draws(end.zero_variance),
         kind=end.kind,
     )
@@ -115,7 +115,7 @@ def draws(some: Iterable[Draw]) -> str:
     return " ".join(LETTERS[draw] for draw in some)
 
 
-def _responses(some: Iterable[ResponseId]) -> str:
+def responses(some: Iterable[ResponseId]) -> str:
     return " ".join(f"{LETTERS[one.draw]}{one.index}" for one in some)
 
 

@@ -5,7 +5,8 @@ from collections import deque
 
 from longshore.policy.group_pipeline import GroupPipeline, mean_held_tokens
 from longshore.policy.handover import Batch, Handover, TrainableGroup
-from longshore.policy.round import Acceptance, ResponseFinished
+from longshore.policy.round import ResponseFinished
+from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import AdmissionRules, BatchShape
 from tests.unit.policy.tables import DRAWS, Did, Ended, Table, cursor
 

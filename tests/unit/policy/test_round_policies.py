@@ -22,7 +22,8 @@ from longshore.api.rollout import (
 from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.round import AcceptedGroup, Gates, ResponseId, Round
+from longshore.policy.round import AcceptedGroup, ResponseId, Round
+from longshore.policy.round_plan import Gates
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy
@@ -71,6 +72,18 @@ def test_every_draw_is_consumed_once_and_every_batch_is_exact(
     policy = job.policy()
     fake = FakeRollout(policy, job, rng, rejection=rejection, zero_variance=zero_variance)
     for _ in range(num_rounds):
+        assert len(fake.round().accepted) == job.shape.num_prompts
+        fake.audit.assert_invariants(policy)
+
+
+@settings(max_examples=examples(120))
+@given(jobs(), st.floats(0.05, 0.5), st.floats(0, 0.3), st.integers(0, 2**32))
+def test_whatever_becomes_of_the_engines_every_draw_is_consumed_once_and_every_batch_is_exact(
+    job: Job, upheaval: float, rejection: float, seed: int
+) -> None:
+    policy = job.policy()
+    fake = FakeRollout(policy, job, random.Random(seed), rejection=rejection, zero_variance=0.2, upheaval=upheaval)
+    for _ in range(4):
         assert len(fake.round().accepted) == job.shape.num_prompts
         fake.audit.assert_invariants(policy)
 

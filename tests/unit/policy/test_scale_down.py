@@ -1,6 +1,7 @@
 """When GPUs go from sampling to training, and which."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -10,16 +11,18 @@ from longshore.api.runtime_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 from longshore.policy.scale_down import (
+    MAX_KV_PEAK,
     NUM_HORIZONS,
     Milestones,
     RolloutEngine,
     RunningRequest,
     ScaleDown,
-    ScaleDownPolicy,
     Stay,
+    decide,
     pick_pods,
     pod_loads,
     projected_peak_tokens,
+    rollout_load,
 )
 
 
@@ -44,8 +47,17 @@ def on(engine: int, count: int = 1, prompt: int = 10, generated: int = 50) -> li
     return [RunningRequest(engine, prompt, generated)] * count
 
 
-def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = None) -> ScaleDownPolicy:
-    return ScaleDownPolicy(layout or replicas((0,), (1,)), lengths, max_response_tokens=100)
+@dataclass(frozen=True)
+class Round:
+    """A round whose pods the operator may take."""
+
+    lengths: LengthDistribution
+    replicas: list[frozenset[int]]
+    milestones: Milestones = field(default_factory=Milestones)
+
+
+def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = None) -> Round:
+    return Round(lengths, layout or replicas((0,), (1,)))
 
 
 def at(num_finished: int, num_launched: int, *, held: int = 0, expected: int = 0) -> RoundProgress:
@@ -53,10 +65,16 @@ def at(num_finished: int, num_launched: int, *, held: int = 0, expected: int = 0
 
 
 def look(
-    scale_down: ScaleDownPolicy, progress: RoundProgress, engines: list[RolloutEngine], running: list[RunningRequest]
+    this_round: Round, progress: RoundProgress, engines: list[RolloutEngine], running: list[RunningRequest]
 ) -> ScaleDown | Stay | None:
-    """What the policy decides, if it looks."""
-    return scale_down.decide(progress, engines, running) if scale_down.is_due(progress) else None
+    """What is decided at a milestone; None: it is none."""
+    if not this_round.milestones.is_due(progress):
+        return None
+    load = rollout_load(progress, engines, running, this_round.lengths, max_response_tokens=100)
+    decision = decide(progress.fraction_finished, load.pods, this_round.replicas, load.peak_tokens, MAX_KV_PEAK)
+    if isinstance(decision, ScaleDown):
+        this_round.milestones.close()
+    return decision
 
 
 def checks(moments: Iterable[RoundProgress], running: list[RunningRequest]) -> list[int]:

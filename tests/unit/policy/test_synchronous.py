@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.policy.round import Acceptance
+from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape
 from longshore.policy.synchronous import Synchronous
 from tests.unit.policy.tables import Did, Ended, Table, cursor

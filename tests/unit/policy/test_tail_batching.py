@@ -5,7 +5,8 @@ import pytest
 from longshore.api.rollout import TailBatching as Knobs
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.round import Acceptance, ResponseFinished, ResponseId
+from longshore.policy.round import ResponseFinished, ResponseId
+from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape
 from longshore.policy.tail_batching import TailBatching
 from tests.unit.policy.tables import Did, Ended, Table, cursor

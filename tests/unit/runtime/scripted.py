@@ -11,16 +11,10 @@ from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.scale_down import Milestones
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
-from longshore_runtime.rollout.events import (
-    EngineJoined,
-    EngineLost,
-    Event,
-    GroupScored,
-    ResponsesEnded,
-    RewardEvent,
-    Score,
-)
+from longshore_runtime.rollout.events import Event, GroupScored, ResponsesEnded, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
 
@@ -162,6 +156,9 @@ class Observer:
     def progressed(self, progress: RoundProgress) -> None:
         self.fractions.append(progress.fraction_finished)
 
+    def milestone(self, progress: RoundProgress) -> None:
+        raise AssertionError("the round has no milestones")
+
     def trainable(self, group: ScoredGroup) -> None:
         self.groups.append(group)
 
@@ -190,6 +187,7 @@ def runner(
     scorer: ScriptedScorer | None = None,
     observer: "Observer | None" = None,
     kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
+    milestones: Milestones | None = None,
 ) -> RoundRunner:
     events: queue.SimpleQueue[Event] = engines  # type: ignore[assignment]
     return RoundRunner(
@@ -201,6 +199,7 @@ def runner(
         StillClock(),
         observer or Observer(),
         kept,
+        milestones,
     )
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import Strategy
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.events import EngineJoined, EngineLost, Event, GradientsDone
+from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.rollout.round_runner import RoundRunner
 from tests.properties import examples
 from tests.unit.runtime.scripted import Observer, ScriptedEngines, build, runner

@@ -88,10 +88,9 @@ class Watched(Observer):
     report: Report = field(default_factory=Report)
     _seen: int = 0
 
-    def progressed(self, progress: RoundProgress) -> None:
-        super().progressed(progress)
+    def milestone(self, progress: RoundProgress) -> None:
         assert self.repurposing is not None
-        self.repurposing.progressed(progress)
+        self.repurposing.milestone(progress)
 
     def happened(self, event: Event) -> None:
         super().happened(event)
@@ -134,7 +133,8 @@ class Story:
         self.watched.repurposing = self.repurposing
 
     def run(self) -> RoundResult:
-        this_round = runner(self.pool, build(Strategy.SYNCHRONOUS, num_prompts=NUM_PROMPTS), observer=self.watched)
+        policy = build(Strategy.SYNCHRONOUS, num_prompts=NUM_PROMPTS)
+        this_round = runner(self.pool, policy, observer=self.watched, milestones=self.repurposing.milestones)
         self.repurposing.begin(this_round)
         result = this_round.run(draining=False)
         self.repurposing.finish()

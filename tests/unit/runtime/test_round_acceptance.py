@@ -9,13 +9,9 @@ from longshore.api.rollout import Admission, Strategy
 from longshore.policy.draws import DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.errors import UserError
-from longshore_runtime.rollout.events import (
-    EngineJoined,
-    EngineLost,
-    Event,
-    ResponsesEnded,
-)
+from longshore_runtime.rollout.events import Event, ResponsesEnded
 from longshore_runtime.types import EngineStats
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,

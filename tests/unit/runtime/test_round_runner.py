@@ -6,14 +6,9 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.api.runtime_status import RoundKind
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.rollout.events import (
-    EngineJoined,
-    EngineLost,
-    Event,
-    StopRequested,
-    TrainerGone,
-)
+from longshore_runtime.rollout.events import Event, StopRequested, TrainerGone
 from longshore_runtime.types import FinishReason
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,

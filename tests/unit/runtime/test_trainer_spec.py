@@ -2,9 +2,11 @@
 
 from dataclasses import fields
 
-from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
+from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling, LearningRateSchedule
+from longshore.api.correction import RolloutCorrection
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import Trainer, TrainerBackend
+from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.types import TrainerOptions
@@ -14,8 +16,15 @@ ALGORITHM = Algorithm(
     steps=9,
     prompts_per_step=4,
     responses_per_prompt=2,
+    prompts_per_update=2,
+    epochs_per_step=3,
     learning_rate=0.1,
+    learning_rate_schedule=LearningRateSchedule.COSINE,
     warmup_steps=2,
+    min_learning_rate_ratio=0.2,
+    adam_beta1=0.5,
+    adam_beta2=0.6,
+    adam_epsilon=0.7,
     weight_decay=0.3,
     max_grad_norm=4.0,
     clip_low=0.5,
@@ -36,6 +45,18 @@ def test_every_option_is_that_of_the_job() -> None:
     for name in {field.name for field in fields(TrainerOptions)} - {"objective"}:
         said = ALGORITHM if hasattr(ALGORITHM, name) else trainer
         assert getattr(options, name) == getattr(said, name), name
+
+
+def test_the_learning_rate_falls_over_the_updates_of_all_epochs() -> None:
+    schedule = TrainerSpec.of(ALGORITHM, Trainer()).options.schedule
+    assert schedule == ScheduleOptions(0.1, LearningRateSchedule.COSINE, 2, num_steps=9 * 2 * 3, min_ratio=0.2)
+
+
+def test_the_correction_is_that_of_the_job() -> None:
+    correction = RolloutCorrection(rollout_is_threshold=7)
+    clipped = ALGORITHM.model_copy(update={"importance_sampling": ImportanceSampling.CLIPPED})
+    algorithm = clipped.model_copy(update={"rollout_correction": correction})
+    assert TrainerSpec.of(algorithm, Trainer()).options.rollout_correction == correction
 
 
 def test_every_size_is_that_of_the_job() -> None:

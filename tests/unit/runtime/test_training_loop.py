@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from longshore.api.algorithm import Algorithm
+from longshore.api.correction import RolloutCorrection
 from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import RuntimeStatus
@@ -33,7 +34,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.acceptance import require_trainable
-from longshore_runtime.trainer.group import PendingUpdate
+from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.training import Parts, TrainingLoop
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, Request, Sample, TrainResult
@@ -47,6 +48,7 @@ from tests.unit.runtime.test_updates import TickingClock
 NUM_STEPS = 4
 LIMIT = 0.1
 ALGORITHM = Algorithm(steps=NUM_STEPS, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=64)
+NUM_GPUS = 4
 PROMPTS = PromptSets(tuple(PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(50)), (), 0)
 
 
@@ -91,6 +93,13 @@ class Trainers:
 
     def end(self, update: PendingUpdate, *, verify: bool = False, max_mismatch: float | None = None) -> None:
         update.steps.append(max_mismatch)
+
+    def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
+        """Other ones under every version of the weights."""
+        assert self.has_gpu, "sleeping trainers compute"
+        self.answer()
+        version = float(self._trainer.policy_version)
+        return OldLogProbs({one.response: (version,) * len(one.response_tokens) for one in samples}, 1.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
         return self.train(update.samples, update.steps[0])
@@ -258,7 +267,9 @@ def run(
         reports = Reports()
         trainers.engines = engines
         metrics = Metrics(storage.output_dir, CollectorRegistry())
-        recorder = Recorder(metrics, Journal(storage.output_dir / "ledger.jsonl"), reports, RuntimeStatus(attempt=1))
+        recorder = Recorder(
+            metrics, Journal(storage.output_dir / "ledger.jsonl"), reports, RuntimeStatus(attempt=1), num_gpus=NUM_GPUS
+        )
         sizes = Baseline(tp_size=2)
         elastic: Executor = AtOnce()
         parts = Parts(
@@ -317,3 +328,32 @@ def test_nor_when_they_are_lost_again_while_they_come_back(losses: set[int], eve
 def test_trainers_that_are_lost_again_and_again_are_given_up() -> None:
     with pytest.raises(TrainerLost):
         run(range(1, 100))
+
+
+DECOUPLED = ALGORITHM.model_copy(
+    update={"prompts_per_update": 2, "epochs_per_step": 2, "rollout_correction": RolloutCorrection()}
+)
+"""Several updates with one round's responses."""
+
+
+def test_several_updates_on_one_rollout_survive_the_loss_of_trainers_at_any_moment() -> None:
+    undisturbed = run(algorithm=DECOUPLED)
+    for loss in range(3, undisturbed.num_calls, 5):
+        recovered = run([loss], algorithm=DECOUPLED)
+        assert recovered.error == ""
+        assert recovered.model == undisturbed.model, loss
+        assert recovered.ledger == undisturbed.ledger
+
+
+def test_figures_of_a_step_count_its_batch_once_and_throughput_is_per_gpu(tmp_path: Path) -> None:
+    run(algorithm=DECOUPLED, root=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "perf/throughput" in row]
+    assert len(steps) >= NUM_STEPS
+    for row in steps:
+        num_samples = ALGORITHM.prompts_per_step * ALGORITHM.responses_per_prompt
+        mean_tokens = row["response_length/mean"] + row["prompt_length/mean"]
+        assert row["actor/num_updates"] == 2 * ALGORITHM.prompts_per_step // 2
+        assert row["perf/total_num_tokens"] == pytest.approx(num_samples * mean_tokens)
+        assert row["perf/throughput"] * row["perf/time_per_step"] * NUM_GPUS == pytest.approx(num_samples * mean_tokens)
+        assert row["timing_s/old_log_prob"] == 1.0

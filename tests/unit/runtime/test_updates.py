@@ -13,7 +13,7 @@ from longshore.policy.handover import Handover
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer.group import PendingUpdate
+from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
 from longshore_runtime.types import (
@@ -84,6 +84,11 @@ class OneReplica:
         update.denominator = step_denominator(update.samples, OPTIONS)
         update.steps.append(self.trainer.update(update.denominator))
 
+    def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
+        self.calls.append(("log_probs", *dict.fromkeys(sample.draw.index for sample in samples)))
+        version = self.trainer.policy_version
+        return OldLogProbs({one.response: (float(version),) * len(one.response_tokens) for one in samples}, 3.0)
+
     def finish(self, update: PendingUpdate) -> TrainResult:
         sums = update.passes[0]
         for one in update.passes[1:]:
@@ -99,6 +104,8 @@ class Step:
     groups_per_update: int = 2
     max_tokens: int = NO_LIMIT
     max_mismatch: float | None = None
+    num_epochs: int = 1
+    computes_old_log_probs: bool = False
 
     def __post_init__(self) -> None:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
@@ -109,6 +116,8 @@ class Step:
             PROMPTS,
             TickingClock(),
             begins_during_rollout=self.pipelined,
+            num_epochs=self.num_epochs,
+            computes_old_log_probs=self.computes_old_log_probs,
             max_mismatch=self.max_mismatch,
         )
 
@@ -184,6 +193,45 @@ def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) 
     trained = step.updates.finish()
     assert step.updates.may_have_updated
     assert trained.first_dispatch_s == 1.0
+
+
+def test_every_epoch_makes_the_same_updates_and_the_batch_counts_once() -> None:
+    step = Step(pipelined=False, groups_per_update=3, num_epochs=2, max_mismatch=0.1)
+    trained = step.train()
+    assert step.trainers.calls == [("add", 0, 4, 5), ("step",), ("add", 1, 2, 3), ("step",)] * 2
+    assert step.trainers.limits == [0.1, None, None, None]
+    assert [update.update.policy_version for update in trained.updates] == [1, 2, 3, 4]
+    assert trained.batches[:2] == trained.batches[2:], "lost trainers repeat every update"
+    assert len(trained.samples) == 12
+    assert trained.num_tokens == 12 * 4
+    assert trained.sums.num_tokens == 2 * 12 * 4
+
+
+def test_old_log_probs_are_those_of_the_steps_start_in_all_updates() -> None:
+    step = Step(pipelined=False, groups_per_update=3, num_epochs=2, computes_old_log_probs=True)
+    trained = step.train()
+    assert step.trainers.calls[0] == ("log_probs", 0, 4, 5, 1, 2, 3)
+    assert [call[0] for call in step.trainers.calls[1:]] == ["add", "step"] * 4
+    old = {values for batch in trained.batches for sample in batch for values in [sample.old_log_probs]}
+    assert old == {(0.0,) * 4}, "of version 0"
+    assert trained.old_log_probs_s == 3.0
+    assert trained.compute_s == 3.0 + sum(update.compute_s for update in trained.updates)
+
+
+def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
+    step = Step(pipelined=False, computes_old_log_probs=True, num_epochs=2)
+    step.train()
+    calls = list(step.trainers.calls)
+    step.trainers.calls.clear()
+    step.updates.again()
+    step.updates.finish()
+    assert step.trainers.calls == calls
+
+
+def test_a_step_of_one_update_asks_for_no_pass_of_its_own() -> None:
+    trained = Step(pipelined=False, groups_per_update=6).train()
+    assert trained.old_log_probs_s is None
+    assert all(sample.old_log_probs is None for sample in trained.samples)
 
 
 def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it() -> None:

@@ -109,7 +109,7 @@ def test_a_size_stands_for_a_model_without_a_name() -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"GPU TPU is not known; choose one of A100-40, H100"):
+    with pytest.raises(ValueError, match=r"GPU TPU is not known; choose one of A100-40, A100-80, B200, H100"):
         gpu_named("TPU")
     with pytest.raises(ValueError, match=r"model Lama is not known; choose one of Qwen2\.5-14B"):
         model_named("Lama")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
 from longshore.api.pods import Storage, Workers
@@ -31,12 +33,34 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
     assert simulate(job, 1).steps[0].num_trained_samples == 8
 
 
-def elastic(**changes: Any) -> SimJob:
+@pytest.mark.parametrize(
+    ("algorithm", "extra", "computes"),
+    [
+        ({}, 0, False),
+        ({"kl_coefficient": 0.1}, 1, False),
+        ({"rollout_correction": {}}, 0, False),
+        ({"prompts_per_update": 8}, 0, False),
+        ({"rollout_correction": {}, "prompts_per_update": 8}, 0, True),
+        ({"rollout_correction": {}, "epochs_per_step": 2}, 0, True),
+    ],
+)
+def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
+    algorithm: dict[str, Any], extra: int, computes: bool
+) -> None:
+    trainer = elastic(algorithm_changes=algorithm).trainer
+    assert (trainer.num_extra_forwards, trainer.computes_old_log_probs) == (extra, computes)
+    assert trainer.num_epochs == algorithm.get("epochs_per_step", 1)
+
+
+def elastic(algorithm_changes: dict[str, Any] | None = None, **changes: Any) -> SimJob:
     """Four pods of two GPUs."""
     spec = RLJobSpec(
         model=Model(path="models/qwen", max_context_tokens=8192),
         data=Data(builtin=BuiltinTask.COUNTING),
-        algorithm=Algorithm(steps=10, prompts_per_step=16, responses_per_prompt=4, max_response_tokens=4096),
+        algorithm=Algorithm.model_validate(
+            {"steps": 10, "prompts_per_step": 16, "responses_per_prompt": 4, "max_response_tokens": 4096}
+            | (algorithm_changes or {})
+        ),
         workers=Workers(replicas=4, gpus_per_pod=2),
         storage=Storage(claim_name="data"),
         **changes,

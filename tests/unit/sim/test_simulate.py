@@ -282,6 +282,13 @@ def test_the_planner_doubles_the_engines_of_rounds_that_preempt_more_and_more() 
     assert steps[changed].rollout_s > 33
 
 
+def test_no_gpu_leaves_a_round_that_has_its_batch() -> None:
+    """The gate holds requests back until the cut-off, and a job refuses to hand pods over after it."""
+    gated = rollout(Strategy.TAIL_BATCHING).model_copy(update={"admission": Admission(max_active_per_engine=4)})
+    steps = simulate(job(chosen=gated, shape=BatchShape(16, 8), trainer=STREAMED), 2).steps
+    assert [step.scale_downs for step in steps] == [(), ()]
+
+
 def test_adaptive_admission_ends_preemption() -> None:
     profile = Profile(kv_capacity_tokens={1: 6_000})
     chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": Engine(max_num_seqs=64)})

@@ -1,5 +1,7 @@
 """The simulated trainer."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,19 @@ def shape(num_replicas: int) -> TrainerShape:
     """One token takes a second, an update ten."""
     costs = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], Profile(train_tokens_per_s=1, optimizer_s=10))
     return TrainerShape(costs, tuple((gpu,) for gpu in range(num_replicas)))
+
+
+def test_a_pass_for_old_log_probs_costs_a_forward_and_every_epoch_a_whole_pass() -> None:
+    """By roofline and by measurement: a backward pass costs two forward ones."""
+    for costs in (Costs(GPUS["H800"], MODELS["Qwen2.5-7B"]), shape(1).costs):
+        for extra in (0, 1):
+            plain = TrainerShape(costs, ((0,),), num_extra_forwards=extra)
+            pass_s = plain.sample_s(1000)
+            decoupled, twice = replace(plain, computes_old_log_probs=True), replace(plain, num_epochs=2)
+            assert decoupled.sample_s(1000) == pytest.approx(pass_s * (1 + 1 / (3 + extra)))
+            assert twice.sample_s(1000) == pytest.approx(2 * pass_s)
+            assert replace(decoupled, num_epochs=2).sample_s(1000) == pytest.approx(pass_s * (2 + 1 / (3 + extra)))
+            assert (decoupled.optimizer_s(), twice.optimizer_s()) == (plain.optimizer_s(), 2 * plain.optimizer_s())
 
 
 @settings(deadline=None)

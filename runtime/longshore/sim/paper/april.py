@@ -15,7 +15,7 @@ from longshore.api.rollout import Engine, OnPolicy, PartialRollout, Rollout, Str
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
-from longshore.sim.job import GpuPool, SimJob
+from longshore.sim.job import GpuPool, SimJob, TrainerLayout
 from longshore.sim.lengths import Accuracy, LognormalLengths
 from longshore.sim.paper.calibration import CONVENTION, Constant, solve
 from longshore.sim.paper.published import Baselines
@@ -93,6 +93,7 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int, *, par
         model=MODELS[f"Qwen3-{model}"],
         gpus=GpuPool(GPUS["MI300X"], 8),
         lengths=constants.lengths(objective, seed),
+        trainer=TrainerLayout(num_extra_forwards=1),  # slime computes old log-probabilities.
         accuracy=Accuracy(seed=seed),
         dynamic_sampling=dynamic,
         seed=seed,

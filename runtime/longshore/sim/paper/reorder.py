@@ -13,7 +13,7 @@ from longshore.api.rollout import Engine, OnFinish, ReorderRollout, Rollout, Str
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
-from longshore.sim.job import GpuPool, SimJob
+from longshore.sim.job import GpuPool, SimJob, TrainerLayout
 from longshore.sim.lengths import TraceLengths
 from longshore.sim.paper.calibration import Constant
 from longshore.sim.paper.published import Baselines
@@ -73,6 +73,7 @@ def _total_s(constants: ReorderConstants, strategy: Strategy) -> float:
         model=MODELS["Qwen2.5-7B"],
         gpus=GpuPool(GPUS["H20"], _NUM_ENGINES),
         lengths=TraceLengths(_lengths(constants)),
+        trainer=TrainerLayout(num_extra_forwards=1),  # So does verl compute old log-probabilities.
         profile=Profile(
             decode=[DecodePoint(tp_size=1, num_running=1, context_tokens=tokens, step_s=_STEP_S) for tokens in (0, 9)],
             kv_capacity_tokens={1: 1 << 40},

@@ -13,10 +13,6 @@ from longshore_runtime.types import TrainerOptions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-_ADAM_BETAS = (0.9, 0.95)
-"""As in the torch trainer."""
-_ADAM_EPSILON = 1e-8
-
 
 @dataclass(frozen=True)
 class _Owned:
@@ -39,9 +35,9 @@ class DistributedAdamW:
             optimizer="adam",
             lr=options.learning_rate,
             weight_decay=options.weight_decay,
-            adam_beta1=_ADAM_BETAS[0],
-            adam_beta2=_ADAM_BETAS[1],
-            adam_eps=_ADAM_EPSILON,
+            adam_beta1=options.adam_beta1,
+            adam_beta2=options.adam_beta2,
+            adam_eps=options.adam_epsilon,
             use_distributed_optimizer=True,
         )
         chained = get_megatron_optimizer(config, [model], config_overrides={}, use_gloo_process_groups=False)

@@ -1,6 +1,6 @@
 """Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
-from longshore_runtime.backends.losses import sample_losses
+from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
 from longshore_runtime.backends.megatron.cpu import on_device
 from longshore_runtime.backends.megatron.memory import GradientMemory, WeightMemory
@@ -29,9 +30,10 @@ from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import TWO_HEADS
-from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, learning_rate, require_finite, split
+from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import GradientSums, Sample, TrainerOptions, UpdateReport
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
 
 _OPTIMIZER_DIRECTORY = "optimizer"
 _STATE_FILE = "trainer.pt"
@@ -94,6 +96,20 @@ class MegatronTrainer:
                 self._accumulation.added()
         return from_last_stage(sums)
 
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+        """On the ranks of the last stage; see `types.Trainer`."""
+        self.wake()
+        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        order = pack(lengths, self._options.max_tokens_per_micro_batch)
+        batches = self._micro_batches(samples)
+        with self._computing():
+            of_batches = self._log_probs(self._data_parallel, self._model, batches)
+        return {
+            index: values
+            for indices, batch, flat in zip(order, batches, of_batches, strict=False)  # Other stages have none.
+            for index, values in zip(indices, by_sample(batch.samples, flat), strict=True)
+        }
+
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All ranks together: the gradients, added up over replicas, against those of one pass over all samples."""
         self.wake()
@@ -113,7 +129,7 @@ class MegatronTrainer:
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
             require_finite(norm, version)
-            rate = learning_rate(self._options, version)
+            rate = learning_rate(self._options.schedule, version)
             self._optimizer.step(rate, scale=clipping(self._options, norm))
         self.discard()
         self._policy_version = version
@@ -207,14 +223,17 @@ class MegatronTrainer:
     def _reference_log_probs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         if self._reference is None:
             return []
-        reference = self._reference
+        with self._reference_place.computing(self._weights.offload, self._weights.reload):
+            return self._log_probs(self._reference, self._reference, batches)
+
+    def _log_probs(self, stages: torch.nn.Module, model: ShardedModel, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """Of all response tokens of each micro-batch, on the last stage; `stages` is what the pipeline runs."""
 
         def finish(number: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
-            log_probs, _ = reference.response_tokens(hidden, batches[number], self._options.temperature)
+            log_probs, _ = model.response_tokens(hidden, batches[number], self._options.temperature)
             return log_probs.sum(), log_probs
 
-        with self._reference_place.computing(self._weights.offload, self._weights.reload):
-            return run(reference, batches, finish, backward=False)
+        return run(stages, batches, finish, backward=False)
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]

@@ -1,0 +1,55 @@
+"""What the checks found: a line for each, and a line for each mistake."""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+from rich.console import Console
+
+from longshore.checks.result import CheckResult, Outcome
+from longshore_cli import format as fmt
+from longshore_cli.plain import plain
+
+_MOST_SHOWN: Final = 20
+"""Mistakes of one check."""
+_SIGNS: Final = {Outcome.PASSED: ("✓", "green"), Outcome.FAILED: ("✗", "bold red"), Outcome.NOT_CHECKED: ("–", "dim")}
+
+
+def show(results: Sequence[CheckResult], *, as_json: bool) -> None:
+    """Print them for people, or for programs."""
+    if as_json:
+        typer.echo(_as_json(results))
+        return
+    console = Console(highlight=False)
+    width = max(len(result.name) for result in results)
+    for result in results:
+        _show(result, width, console)
+
+
+def _show(result: CheckResult, width: int, console: Console) -> None:
+    sign, style = _SIGNS[result.outcome]
+    told = fmt.count(len(result.mistakes), "mistake") if result.mistakes else plain(result.detail)
+    if result.outcome is Outcome.NOT_CHECKED:
+        told = f"not checked: {told}"
+    console.print(sign, style=style, end=" ")
+    console.print(f"{result.name.value:{width}}  {told}", markup=False, soft_wrap=True)
+    for mistake in result.mistakes[:_MOST_SHOWN]:
+        console.print(f"  {plain(mistake)}", style="red", markup=False, soft_wrap=True)
+    if (more := len(result.mistakes) - _MOST_SHOWN) > 0:
+        console.print(f"  and {fmt.count(more, 'mistake')} more", style="red")
+
+
+def _as_json(results: Sequence[CheckResult]) -> str:
+    checks = [
+        {"name": one.name, "outcome": one.outcome, "detail": one.detail, "mistakes": list(one.mistakes)}
+        for one in results
+    ]
+    return json.dumps(
+        {
+            "checks": checks,
+            "mistakes": [mistake for one in results for mistake in one.mistakes],
+            "notChecked": [f"{one.name}: {one.detail}" for one in results if one.outcome is Outcome.NOT_CHECKED],
+        },
+        indent=2,
+    )

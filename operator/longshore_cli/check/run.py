@@ -1,0 +1,120 @@
+"""Makes the checks. Those that need packages of the runtime, which take long to import, have a process of their own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from longshore.api.pods import Workers
+from longshore.api.quantity import parse_bytes
+from longshore.api.reward import RewardKind
+from longshore.api.spec import RLJobSpec
+from longshore.checks.job import file_checks
+from longshore.checks.result import Check, CheckResult, Outcome, not_checked
+from longshore.sim.hardware import GPUS, gpu_described, gpu_named
+from longshore_cli.simulate.errors import BadInput, BadSpec
+from longshore_cli.simulate.inputs import read_job
+
+_GPU_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+"""Node labels that name the GPU."""
+_LIMIT_S: Final = 3600.0
+"""Tokenising a large data set takes minutes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says besides the manifest."""
+
+    model: Path | None = None
+    """Copy of the job's model on this machine; so is `data`."""
+    data: Path | None = None
+    gpu_type: str | None = None
+    gpu_memory: str | None = None
+    skipped: frozenset[Check] = frozenset()
+
+
+def named(names: Iterable[str]) -> frozenset[Check]:
+    """The checks of these names.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    try:
+        return frozenset(map(Check, names))
+    except ValueError as error:
+        raise BadInput(f"--skip: {error}; choose one of {', '.join(Check)}") from error
+
+
+def checked(file: Path, options: Options) -> list[CheckResult]:
+    """Every check of a manifest that was not left out, in the order in which mistakes are best mended.
+
+    Raises:
+        BadInput: the manifest cannot be read, or an option is wrong.
+    """
+    try:
+        spec = read_job(file).spec
+    except BadSpec as error:
+        return [CheckResult(Check.SPEC, (error.message,))]
+    memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
+    results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
+    results += file_checks(spec, options.model, options.data, memory)
+    is_whole = all(one.outcome is not Outcome.FAILED for one in results if one.name is Check.MODEL_FILES)
+    results += _runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped)
+    return [result for result in results if result.name not in options.skipped]
+
+
+def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) -> float | None:
+    """Memory of a GPU of the job's nodes; None: nothing tells.
+
+    Raises:
+        BadInput: an option names no GPU, or no amount of memory.
+    """
+    if gpu_memory is not None:
+        try:
+            return parse_bytes(gpu_memory)
+        except (ValueError, KeyError) as error:
+            raise BadInput(f"--gpu-memory: {gpu_memory!r} is no amount of memory; give one such as 80Gi") from error
+    if gpu_type is not None:
+        try:
+            return gpu_named(gpu_type).memory_bytes
+        except ValueError as error:
+            raise BadInput(f"--gpu-type: {error}") from error
+    label = next((workers.node_selector[label] for label in _GPU_LABELS if label in workers.node_selector), "")
+    gpu = gpu_described(label)
+    return gpu.memory_bytes if gpu.name in GPUS else None
+
+
+def _runtime_checks(
+    spec: RLJobSpec, model: Path | None, data: Path | None, skipped: Collection[Check]
+) -> Iterator[CheckResult]:
+    data = data if data is not None and data.exists() else None
+    has_python = any(one.kind is RewardKind.PYTHON for one in spec.reward.functions)
+    if model is None and data is None and not has_python:
+        return
+    request = {
+        "spec": spec.model_dump(mode="json"),
+        "model": None if model is None else str(model.resolve()),
+        "data": None if data is None else str(data.resolve()),
+        "skipped": sorted(skipped),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "longshore_runtime.check"],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        yield not_checked(Check.TOKENIZER, f"it was not done after {_LIMIT_S:.0f} s")
+        return
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        yield CheckResult(**(found | {"name": Check(found["name"]), "mistakes": tuple(found["mistakes"])}))
+    if done.returncode:
+        *_, last = done.stderr.strip().splitlines() or ["no message"]
+        yield not_checked(Check.TOKENIZER, f"the check failed ({last}); please report it")

@@ -1,0 +1,1 @@
+"""Which jobs get GPUs, and which wait: the operator's own admission."""

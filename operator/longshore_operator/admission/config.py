@@ -1,0 +1,65 @@
+"""What the operator was installed with: GPUs that jobs may hold, and classes of priority."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from longshore.api.base import ApiModel
+from longshore.api.mistakes import sentence
+from longshore_operator.admission.demand import Limits
+
+Count = Annotated[int, Field(ge=0, le=10**6)]
+Namespace = Annotated[str, Field(min_length=1, max_length=63)]
+GpuLimits = Annotated[dict[str, Count], Field(max_length=16)]
+
+
+class ConfigError(Exception):
+    """The file cannot be used; the message names the field and what is wrong."""
+
+
+class PriorityClass(ApiModel):
+    """A priority that jobs may choose."""
+
+    value: int = Field(ge=-(10**9), le=10**9)
+    """Higher goes first, and preempts lower."""
+    namespaces: list[Namespace] = Field(default_factory=list, max_length=1024)
+    """Whose jobs may choose it; empty: those of every namespace."""
+
+
+class AdmissionConfig(ApiModel):
+    """Limits of the operator's own admission, as the chart's `admission` has them."""
+
+    capacity: GpuLimits = Field(default_factory=dict)
+    """GPUs by resource that all jobs may hold together."""
+    quotas: dict[Namespace, GpuLimits] = Field(default_factory=dict)
+    """GPUs by resource that the jobs of a namespace may hold."""
+    priority_classes: dict[Annotated[str, Field(max_length=63)], PriorityClass] = Field(default_factory=dict)
+    """Priorities by the name that the label of a job says; no label: 0."""
+
+    def priorities(self, namespace: str) -> dict[str, int]:
+        """Priorities that jobs of a namespace may choose."""
+        classes = self.priority_classes.items()
+        return {name: one.value for name, one in classes if not one.namespaces or namespace in one.namespaces}
+
+    @property
+    def limits(self) -> Limits | None:
+        """None where nothing is limited: then no job waits for admission."""
+        return Limits(self.capacity, self.quotas) if self.capacity or any(self.quotas.values()) else None
+
+
+NO_ADMISSION: Final = AdmissionConfig()
+
+
+def read_config(path: Path) -> AdmissionConfig:
+    """The file that the chart mounts.
+
+    Raises:
+        ConfigError: it cannot be read or used.
+    """
+    try:
+        return AdmissionConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {sentence(error, 'admission')}") from error

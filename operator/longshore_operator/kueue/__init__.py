@@ -1,0 +1,1 @@
+"""Jobs in queues of Kueue: a Workload speaks for each."""

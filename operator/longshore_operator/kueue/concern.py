@@ -1,0 +1,134 @@
+"""What Kueue is told about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from longshore.api.status import Phase
+from longshore_kube.times import rfc3339
+from longshore_operator.context import Context
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.kueue.view import KueueView, Object
+from longshore_operator.kueue.workload import MAX_POD_SETS, workload
+from longshore_operator.observed import PodView
+from longshore_operator.outcome import Outcome
+from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
+
+_REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
+"""Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
+
+_MISTAKE_LOOK = timedelta(seconds=30)
+"""Nobody tells when a mistake was mended."""
+
+
+def reconcile_kueue(context: Context) -> Outcome:
+    """At most one step a pass: a change of the Workload wakes the job for the next."""
+    view = context.observed.kueue
+    if view is None:
+        return Outcome()
+    look_at = context.now + _MISTAKE_LOOK if view.mistake and not context.progress.finished else None
+    step = _step(context, view, view.version) if view.version is not None else None
+    return Outcome(actions=() if step is None else (step,), requeue_at=look_at)
+
+
+def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+    found, progress = view.workload, context.progress
+    if view.is_foreign(Identity.of(context.job).uid):
+        return None
+    has_pods = any(pod.holds_resources for pod in context.observed.pods)
+    if progress.finished:
+        if found is None or has_pods or view.holds("Finished"):
+            return None
+        reason = "Succeeded" if progress.phase is Phase.SUCCEEDED else "Failed"
+        message = progress.message or "the job has ended"
+        return _conditions(context, view, version, {"Finished": (True, reason, message)})
+    if found is None:
+        return None if view.mistake or progress.suspended else CreateWorkload(_wanted(context, view), version)
+    if view.holds("Evicted") and view.holds("QuotaReserved"):
+        return None if has_pods else _release(context, view, version)
+    if found["spec"].get("active", True) is progress.suspended:
+        return PatchWorkload(_name(found), version, {"spec": {"active": not progress.suspended}})
+    if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
+        wanted = _wanted(context, view)["metadata"]["annotations"][ANNOTATION_FINGERPRINT]
+        if (found["metadata"].get("annotations") or {}).get(ANNOTATION_FINGERPRINT) != wanted:
+            return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
+    if progress.active and view.holds("Admitted"):
+        return _pods_ready(context, view, version)
+    return None
+
+
+def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteWorkload, ...]:
+    """Give up the Workload of a job that cannot be read, once none of its pods needs the quota."""
+    if view is None or view.version is None or view.workload is None or any(pod.holds_resources for pod in pods):
+        return ()
+    return (DeleteWorkload(_name(view.workload), view.workload["metadata"]["uid"], view.version),)
+
+
+def too_many_pod_sets(manifest: Object) -> str:
+    """Why Kueue would refuse the Workload; empty: it would not."""
+    count = len(manifest["spec"]["podSets"])
+    if count <= MAX_POD_SETS:
+        return ""
+    return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
+
+
+def _wanted(context: Context, view: KueueView) -> dict[str, Any]:
+    return workload(context.job, context.config, view)
+
+
+def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+    """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
+    is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
+    if is_ready == (known.get("status") == "True") and (known or not is_ready):
+        return None
+    told = ("PodsReady", "all pods are ready") if is_ready else ("WaitForRecovery", "pods are being replaced")
+    return _conditions(context, view, version, {"PodsReady": (is_ready, *told)})
+
+
+def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
+    """Give the quota back: no pod uses it any more."""
+    evicted = view.condition("Evicted")
+    reason, message = evicted.get("reason", ""), evicted.get("message", "")
+    changes = {
+        "QuotaReserved": (False, "Pending", message),
+        "Admitted": (False, "NoReservation", "the workload has no reservation"),
+        "PodsReady": (False, "WaitForStart", "the pods were stopped"),
+        "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
+    }
+    return _conditions(context, view, version, changes, admission=None)
+
+
+def _conditions(
+    context: Context, view: KueueView, version: str, changes: dict[str, tuple[bool, str, str]], **status: Any
+) -> PatchWorkload:
+    """A merge patch replaces a list as a whole, so it carries the version of the object that it was made from."""
+    assert view.workload is not None, "there is a Workload"
+    kept = [one for one in view.status.get("conditions") or () if one["type"] not in changes]
+    generation = view.workload["metadata"].get("generation", 0)
+    changed = [
+        _condition(view, kind, holds, reason, message, generation, context.now)
+        for kind, (holds, reason, message) in changes.items()
+    ]
+    body = {
+        "metadata": {"resourceVersion": view.workload["metadata"]["resourceVersion"]},
+        "status": {"conditions": [*kept, *changed], **status},
+    }
+    return PatchWorkload(_name(view.workload), version, body, subresource="status")
+
+
+def _condition(
+    view: KueueView, kind: str, holds: bool, reason: str, message: str, generation: int, now: datetime
+) -> dict[str, Any]:
+    before, status = view.condition(kind), "True" if holds else "False"
+    since = before["lastTransitionTime"] if before.get("status") == status else rfc3339(now)
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason or "Unknown",
+        "message": message[:1024],
+        "lastTransitionTime": since,
+        "observedGeneration": generation,
+    }
+
+
+def _name(found: Object) -> str:
+    return str(found["metadata"]["name"])

@@ -1,0 +1,66 @@
+"""What the operator sees of Kueue for one job, and the words of Kueue's protocol."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+GROUP: Final = "kueue.x-k8s.io"
+VERSIONS: Final = ("v1beta2", "v1beta1")
+"""Versions of Kueue's API that Longshore speaks, the best first."""
+LABEL_QUEUE: Final = f"{GROUP}/queue-name"
+LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """A class of priority that exists."""
+
+    name: str
+    value: int
+    is_kueues: bool
+    """A WorkloadPriorityClass; else a PriorityClass of Kubernetes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KueueView:
+    """What there is of Kueue for a job with a queue."""
+
+    queue: str
+    version: str | None = None
+    """Version to use; None: Kueue cannot be used, and `mistake` says why."""
+    workload: Object | None = None
+    priority: Priority | None = None
+    mistake: str = ""
+    """Why no Workload can be made, one sentence for people."""
+    flavors: Mapping[str, Object] = field(default_factory=dict)
+    """`spec` of the ResourceFlavors that the Workload is admitted to."""
+
+    def condition(self, kind: str) -> Object:
+        """A condition of the Workload; empty where there is none."""
+        conditions = self.status.get("conditions") or ()
+        return next((condition for condition in conditions if condition["type"] == kind), {})
+
+    def holds(self, kind: str) -> bool:
+        """Whether a condition of the Workload is True."""
+        return self.condition(kind).get("status") == "True"
+
+    def is_foreign(self, job_uid: str) -> bool:
+        """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
+        owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
+        return self.workload is not None and all(owner["uid"] != job_uid for owner in owners if owner.get("controller"))
+
+    @property
+    def status(self) -> Object:
+        """Status of the Workload."""
+        status: Object = (self.workload or {}).get("status") or {}
+        return status
+
+
+def flavor_names(workload: Object) -> frozenset[str]:
+    """ResourceFlavors that a Workload is admitted to."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    return frozenset(
+        name for one in admission.get("podSetAssignments") or () for name in one.get("flavors", {}).values()
+    )

@@ -1,0 +1,187 @@
+"""How much memory of a GPU an engine and a trainer need, estimated from the model's files before there is a GPU.
+
+The formulas are in `docs/reference/memory-estimate.md`. They leave out what depends on kernels and fragmentation, so a
+job that fits narrowly may still run out of memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from longshore.api.quantity import parse_bytes
+from longshore.api.rollout import EngineBackend, EngineDtype
+from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.training import TrainerBackend
+from longshore.checks.model_limits import language_part
+
+_CONTEXT_BYTES: Final = 1 << 30
+"""CUDA context, communication buffers and graphs of a process."""
+_PREFILL_TOKENS: Final = 8192
+"""Tokens that vLLM computes at once at most, by default."""
+_LOGIT_BYTES: Final = 8
+"""Per logit of a request that samples: 32-bit logits and their softmax."""
+_WEIGHT_BYTES: Final = 4
+_GRADIENT_BYTES: Final = 4
+_MOMENT_BYTES: Final = 8
+_CAST_BYTES: Final = 2
+"""Of a weight, in bfloat16, while layers compute."""
+_ACTIVATION_BYTES: Final = 4
+_HIDDEN_PER_TOKEN: Final = 8
+"""Vectors of the hidden size that the backward pass of one layer holds per token."""
+_CHANNELS_PER_TOKEN: Final = 4
+"""Vectors of the MLP's size that it holds."""
+_LOGIT_TOKENS: Final = 4096
+"""The trainers compute the log-probabilities of so many tokens at a time."""
+_TRAINED_LOGIT_BYTES: Final = 20
+"""Per logit of these: logits, log-softmax, entropy, and their gradients."""
+
+_SHOWN_BYTES: Final = 1 << 26
+_SIZES: Final = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What of a model takes memory."""
+
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    num_kv_heads: int
+    head_size: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
+        """From `config.json`; None where it does not tell."""
+        text = language_part(config)
+        sizes = [text[name] for name in _SIZES if isinstance(text.get(name), int) and text[name] > 0]
+        if len(sizes) < len(_SIZES):
+            return None
+        layers, hidden, intermediate, vocab, heads = sizes
+        kv_heads, head_size = text.get("num_key_value_heads") or heads, text.get("head_dim") or hidden // heads
+        return cls(num_parameters, layers, hidden, intermediate, vocab, kv_heads, head_size)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory of one GPU, by what takes it."""
+
+    parts: Mapping[str, float]
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in self.parts.items() if size >= _SHOWN_BYTES)
+        return f"{gib(self.total_bytes)} GiB ({parts})"
+
+
+def memory_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> list[str]:
+    """Why the job does not fit GPUs with so much memory; empty where it is expected to fit."""
+    return [*_engine_mistakes(spec, model, gpu_bytes), *_trainer_mistakes(spec, model, gpu_bytes)]
+
+
+def engine_need(spec: RLJobSpec, model: ModelSize) -> Need:
+    """Of an engine that can run one request of the longest context."""
+    engine = spec.rollout.engine
+    value_bytes = 4 if engine.dtype is EngineDtype.FLOAT32 else 2
+    tp_size = engine.tensor_parallel_size
+    if engine.kv_cache is not None:
+        kv_bytes = parse_bytes(engine.kv_cache) / tp_size
+    else:
+        kv_heads = max(1.0, model.num_kv_heads / tp_size)
+        kv_bytes = 2 * model.num_layers * kv_heads * model.head_size * value_bytes * spec.model.max_context_tokens
+    layer = _PREFILL_TOKENS * (4 * model.hidden_size + 2 * model.intermediate_size / tp_size) * value_bytes
+    logits = engine.max_num_seqs * model.vocab_size * _LOGIT_BYTES
+    return Need(
+        {
+            "weights": model.num_parameters * value_bytes / tp_size,
+            "KV cache": kv_bytes,
+            "activations": layer + logits,
+            "context": _CONTEXT_BYTES,
+        }
+    )
+
+
+def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
+    """Of the larger of its two phases: a forward and backward pass, or the optimizer's step."""
+    trainer = spec.trainer
+    shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
+    own = model.num_parameters / shards
+    with_kl = spec.algorithm.kl_coefficient > 0
+    state = {
+        "weights": own * _WEIGHT_BYTES,
+        "gradients": own * _GRADIENT_BYTES,
+        "reference": own * _WEIGHT_BYTES if with_kl and not trainer.offload_reference else 0.0,
+    }
+    moments = {"moments": own * _MOMENT_BYTES / _moment_shards(spec)}
+    passing = {
+        **state,
+        **(moments if _moments_stay(spec) else {}),
+        "copies": (model.num_parameters / model.num_layers if trainer.fsdp_size > 1 else own) * _CAST_BYTES,
+        "activations": _activation_bytes(spec, model),
+        "context": _CONTEXT_BYTES,
+    }
+    stepping = {**state, **moments, "context": _CONTEXT_BYTES}
+    return max(Need(passing), Need(stepping), key=lambda need: need.total_bytes)
+
+
+def gib(num_bytes: float) -> str:
+    """In GiB, with one decimal."""
+    return f"{num_bytes / (1 << 30):.1f}"
+
+
+def _engine_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> Iterator[str]:
+    engine = spec.rollout.engine
+    if engine.backend is not EngineBackend.VLLM:
+        return
+    need, share = engine_need(spec, model), engine.gpu_memory_utilization
+    if need.total_bytes > share * gpu_bytes:
+        yield (
+            f"rollout.engine.gpuMemoryUtilization: {share:g} of a GPU's {gib(gpu_bytes)} GiB are "
+            f"{gib(share * gpu_bytes)} GiB, and an engine needs about {need}; raise it or tensorParallelSize, or lower "
+            "model.maxContextTokens"
+        )
+
+
+def _trainer_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> Iterator[str]:
+    trainer, engine = spec.trainer, spec.rollout.engine
+    if trainer.backend is TrainerBackend.FAKE:
+        return
+    need, free = trainer_need(spec, model), gpu_bytes
+    if spec.placement is Placement.COLOCATED:
+        # A sleeping engine keeps its process; one that does not sleep keeps everything.
+        free -= engine.gpu_memory_utilization * gpu_bytes if engine.sleep_level == 0 else _CONTEXT_BYTES
+    if need.total_bytes > free:
+        is_megatron = trainer.backend is TrainerBackend.MEGATRON
+        field = "tensorParallelSize" if is_megatron else "fsdpSize"
+        yield (
+            f"trainer.{field}: a GPU has {gib(free)} GiB for the trainer, which needs about {need}; raise it"
+            f"{' or pipelineParallelSize' if is_megatron else ''}, or lower maxTokensPerMicroBatch"
+        )
+
+
+def _moments_stay(spec: RLJobSpec) -> bool:
+    """Whether Adam's moments are on the GPU also during a pass: only sleep moves them away."""
+    return spec.placement is not Placement.COLOCATED or not spec.algorithm.makes_one_update
+
+
+def _moment_shards(spec: RLJobSpec) -> int:
+    """Megatron spreads them over the replicas as well."""
+    if spec.trainer.backend is not TrainerBackend.MEGATRON:
+        return 1
+    replicas = spec.trainer.data_parallel_size or spec.max_trainer_replicas
+    return max(1, replicas * spec.trainer.context_parallel_size)
+
+
+def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
+    """Every layer keeps its input, one layer is computed again, and some tokens have their logits."""
+    trainer = spec.trainer
+    longest = max(trainer.max_tokens_per_micro_batch, spec.model.max_context_tokens)
+    tokens, tensor = longest / trainer.context_parallel_size, trainer.tensor_parallel_size
+    kept = model.num_layers / trainer.pipeline_parallel_size * model.hidden_size
+    layer = (_HIDDEN_PER_TOKEN * model.hidden_size + _CHANNELS_PER_TOKEN * model.intermediate_size) / tensor
+    logits = min(tokens, _LOGIT_TOKENS) * model.vocab_size / tensor * _TRAINED_LOGIT_BYTES
+    return tokens * (kept + layer) * _ACTIVATION_BYTES + logits

@@ -1,0 +1,51 @@
+"""What came of one check."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Check(StrEnum):
+    """What can be looked at, in the order in which mistakes are best mended."""
+
+    SPEC = "spec"
+    MODEL_FILES = "model-files"
+    MODEL_LIMITS = "model-limits"
+    GPU_MEMORY = "gpu-memory"
+    DATA_ROWS = "data-rows"
+    TRAINER_SIZES = "trainer-sizes"
+    TOKENIZER = "tokenizer"
+    REFERENCES = "references"
+    PROMPTS = "prompts"
+    REWARD_IMPORTS = "reward-imports"
+
+
+class Outcome(StrEnum):
+    """Whether what was looked at can work."""
+
+    PASSED = "Passed"
+    FAILED = "Failed"
+    NOT_CHECKED = "NotChecked"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Of one check of one job."""
+
+    name: Check
+    mistakes: tuple[str, ...] = ()
+    """One sentence each, with the field and the fix."""
+    detail: str = ""
+    """What was found; of a check that was not made: why."""
+    is_checked: bool = True
+
+    @property
+    def outcome(self) -> Outcome:
+        """Any mistake fails the check."""
+        if self.mistakes:
+            return Outcome.FAILED
+        return Outcome.PASSED if self.is_checked else Outcome.NOT_CHECKED
+
+
+def not_checked(name: Check, reason: str) -> CheckResult:
+    """A check that there was nothing to look at for."""
+    return CheckResult(name, detail=reason, is_checked=False)

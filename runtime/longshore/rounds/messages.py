@@ -1,0 +1,175 @@
+"""What a round and its driver say to each other: events tell what happened, commands tell what to do.
+
+An event comes with its time by the driver's clock (`RoundProtocol.receive`). A command never waits: what it leads to
+comes back as an event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longshore.policy.draws import Draw
+from longshore.policy.engine_load import EngineLoad
+from longshore.policy.progress import RoundProgress
+from longshore.policy.round import AcceptedGroup, ResponseId
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EndedRequest:
+    """A request that left its engine."""
+
+    response: ResponseId
+    num_tokens: int
+    """Response tokens so far, those of earlier engines and rounds included."""
+    finished: bool
+    """It ended by itself; False: it was stopped."""
+    engine_step: int
+    """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
+
+
+@dataclass(frozen=True)
+class RequestsEnded:
+    """Requests left an engine."""
+
+    engine: int
+    requests: Sequence[EndedRequest]
+    load: EngineLoad
+    """Of the engine, by its own clock."""
+
+
+@dataclass(frozen=True)
+class EngineLost:
+    """An engine is gone, with everything that ran on it."""
+
+    engine: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class EngineJoined:
+    """An engine is there (again), with the current weights."""
+
+    engine: int
+
+
+@dataclass(frozen=True)
+class EnginesRetired:
+    """These engines are wanted elsewhere for the rest of the round."""
+
+    engines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GroupRewarded:
+    """A group has its rewards."""
+
+    draw: Draw
+    zero_variance: bool
+    """All are equal, so that its advantages are 0."""
+
+
+@dataclass(frozen=True)
+class RewardsFailed:
+    """The rewards of a group could not be computed."""
+
+    draw: Draw
+    reason: str
+
+
+RoundEvent = RequestsEnded | EngineLost | EngineJoined | EnginesRetired | GroupRewarded | RewardsFailed
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AddRequests:
+    """Sample these responses on this engine; those that have tokens already continue from them."""
+
+    engine: int
+    responses: tuple[ResponseId, ...]
+
+
+@dataclass(frozen=True)
+class AbortRequests:
+    """Stop these requests; each comes back in `RequestsEnded`, unless it is lost with its engine."""
+
+    engine: int
+    responses: tuple[ResponseId, ...]
+
+
+@dataclass(frozen=True)
+class ReplaceEngine:
+    """Start a lost engine again; `EngineJoined` follows."""
+
+    engine: int
+
+
+@dataclass(frozen=True)
+class AnnounceDrained:
+    """Nothing runs any longer on the engines that have retired."""
+
+
+@dataclass(frozen=True)
+class OfferResponse:
+    """A response finished: it can be scored ahead of its group."""
+
+    response: ResponseId
+
+
+@dataclass(frozen=True)
+class ScoreGroup:
+    """The rewards of this group are wanted; `GroupRewarded` or `RewardsFailed` follows."""
+
+    group: AcceptedGroup
+
+
+@dataclass(frozen=True)
+class ForgetGroups:
+    """The batch is complete without these groups: their rewards are of no use in this round."""
+
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True)
+class TrainOnGroup:
+    """A group is accepted and has its rewards: the trainer may have it. Each group of the batch once."""
+
+    group: AcceptedGroup
+
+
+@dataclass(frozen=True)
+class ReportProgress:
+    """The round has begun, or responses have finished."""
+
+    progress: RoundProgress
+
+
+@dataclass(frozen=True)
+class MeasureLoad:
+    """A milestone: how full the engines are decides whether some of them retire. `EnginesRetired` may follow."""
+
+    progress: RoundProgress
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The round would not end; a driver that goes on all the same may."""
+
+    reason: str
+    is_users_mistake: bool
+
+
+RoundCommand = (
+    AddRequests
+    | AbortRequests
+    | ReplaceEngine
+    | AnnounceDrained
+    | OfferResponse
+    | ScoreGroup
+    | ForgetGroups
+    | TrainOnGroup
+    | ReportProgress
+    | MeasureLoad
+    | GiveUp
+)

@@ -1,0 +1,237 @@
+"""One round without I/O: events go in, commands come out. The runtime, the simulator and the tests are its drivers.
+
+    protocol = RoundProtocol(policy)
+    perform(protocol.start(engines, now_s))
+    while not protocol.is_complete:
+        event, now_s = wait()
+        perform(protocol.receive(event, now_s))
+    protocol.result
+
+The policy decides. The protocol knows where requests are (`rounds.requests`), which rewards are awaited, and when the
+round is over. Commands are performed in their order.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished
+from longshore.policy.round_policy import RoundEnd, RoundPolicy
+from longshore.policy.scale_down import Milestones
+from longshore.rounds import messages
+from longshore.rounds.requests import Requests
+
+MAX_FRUITLESS_LOSSES: Final = 5
+"""An engine that is lost more often without finishing a response has a fault that does not go away."""
+MAX_REJECTED_SHARE: Final = 4
+"""A round that rejects more than so many times its batch would never end."""
+MAX_DROPPED_SHARE: Final = 32
+"""The same for dynamic sampling, when (nearly) all groups have equal rewards."""
+
+
+@dataclass(frozen=True)
+class RoundTotals:
+    """A round that is over."""
+
+    end: RoundEnd
+    batch_complete_s: float
+    """When the rollout ended."""
+    finished_tokens: tuple[int, ...]
+    """Lengths of the responses that ended by themselves, accepted or not."""
+    rejected: Mapping[Draw, str]
+    """Draws replaced because their rewards could not be computed, and why."""
+    num_launched: int
+    num_aborted: int
+    """Launched responses that were cut off."""
+    num_moved: int
+    """Responses that continued on another engine."""
+
+
+class RoundProtocol:
+    """One use per round."""
+
+    def __init__(self, policy: RoundPolicy, milestones: Milestones | None = None) -> None:
+        """`milestones`: when engines may retire; None: none do."""
+        self._policy = policy
+        self._milestones = milestones
+        self._requests: Requests | None = None
+        self._commands: list[messages.RoundCommand] = []
+        """Of the call that is running."""
+        self._now_s = 0.0
+        self._num_groups = 0
+        self._batch_complete_s: float | None = None
+        self._accepted: dict[Draw, AcceptedGroup] = {}
+        self._unscored: dict[Draw, None] = {}
+        """Groups whose rewards are awaited."""
+        self._rewarded: set[Draw] = set()
+        self._rejected: dict[Draw, str] = {}
+        self._num_dropped = 0
+        self._num_launched = 0
+        self._num_aborted = 0
+        self._finished_tokens: list[int] = []
+        self._num_losses: Counter[int] = Counter()
+        """Of each engine since it last finished a response."""
+        self._totals: RoundTotals | None = None
+
+    def start(
+        self, engines: Collection[int], now_s: float, *, draining: bool = False, kv_capacity_tokens: int = 0
+    ) -> list[messages.RoundCommand]:
+        """Begin on these engines; `draining` and `kv_capacity_tokens` as of `RoundPolicy.start_round`."""
+        start = self._policy.start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
+        self._requests = Requests(tuple(engines), start.kind, self._policy.engine_limit, self._emit)
+        self._now_s = now_s
+        self._num_groups = start.num_groups
+        self._execute(start.decision)
+        self._progressed()
+        return self._finish_call()
+
+    def receive(self, event: messages.RoundEvent, now_s: float) -> list[messages.RoundCommand]:
+        """Something happened; what comes when the round is over changes nothing."""
+        if self.is_complete:
+            return []
+        self._now_s = now_s
+        match event:
+            case messages.RequestsEnded():
+                self._requests_ended(event)
+            case messages.GroupRewarded(draw, zero_variance):
+                self._group_rewarded(draw, zero_variance)
+            case messages.RewardsFailed(draw, reason):
+                self._rewards_failed(draw, reason)
+            case messages.EngineLost(engine, reason):
+                self._engine_lost(engine, reason)
+            case messages.EngineJoined(engine):
+                self._placed.joined(engine)
+                self._engines_changed()
+            case messages.EnginesRetired(engines):
+                self._engines_retired(engines)
+        return self._finish_call()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the batch is complete and has its rewards, and every request has ended."""
+        return self._totals is not None
+
+    @property
+    def result(self) -> RoundTotals:
+        """What the round has led to."""
+        assert self._totals is not None, "the round is not over"
+        return self._totals
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the batch is complete: nothing needs to be sampled any longer."""
+        return self._batch_complete_s is not None
+
+    @property
+    def num_moved(self) -> int:
+        """Responses that continued on another engine so far."""
+        return self._placed.num_moved
+
+    @property
+    def _placed(self) -> Requests:
+        assert self._requests is not None, "start comes first"
+        return self._requests
+
+    def _emit(self, command: messages.RoundCommand) -> None:
+        self._commands.append(command)
+
+    def _finish_call(self) -> list[messages.RoundCommand]:
+        self._placed.announce_drained()
+        if self._batch_complete_s is not None and self._placed.is_idle and not self._unscored:
+            self._totals = RoundTotals(
+                end=self._policy.end_round(),
+                batch_complete_s=self._batch_complete_s,
+                finished_tokens=tuple(self._finished_tokens),
+                rejected=self._rejected,
+                num_launched=self._num_launched,
+                num_aborted=self._num_aborted,
+                num_moved=self.num_moved,
+            )
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _requests_ended(self, event: messages.RequestsEnded) -> None:
+        ended = self._placed.ended(event.engine, event.requests)
+        finished = [one for one in ended if one.finished]
+        self._num_aborted += len(ended) - len(finished)
+        for one in finished:
+            self._finished_tokens.append(one.num_tokens)
+            self._emit(messages.OfferResponse(one.response))
+        self._execute(self._policy.engine_load(event.engine, event.load))
+        if finished:
+            self._num_losses[event.engine] = 0
+            responses = [ResponseFinished(one.response, one.engine_step, one.num_tokens) for one in finished]
+            self._execute(self._policy.responses_finished(responses))
+            self._progressed()
+
+    def _group_rewarded(self, draw: Draw, zero_variance: bool) -> None:
+        if draw not in self._unscored:
+            return  # The batch was complete without it.
+        del self._unscored[draw]
+        self._rewarded.add(draw)
+        if draw in self._accepted:
+            self._emit(messages.TrainOnGroup(self._accepted[draw]))
+        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+        if zero_variance and draw not in self._accepted:
+            self._num_dropped += 1
+            if self._num_dropped > MAX_DROPPED_SHARE * self._num_groups:
+                reason = (
+                    f"algorithm.dynamicSampling: {self._num_dropped} groups of one round had equal rewards, which "
+                    "leaves nothing to train on; use easier or harder prompts, or set it to false"
+                )
+                self._emit(messages.GiveUp(reason, is_users_mistake=True))
+
+    def _rewards_failed(self, draw: Draw, reason: str) -> None:
+        if draw not in self._unscored:
+            return
+        del self._unscored[draw]
+        self._rejected[draw] = reason
+        if len(self._rejected) > MAX_REJECTED_SHARE * self._num_groups:
+            message = f"reward: {len(self._rejected)} groups of one round had none; the last: {reason}"
+            self._emit(messages.GiveUp(message, is_users_mistake=True))
+        self._accepted.pop(draw, None)
+        self._batch_complete_s = None
+        self._execute(self._policy.group_rejected(draw))
+
+    def _engine_lost(self, engine: int, reason: str) -> None:
+        self._num_losses[engine] += 1
+        if self._num_losses[engine] > MAX_FRUITLESS_LOSSES:
+            message = f"engine {engine} was lost {MAX_FRUITLESS_LOSSES} times in a row: {reason}"
+            self._emit(messages.GiveUp(message, is_users_mistake=False))
+        self._placed.lost(engine)
+        self._engines_changed()
+        self._emit(messages.ReplaceEngine(engine))
+
+    def _engines_retired(self, engines: tuple[int, ...]) -> None:
+        if self._milestones is not None:
+            self._milestones.close()
+        self._placed.retire(engines)
+        self._engines_changed()
+
+    def _engines_changed(self) -> None:
+        self._execute(self._policy.engines_changed(self._placed.engines))
+
+    def _progressed(self) -> None:
+        progress = self._policy.progress
+        self._emit(messages.ReportProgress(progress))
+        if self._milestones is not None and not self.has_batch and self._milestones.is_due(progress):
+            self._emit(messages.MeasureLoad(progress))
+
+    def _execute(self, decision: Decision) -> None:
+        self._num_launched += len(decision.launch)
+        self._placed.launch(decision.launch)
+        self._placed.abort(decision.abort)
+        for group in decision.score:
+            self._unscored[group.draw] = None
+            self._emit(messages.ScoreGroup(group))
+        for group in decision.accepted:
+            self._accepted[group.draw] = group
+            if group.draw in self._rewarded:
+                self._emit(messages.TrainOnGroup(group))
+        if decision.ended and self._batch_complete_s is None:
+            self._batch_complete_s = self._now_s
+            useless = tuple(draw for draw in self._unscored if draw not in self._accepted)
+            self._unscored = {draw: None for draw in self._unscored if draw in self._accepted}
+            self._emit(messages.ForgetGroups(useless))

@@ -1,0 +1,204 @@
+"""The part of `longshore check` that needs packages of the runtime: tokenizer, prompts, references, reward imports.
+
+The command line runs it as a process of its own, `python -m longshore_runtime.check`: a request as JSON comes in, one
+JSON line for each check goes out. Every check calls what the coordinator calls when the job starts.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from longshore.api.model import Data, Source
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.spec import RLJobSpec
+from longshore.api.training import Trainer, TrainerBackend
+from longshore.checks.job import few_prompts
+from longshore.checks.model_files import config_of
+from longshore.checks.model_limits import vocab_size
+from longshore.checks.result import Check, CheckResult, not_checked
+from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, value_at
+from longshore_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from longshore_runtime.data.reading import Row
+    from longshore_runtime.types import PromptRecord
+
+_MOST_LINES: Final = 3
+"""Places that are named of many."""
+_UNREADABLE: Final = "the data cannot be read"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What there is to look at."""
+
+    spec: RLJobSpec
+    model: Path | None
+    """A checkpoint whose files have no mistake."""
+    data: Path | None
+    skipped: frozenset[str] = frozenset()
+
+
+def results(request: Request) -> Iterator[CheckResult]:
+    """All checks for which there is something to look at."""
+    spec, model, data = request.spec, request.model, request.data
+    if len(spec.data.each) != 1:
+        data = None  # There is a copy of one data set.
+    functions = spec.reward.functions
+    if model is not None and spec.trainer.backend is TrainerBackend.MEGATRON:
+        yield from _made(Check.TRAINER_SIZES, request, lambda name: _trainer_sizes(name, spec.trainer, model))
+    if model is not None:
+        yield from _made(Check.TOKENIZER, request, lambda name: _tokenizer(name, model))
+    if data is not None and any(one.kind in (RewardKind.MATHS, RewardKind.CODE) for one in functions):
+        yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
+    if model is not None and data is not None:
+        yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
+    for one in functions:
+        if one.kind is RewardKind.PYTHON:
+            yield from _made(Check.REWARD_IMPORTS, request, partial(_import, function=one))
+
+
+def _made(name: Check, request: Request, check: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
+    if name in request.skipped:
+        return
+    try:
+        yield check(name)
+    except UserError as error:
+        yield CheckResult(name, (str(error),))
+    except ImportError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        yield not_checked(name, f"the Python package {package} is not installed here; install longshore[runtime]")
+
+
+def _trainer_sizes(name: Check, trainer: Trainer, model: Path) -> CheckResult:
+    from longshore_runtime.backends.trainer_limits import trainer_mistake
+
+    mistake = trainer_mistake(trainer, model, model.name)
+    return CheckResult(name, () if mistake is None else (mistake,), "the trainer can split the model")
+
+
+def _tokenizer(name: Check, model: Path) -> CheckResult:
+    from longshore_runtime.data.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    template = "a" if tokenizer.chat_template else "no"
+    return CheckResult(name, detail=f"{len(tokenizer):,} tokens, {template} chat template")
+
+
+def _references(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
+    from longshore_runtime.rewards.row_checks import scoring_mistake
+
+    rows = _valid_rows(path, source)
+    if rows is None:
+        return not_checked(name, _UNREADABLE)
+    mistakes = []
+    for row in rows:
+        if domain_mistake(row.fields, source, functions) is not None:
+            continue
+        domain = domain_of(row.fields, source) or ""
+        answer = value_at(row.fields, source.answer_field)
+        found = (
+            scoring_mistake(function, row.fields, "" if answer is None else str(answer), row.source)
+            for function in functions_of(domain, functions)
+        )
+        mistakes += [mistake for mistake in found if mistake is not None]
+    return CheckResult(name, tuple(mistakes), f"{len(rows):,} rows can be scored")
+
+
+def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResult:
+    from longshore_runtime.data.chat import NoChatTemplate
+    from longshore_runtime.data.dataset import divided, prompt_record
+    from longshore_runtime.data.suitability import require_known_tokens
+    from longshore_runtime.data.tokenizer import load_tokenizer
+
+    rows = _valid_rows(path, spec.data.each[0])
+    if rows is None:
+        return not_checked(name, _UNREADABLE)
+    tokenizer = load_tokenizer(model)
+    records, mistakes = [], []
+    for index, row in enumerate(rows):
+        try:
+            records.append(prompt_record(index, row, spec.data, tokenizer))
+        except NoChatTemplate as error:
+            return CheckResult(name, (str(error),))
+        except UserError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        return CheckResult(name, tuple(mistakes))
+    if not records:
+        return not_checked(name, "no row is a prompt")
+    context_tokens = spec.model.max_context_tokens - spec.algorithm.max_response_tokens
+    sets = divided(records, spec.data, context_tokens)
+    require_known_tokens(sets, vocab_size(config_of(model)))
+    few = few_prompts(len(sets.train), spec.algorithm.prompts_per_step)
+    return CheckResult(name, () if few is None else (few,), _lengths(records, spec.data, context_tokens))
+
+
+def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int) -> str:
+    from longshore_runtime.data.dataset import most_prompt_tokens
+
+    longest = max(records, key=lambda record: len(record.prompt_tokens))
+    found = f"{len(records):,} prompts, the longest has {len(longest.prompt_tokens):,} tokens"
+    limit = most_prompt_tokens(data, context_tokens)
+    left_out = [record.source.rpartition(", ")[2] for record in records if len(record.prompt_tokens) > limit]
+    if not left_out:
+        return found
+    by = "data.maxPromptTokens" if limit == data.max_prompt_tokens else "maxContextTokens less maxResponseTokens"
+    more = len(left_out) - _MOST_LINES
+    places = ", ".join(left_out[:_MOST_LINES]) + (f" and {more:,} more" if more > 0 else "")
+    return f"{found}; {len(left_out):,} with more than {limit:,} ({by}) are left out: {places}"
+
+
+def _import(name: Check, function: RewardFunction) -> CheckResult:
+    from longshore_runtime.rewards.scorer import ChildScorer
+    from longshore_runtime.rewards.scoring import RewardSetupError
+
+    try:
+        ChildScorer(function).close()
+    except RewardSetupError as error:
+        fix = f"put its directory on PYTHONPATH, or add --skip {name} if only the image has it"
+        return CheckResult(name, (f"{error}; {fix}",))
+    return CheckResult(name, detail=f"{function.import_path} is a function")
+
+
+def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
+    """Rows that are prompts with answers; None where the file cannot be read. Another check tells about the others."""
+    from longshore_runtime.data.reading import DataFile, read_files, read_rows
+
+    is_download = source.origin.path is None
+    try:
+        rows = read_files([DataFile(path.name, path)], source) if is_download else read_rows(path, source)
+    except UserError:
+        return None
+    return [row for row in rows if row_mistake(row.fields, source) is None]
+
+
+def main() -> None:
+    """One request, and its results."""
+    say = _taken_stdout()
+    asked: dict[str, Any] = json.load(sys.stdin)
+    model, data = (None if asked[name] is None else Path(asked[name]) for name in ("model", "data"))
+    spec = RLJobSpec.model_validate(asked["spec"])
+    for result in results(Request(spec, model, data, frozenset(asked["skipped"]))):
+        say(asdict(result))
+
+
+def _taken_stdout() -> Callable[[dict[str, Any]], None]:
+    """Keep standard output for the results; what imported packages print goes to standard error."""
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(message: dict[str, Any]) -> None:
+        lines.write(json.dumps(message) + "\n")
+        lines.flush()
+
+    return say
+
+
+if __name__ == "__main__":
+    main()

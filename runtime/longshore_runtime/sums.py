@@ -1,0 +1,78 @@
+"""What trainers add up over the tokens of an update: whatever the metrics of a step are made of."""
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CorrectionSums:
+    """What rollout correction did, over loss-mask tokens; ratios are those of trainer to engine at the step's start."""
+
+    num_tokens: int = 0
+    num_responses: int = 0
+    kl: float = 0.0
+    """Of log-probability rollout - trainer, whose mean estimates KL(rollout || trainer)."""
+    k3_kl: float = 0.0
+    """Of the estimate of the same that is never negative."""
+    weight: float = 0.0
+    """Of ratios, per token, before they are cut."""
+    bounded: float = 0.0
+    """Of ratios kept within [1 / threshold, threshold]."""
+    bounded_squared: float = 0.0
+    weight_max: float = 0.0
+    """Largest ratio (a maximum, not a sum)."""
+    weight_min: float = math.inf
+    """Smallest ratio (a minimum)."""
+    num_compared: int = 0
+    """What has a ratio: tokens, or responses."""
+    high: int = 0
+    """Of these, above the threshold."""
+    low: int = 0
+    """Below its reciprocal."""
+    num_rejected_tokens: int = 0
+    num_rejected_responses: int = 0
+    """Responses of which something was rejected."""
+
+    def __add__(self, other: "CorrectionSums") -> "CorrectionSums":
+        """Of two disjoint sets of samples."""
+        added = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        extremes = {
+            "weight_max": max(self.weight_max, other.weight_max),
+            "weight_min": min(self.weight_min, other.weight_min),
+        }
+        return CorrectionSums(**(added | extremes))
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """Sums over the loss-mask tokens of the samples of one `accumulate`, to be added over calls and replicas."""
+
+    num_tokens: int = 0
+    """All response tokens, in the loss or not."""
+    num_loss_tokens: int = 0
+    loss: float = 0.0
+    """Of weighted token losses: divided by the step's denominator it is the loss. So is `policy_loss`."""
+    policy_loss: float = 0.0
+    kl: float = 0.0
+    ppo_kl: float = 0.0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    """Number of tokens whose ratio, or that of their response, was clipped or truncated."""
+    num_compared_tokens: int = 0
+    """Loss-mask tokens that the round's own weights sampled: engine and trainer may be compared at them."""
+    mismatch: float = 0.0
+    """Sum of |train - rollout| log-probability over these."""
+    mismatch_max: float = 0.0
+    """Largest of them (a maximum, not a sum)."""
+    correction: CorrectionSums = field(default_factory=CorrectionSums)
+    """With `rolloutCorrection`."""
+
+    @property
+    def mean_mismatch(self) -> float | None:
+        """Mean of |train - rollout| log-probability; None where no token can be compared."""
+        return self.mismatch / self.num_compared_tokens if self.num_compared_tokens else None
+
+    def __add__(self, other: "GradientSums") -> "GradientSums":
+        """Sums of two disjoint sets of samples."""
+        added = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return GradientSums(**(added | {"mismatch_max": max(self.mismatch_max, other.mismatch_max)}))

@@ -1,0 +1,201 @@
+"""`longshore check` with a real tokenizer and real reward modules, as a user runs it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from longshore.api.spec import RLJobSpec
+from longshore.checks.result import Check, CheckResult, Outcome
+from longshore_cli.main import app
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.check import Request, results
+
+SPEC: dict[str, Any] = {
+    "model": {"path": "models/tiny", "maxContextTokens": 128},
+    "data": {"path": "data/train.jsonl", "heldOutPrompts": 1, "maxPromptTokens": 100},
+    "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+    "algorithm": {"steps": 1, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "workers": {"gpusPerPod": 8, "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+    "storage": {"claimName": "shared"},
+}
+ROW = {"prompt": "1+1", "answer": "2"}
+MINE = {"reward": {"functions": [{"name": "mine", "kind": "Python", "importPath": "rewards_of_mine:score"}]}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "tiny"
+    build_tiny_model(directory, seed=0)
+    return directory
+
+
+def written(path: Path, *rows: Mapping[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def manifest(path: Path, **changes: Any) -> Path:
+    job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "j"}, "spec": SPEC | changes}
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def found(model: Path | None, data: Path | None, **changes: Any) -> dict[Check, CheckResult]:
+    spec = RLJobSpec.model_validate(SPEC | changes)
+    return {one.name: one for one in results(Request(spec, model, data))}
+
+
+def test_a_job_that_can_work_passes_every_check(model: Path, tmp_path: Path) -> None:
+    job, data = manifest(tmp_path / "job.yaml"), written(tmp_path / "train.jsonl", ROW, ROW, ROW)
+    code, told = command(job, "--model", model, "--data", data)
+    assert code == 0
+    names = ["spec", "model-files", "model-limits", "gpu-memory", "data-rows", "tokenizer", "references", "prompts"]
+    assert [line.split()[:2] for line in told.splitlines()] == [["✓", name] for name in names]
+
+
+def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Path) -> None:
+    job = manifest(tmp_path / "job.yaml")
+    data = written(tmp_path / "train.jsonl", ROW, {"prompt": 3, "answer": "1"}, {**ROW, "answer": "#### "}, ROW)
+    code, told = command(job, "--data", data, "--json", "--skip", "model-files")
+    assert code == 1
+    answer = json.loads(told)
+    outcomes = {one["name"]: one["outcome"] for one in answer["checks"]}
+    assert outcomes == {"spec": "Passed", "data-rows": "Failed", "references": "Failed"}
+    rows, reference = answer["mistakes"]
+    assert rows == "data/train.jsonl, line 2: 'prompt' must be a text or a list of messages, not int"
+    assert reference.startswith("data/train.jsonl, line 3: the reference answer '#### ' holds no answer")
+    code, told = command(job, "--data", data)
+    assert code == 1
+    assert f"✗ data-rows    1 mistake\n  {rows}\n✗ references   1 mistake\n  {reference}\n" in told
+    assert "– model-files  not checked: name a copy of 'models/tiny' with --model\n" in told
+
+
+def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", ROW, {**ROW, "prompt": "x" * 65}, ROW, ROW)
+    prompts = found(model, data)[Check.PROMPTS]
+    assert (prompts.outcome, prompts.detail) == (
+        Outcome.PASSED,
+        "4 prompts, the longest has 65 tokens; 1 with more than 64 (maxContextTokens less maxResponseTokens) are left "
+        "out: line 2",
+    )
+
+
+def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:
+    data = {"path": "d", "promptTemplate": "Solve it."}
+    code, told = command(manifest(tmp_path / "job.yaml", data=data))
+    assert code == 1
+    assert told.startswith("✗ spec  1 mistake\n")
+    assert "spec.data.promptTemplate: promptTemplate must contain {prompt}" in told
+
+
+def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    job = manifest(tmp_path / "job.yaml")
+    for option, value in (("--gpu-memory", "much"), ("--gpu-type", "GTX"), ("--skip", "everything")):
+        code, told = command(job, option, value)
+        assert (code, told.startswith(f"error: {option}: ")) == (2, True), told
+
+
+def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", {"\x1b]0;owned\x07": 1})
+    assert "\x1b" not in command(manifest(tmp_path / "job.yaml"), "--data", data)[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (None, "'rewards_of_mine:score' cannot be imported (No module named 'rewards_of_mine')"),
+        ("def other(): ...", "(module 'rewards_of_mine' has no attribute 'score')"),
+        ("raise SystemExit(3)", "cannot be imported (SystemExit: 3)"),
+        ("score = 3", "'rewards_of_mine:score' is no function"),
+        ("print('hello')\ndef score(prompt, response, answer): ...", None),
+    ],
+)
+def test_a_reward_is_imported_and_nothing_else_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, told: str | None
+) -> None:
+    if source is not None:
+        (tmp_path / "rewards_of_mine.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (result,) = found(None, None, **MINE).values()
+    assert result.name is Check.REWARD_IMPORTS
+    if told is None:
+        assert result.outcome is Outcome.PASSED
+    else:
+        assert told in result.mistakes[0]
+        assert "add --skip reward-imports if only the image has it" in result.mistakes[0]
+
+
+def without_vocabulary(directory: Path) -> None:
+    for path in directory.glob("tokenizer*"):
+        path.unlink()
+    (directory / "tokenizer.json").write_text("{")
+
+
+def without_chats(directory: Path) -> None:
+    (directory / "chat_template.jinja").unlink()
+
+
+def knowing_fewer_tokens(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"vocab_size": 8}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "row", "check", "told"),
+    [
+        (without_vocabulary, ROW, Check.TOKENIZER, "has no usable tokenizer"),
+        (without_chats, {**ROW, "prompt": [{"role": "user", "content": "hi"}]}, Check.PROMPTS,
+         "data.chat.template: data/train.jsonl, line 1 is a conversation, and the model's"),
+        (knowing_fewer_tokens, ROW, Check.PROMPTS, "and the model knows 8 tokens"),
+        (lambda directory: None, {**ROW, "prompt": "x" * 65}, Check.PROMPTS, "none of the 1 prompts has at most 64"),
+    ],
+)  # fmt: skip
+def test_a_model_that_does_not_take_the_prompts_is_found(
+    model: Path, tmp_path: Path, damage: Callable[[Path], None], row: Any, check: Check, told: str
+) -> None:
+    damaged = tmp_path / "model"
+    shutil.copytree(model, damaged)
+    damage(damaged)
+    assert told in found(damaged, written(tmp_path / "train.jsonl", row))[check].mistakes[0]
+
+
+def test_a_model_that_megatron_cannot_split_is_found(model: Path) -> None:
+    trainer = {"backend": "Megatron", "tensorParallelSize": 8}
+    assert found(model, None, trainer=trainer)[Check.TRAINER_SIZES].mistakes == (
+        "trainer.tensorParallelSize: 8 does not divide the model's 4 attention heads",
+    )
+
+
+WITHOUT_TRANSFORMERS = """
+import sys
+sys.modules["transformers"] = None
+from longshore_runtime.check import main
+main()
+"""
+
+
+def test_without_the_runtimes_packages_what_needs_them_is_named(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", ROW)
+    spec = RLJobSpec.model_validate(SPEC).model_dump(mode="json")
+    request = json.dumps({"spec": spec, "model": str(model), "data": str(data), "skipped": []})
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TRANSFORMERS], input=request, capture_output=True, text=True, check=True
+    )
+    outcomes = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert outcomes["tokenizer"]["detail"] == (
+        "the Python package transformers is not installed here; install longshore[runtime]"
+    )
+    assert [name for name, one in outcomes.items() if one["is_checked"]] == ["references"]

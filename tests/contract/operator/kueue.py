@@ -1,0 +1,249 @@
+"""Queues for tests: those of a real Kueue, or of a stand-in that follows its documented protocol.
+
+The stand-in plays Kueue's part for one resource: it admits by priority and age while the quota lasts, says why others
+wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it.
+"""
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from tests.contract.operator.harness import GPU, Cluster, eventually
+
+GROUP = "kueue.x-k8s.io"
+_KINDS = {
+    "Workload": "workloads",
+    "LocalQueue": "localqueues",
+    "ClusterQueue": "clusterqueues",
+    "ResourceFlavor": "resourceflavors",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+}
+_NAMESPACED = {"Workload", "LocalQueue"}
+Json = dict[str, Any]
+
+
+def is_served(cluster: Cluster) -> bool:
+    """Whether the cluster has Kueue."""
+    return GROUP in {group.name for group in client.ApisApi(cluster.client).get_api_versions().groups}
+
+
+def install_definitions(cluster: Cluster) -> None:
+    """Kueue's kinds, without schemas, in both versions that Longshore speaks."""
+    api = client.ApiextensionsV1Api(cluster.client)
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    for kind, plural in _KINDS.items():
+        versions = [
+            {"name": name, "served": True, "storage": name == "v1beta1", "schema": schema}
+            | ({"subresources": {"status": {}}} if kind == "Workload" else {})
+            for name in ("v1beta1", "v1beta2")
+        ]
+        names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+        scope = "Namespaced" if kind in _NAMESPACED else "Cluster"
+        body = {"metadata": {"name": f"{plural}.{GROUP}"}}
+        api.create_custom_resource_definition(
+            {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+            | body
+            | {"spec": {"group": GROUP, "scope": scope, "names": names, "versions": versions}}
+        )
+
+    def served() -> bool:
+        try:
+            for plural in _KINDS.values():
+                cluster.custom.list_cluster_custom_object(GROUP, "v1beta1", plural)
+        except ApiException:
+            return False
+        return True
+
+    eventually("Kueue's kinds are served", served)
+
+
+class Kueue:
+    """Objects of Kueue, as an administrator and a user make them."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        """Of the ClusterQueue, the flavor and the priority class."""
+
+    def create_queue(self, namespace: str, gpus: int, node_labels: dict[str, str]) -> None:
+        """A ClusterQueue with so many GPUs, in which higher priorities preempt, and its flavor."""
+        toleration = {"key": "team", "operator": "Exists"}
+        self._create("ResourceFlavor", {"nodeLabels": node_labels, "tolerations": [toleration]})
+        quotas = [{"name": GPU, "nominalQuota": gpus}, {"name": "cpu", "nominalQuota": 100}]
+        quotas += [{"name": "memory", "nominalQuota": "100Gi"}]
+        resources = {
+            "coveredResources": [quota["name"] for quota in quotas],
+            "flavors": [{"name": self.name, "resources": quotas}],
+        }
+        spec = {"namespaceSelector": {}, "resourceGroups": [resources]}
+        self._create("ClusterQueue", spec | {"preemption": {"withinClusterQueue": "LowerPriority"}})
+        body = {"metadata": {"name": self.name}, "value": 1000, "description": "before the others"}
+        self.cluster.custom.create_cluster_custom_object(
+            GROUP, "v1beta1", _KINDS["WorkloadPriorityClass"], body | self._type("WorkloadPriorityClass")
+        )
+        self.create_local_queue(namespace, "team")
+
+    def create_local_queue(self, namespace: str, name: str) -> None:
+        body = {"metadata": {"name": name}, "spec": {"clusterQueue": self.name}} | self._type("LocalQueue")
+        self.cluster.custom.create_namespaced_custom_object(GROUP, "v1beta1", namespace, _KINDS["LocalQueue"], body)
+
+    def workload(self, namespace: str, job: str) -> Json:
+        """The Workload of a job; empty while there is none."""
+        try:
+            found: Json = self.cluster.custom.get_namespaced_custom_object(
+                GROUP, "v1beta1", namespace, "workloads", f"{job}-rljob"
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return {}
+            raise
+        return found
+
+    def condition(self, namespace: str, job: str, kind: str) -> Json:
+        return condition(self.workload(namespace, job), kind)
+
+    def delete_queue(self) -> None:
+        for kind in ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass"):
+            self.cluster.custom.delete_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind], self.name)
+
+    def _create(self, kind: str, spec: Json) -> None:
+        body = {"metadata": {"name": self.name}, "spec": spec} | self._type(kind)
+        self.cluster.custom.create_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind], body)
+
+    def _type(self, kind: str) -> Json:
+        return {"apiVersion": f"{GROUP}/v1beta1", "kind": kind}
+
+
+def condition(workload: Json, kind: str) -> Json:
+    found = (workload.get("status") or {}).get("conditions") or []
+    return next((one for one in found if one["type"] == kind), {})
+
+
+def holds(workload: Json, kind: str) -> bool:
+    return bool(condition(workload, kind).get("status") == "True")
+
+
+class StandIn:
+    """Kueue's controller, for as long as the context lasts."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._custom = cluster.custom
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.error: Exception | None = None
+
+    def __enter__(self) -> "StandIn":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self.error is None, repr(self.error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            try:
+                self._look()
+            except ApiException as error:
+                if error.status not in (404, 409):
+                    self.error = error
+                    return
+
+    def _list(self, kind: str) -> list[Json]:
+        found: list[Json] = self._custom.list_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind])["items"]
+        return found
+
+    def _look(self) -> None:
+        """One decision: the first change that is due."""
+        queues = {queue["metadata"]["name"]: queue for queue in self._list("ClusterQueue")}
+        local = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in self._list("LocalQueue")}
+        workloads = [one for one in self._list("Workload") if not holds(one, "Finished")]
+        workloads.sort(key=lambda one: (-one["spec"].get("priority", 0), one["metadata"]["creationTimestamp"]))
+        for one in workloads:
+            if not one["spec"].get("active", True):
+                is_due = holds(one, "QuotaReserved") and not holds(one, "Evicted")
+                if is_due and self._evict(one, "Deactivated", "The workload is deactivated"):
+                    return
+                continue
+            if holds(one, "QuotaReserved"):
+                continue
+            queue = local.get((one["metadata"]["namespace"], one["spec"]["queueName"]))
+            if queue is None:
+                message = f"LocalQueue {one['spec']['queueName']} doesn't exist"
+                if self._tell(one, {"QuotaReserved": ("False", "Inadmissible", message)}):
+                    return
+                continue
+            if self._admit_or_tell(one, queues[queue["spec"]["clusterQueue"]], workloads, local):
+                return
+
+    def _admit_or_tell(self, one: Json, queue: Json, workloads: list[Json], local: dict[tuple[str, str], Json]) -> bool:
+        name = queue["metadata"]["name"]
+        flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
+        quota = int(next(each for each in flavor["resources"] if each["name"] == GPU)["nominalQuota"])
+        users = [
+            each
+            for each in workloads
+            if holds(each, "QuotaReserved")
+            and local[each["metadata"]["namespace"], each["spec"]["queueName"]]["spec"]["clusterQueue"] == name
+        ]
+        missing = gpus(one) - (quota - sum(gpus(each) for each in users))
+        if missing <= 0:
+            return self._admit(one, name, flavor["name"])
+        message = f"couldn't assign flavors: insufficient unused quota for {GPU}, {missing} more needed"
+        if self._tell(one, {"QuotaReserved": ("False", "Pending", message)}):
+            return True
+        for user in reversed(users):
+            is_lower = user["spec"].get("priority", 0) < one["spec"].get("priority", 0)
+            if is_lower and not holds(user, "Evicted"):
+                return self._evict(user, "Preempted", "Preempted to accommodate a workload of higher priority")
+        return False
+
+    def _admit(self, one: Json, queue: str, flavor: str) -> bool:
+        assignments = [
+            {"name": pods["name"], "count": pods["count"], "flavors": {GPU: flavor, "cpu": flavor}}
+            for pods in one["spec"]["podSets"]
+        ]
+        changes = {
+            "QuotaReserved": ("True", "QuotaReserved", f"Quota reserved in ClusterQueue {queue}"),
+            "Admitted": ("True", "Admitted", f"The workload is admitted by ClusterQueue {queue}"),
+        }
+        if condition(one, "Evicted"):
+            changes["Evicted"] = ("False", "QuotaReserved", "Previously evicted")
+        return self._tell(one, changes, {"clusterQueue": queue, "podSetAssignments": assignments})
+
+    def _evict(self, one: Json, reason: str, message: str) -> bool:
+        return self._tell(one, {"Evicted": ("True", reason, message)})
+
+    def _tell(self, one: Json, changes: dict[str, tuple[str, str, str]], admission: Json | None = None) -> bool:
+        """Write conditions; returns whether that changed anything, so that what was read before is old."""
+        known = {kind: condition(one, kind) for kind in changes}
+        if admission is None and all(
+            (known[kind].get("status"), known[kind].get("reason"), known[kind].get("message")) == told
+            for kind, told in changes.items()
+        ):
+            return False
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        kept = [each for each in (one.get("status") or {}).get("conditions") or [] if each["type"] not in changes]
+        told = [
+            {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+            for kind, (status, reason, message) in changes.items()
+        ]
+        metadata = one["metadata"]
+        body: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        body["status"] = {"conditions": kept + told} | ({"admission": admission} if admission else {})
+        self._custom.patch_namespaced_custom_object_status(
+            GROUP, "v1beta1", metadata["namespace"], "workloads", metadata["name"], body
+        )
+        return True
+
+
+def gpus(workload: Json) -> int:
+    """Pretended GPUs of a Workload."""
+    return sum(
+        pods["count"] * int(pods["template"]["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+        for pods in workload["spec"]["podSets"]
+    )

@@ -1,0 +1,81 @@
+"""Jobs that need the same GPUs, with the operator's own admission: real API server, scheduler and pods."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.operator.harness import GPU, Jobs, Operator, eventually, job_spec
+
+Start = Callable[[], Operator]
+
+
+@pytest.fixture
+def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts an operator for the namespace of the test, with two GPUs."""
+    limits = tmp_path / "admission.json"
+    limits.write_text(json.dumps({"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}}))
+    started: list[Operator] = []
+
+    def make() -> Operator:
+        log = tmp_path / f"operator-{len(started)}.log"
+        options = (f"--namespace={jobs.namespace}", "--no-leader-election", f"--admission={limits}")
+        started.append(Operator(operator_kubeconfig, log, *options))
+        return started[-1]
+
+    yield make
+    for operator in started:
+        operator.stop()
+        print(operator.log())
+
+
+def wait_told(jobs: Jobs, name: str, reason: str, message: str) -> None:
+    """Wait until the job is told why it waits."""
+
+    def is_told() -> bool:
+        condition = jobs.condition("Admitted", name)
+        return condition.get("reason") == reason and message in condition["message"]
+
+    eventually(f"{name} waits because of {reason}: {message}", is_told)
+
+
+def pods_of(jobs: Jobs, name: str) -> dict[str, str]:
+    """uid by name of the pods of a job that hold GPUs, if they have any."""
+    return {
+        pod: found.metadata.uid
+        for pod, found in jobs.pods().items()
+        if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
+    }
+
+
+def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Jobs, start: Start) -> None:
+    operator = start()
+    jobs.create("first", **job_spec())
+    assert jobs.wait_phase("Running", "first")["admission"] == {"admitted": True, "gpus": {GPU: 2}, "queue": ""}
+    jobs.create("second", **job_spec())
+    jobs.create("huge", **job_spec(replicas=3))
+    wait_told(jobs, "second", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free")
+    wait_told(jobs, "huge", "TooLarge", f"needs 3 {GPU} and may have 2 at most")
+
+    jobs.create("urgent", labels={"longshore.dev/priority-class": "urgent"}, **job_spec())
+    jobs.wait_phase("Queued", "first")
+    jobs.wait_phase("Running", "urgent")
+    assert pods_of(jobs, "first") == {}, "the GPUs are free before another job gets them"
+    assert "Preempted" in jobs.event_reasons()
+
+    before = pods_of(jobs, "urgent")
+    operator.stop(signal.SIGKILL)
+    jobs.create("third", **job_spec())
+    start()
+    wait_told(jobs, "third", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free; 2 jobs are ahead")
+    assert pods_of(jobs, "urgent") == before
+    assert pods_of(jobs, "second") == pods_of(jobs, "huge") == {}
+
+    jobs.delete("urgent")
+    assert jobs.wait_phase("Running", "first")["attempt"] == 2
+    assert "Resumed" in jobs.event_reasons()
+    jobs.patch({"suspend": True}, "first")
+    jobs.wait_phase("Running", "second")
+    eventually("the suspended job has no pods", lambda: not pods_of(jobs, "first"))

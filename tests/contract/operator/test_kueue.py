@@ -1,0 +1,150 @@
+"""Jobs in queues of Kueue: a stand-in on the embedded cluster, and the real Kueue where the cluster has it."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.kueue import Kueue, StandIn, install_definitions, is_served
+
+IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
+ON_LINUX = {"kubernetes.io/os": "linux"}
+TEAM = {"kueue.x-k8s.io/queue-name": "team"}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster, chart: None) -> Iterator[None]:
+    """Something that admits Workloads."""
+    if is_served(cluster):
+        yield
+        return
+    if not IS_EMBEDDED:
+        pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
+    install_definitions(cluster)
+    with StandIn(cluster):
+        yield
+
+
+@pytest.fixture(scope="module")
+def operator(
+    controller: None, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", "--all-namespaces", "--kueue")
+    process.wait_leading()
+    yield process
+    process.stop()
+    print(process.log())
+
+
+@pytest.fixture
+def kueue(cluster: Cluster, jobs: Jobs, operator: Operator) -> Iterator[Kueue]:
+    """A queue with two GPUs for the namespace of the test."""
+    made = Kueue(cluster, f"queue-{next(_numbers)}")
+    made.create_queue(jobs.namespace, 2, ON_LINUX)
+    yield made
+    for job in ("first", "second", "urgent"):
+        if jobs.get(job) is not None:
+            jobs.delete(job)
+    made.delete_queue()
+
+
+def pods_of(jobs: Jobs, name: str) -> list[str]:
+    """Pods of a job that hold GPUs, if they have any."""
+    pods = jobs.pods().items()
+    return sorted(
+        pod for pod, found in pods if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
+    )
+
+
+def wait_told(jobs: Jobs, name: str, reason: str, message: str) -> None:
+    """Wait until the job is told why it waits."""
+
+    def is_told() -> bool:
+        condition = jobs.condition("Admitted", name)
+        return condition.get("reason") == reason and message in condition["message"]
+
+    try:
+        eventually(f"{name} waits because of {reason}: {message}", is_told)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it is {jobs.condition('Admitted', name)}") from None
+
+
+def wait_admitted(jobs: Jobs, name: str) -> dict[str, Any]:
+    jobs.wait_condition("Admitted", "Admitted", name)
+    eventually(f"{name} has its first pod", lambda: f"{name}-coordinator" in jobs.pods())
+    return jobs.status(name)
+
+
+def test_a_job_is_admitted_with_all_of_its_pods_and_placed_as_kueue_says(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    status = wait_admitted(jobs, "first")
+    assert status["admission"] == {"admitted": True, "gpus": {GPU: 2}, "queue": "team"}
+    sets = kueue.workload(jobs.namespace, "first")["spec"]["podSets"]
+    assert {one["name"]: one["count"] for one in sets} == {"coordinator": 1, "worker": 2}
+    pod = jobs.pods()["first-coordinator"]
+    assert pod.spec.node_selector == ON_LINUX
+    assert "team" in [toleration.key for toleration in pod.spec.tolerations]
+
+
+def test_a_job_that_waits_says_why_in_kueues_words_and_has_no_pods(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "first")
+    jobs.create("second", labels=TEAM, **job_spec())
+    wait_told(jobs, "second", "QuotaPending", f"insufficient unused quota for {GPU}")
+    assert jobs.status("second")["phase"] == "Queued"
+    assert pods_of(jobs, "second") == []
+
+
+def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "first")
+    jobs.create("urgent", labels=TEAM | {"kueue.x-k8s.io/priority-class": kueue.name}, **job_spec())
+    wait_admitted(jobs, "urgent")
+    assert pods_of(jobs, "first") == []
+    assert jobs.status("first")["phase"] == "Queued"
+    assert "Evicted" in jobs.event_reasons()
+    assert kueue.condition(jobs.namespace, "first", "Requeued")["status"] == "True"
+    jobs.delete("urgent")
+    assert wait_admitted(jobs, "first")["attempt"] == 2
+
+
+def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "first")
+    jobs.create("second", labels=TEAM, **job_spec())
+    jobs.patch({"suspend": True}, "first")
+    wait_admitted(jobs, "second")
+    assert pods_of(jobs, "first") == []
+    jobs.patch({"suspend": False, "workers": {"replicas": 1}}, "first")
+    wait_told(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.delete("second")
+    assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
+
+
+def test_a_queue_that_does_not_exist_is_told_and_mended(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
+    wait_told(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
+    kueue.create_local_queue(jobs.namespace, "later")
+    wait_admitted(jobs, "first")
+
+
+def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec(), activeDeadlineSeconds=2)
+    wait_admitted(jobs, "first")
+    jobs.create("second", labels=TEAM, **job_spec())
+    jobs.wait_phase("Failed", "first")
+    wait_admitted(jobs, "second")
+    finished = kueue.condition(jobs.namespace, "first", "Finished")
+    assert (finished["status"], finished["reason"]) == ("True", "Failed")
+
+
+@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+def test_kueue_learns_that_the_pods_are_ready(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    jobs.wait_phase("Running", "first")
+    eventually("PodsReady", lambda: kueue.condition(jobs.namespace, "first", "PodsReady").get("status") == "True")

@@ -1,0 +1,102 @@
+"""The estimate of GPU memory, against sums that were made by hand for Qwen2.5-7B."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.spec import RLJobSpec
+from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, trainer_need
+
+CONFIG = {
+    "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
+    "num_attention_heads": 28, "num_key_value_heads": 4,
+}  # fmt: skip
+NUM_PARAMETERS = 7_615_616_512
+MODEL = ModelSize.of(CONFIG, NUM_PARAMETERS)
+GIB = float(1 << 30)
+
+
+def spec(**changes: Any) -> RLJobSpec:
+    whole: dict[str, Any] = {
+        "model": {"path": "m", "maxContextTokens": 8192},
+        "data": {"path": "d"},
+        "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+        "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "trainer": {"fsdpSize": 8},
+        "workers": {"gpusPerPod": 8},
+        "storage": {"claimName": "shared"},
+    }
+    for name, fields in changes.items():
+        whole[name] = whole.get(name, {}) | fields
+    return RLJobSpec.model_validate(whole)
+
+
+@pytest.fixture
+def model() -> ModelSize:
+    assert MODEL is not None
+    return MODEL
+
+
+def test_an_engine_holds_weights_and_the_keys_and_values_of_one_long_request(model: ModelSize) -> None:
+    need = engine_need(spec(rollout={"engine": {"maxNumSeqs": 1}}), model).parts
+    assert need["weights"] == 2 * NUM_PARAMETERS
+    assert need["KV cache"] == 8192 * 57_344, "2 x 28 layers x 4 heads x 128 values x 2 bytes for a token"
+    split = engine_need(spec(rollout={"engine": {"tensorParallelSize": 8}}), model).parts
+    assert split["weights"] == need["weights"] / 8
+    assert split["KV cache"] == need["KV cache"] / 4, "a key-value head is not split"
+    single = engine_need(spec(rollout={"engine": {"dtype": "float32"}}), model).parts
+    assert (single["weights"], single["KV cache"]) == (2 * need["weights"], 2 * need["KV cache"])
+
+
+def test_a_cache_of_a_given_size_is_taken_as_given(model: ModelSize) -> None:
+    given = spec(rollout={"engine": {"kvCache": "8Gi", "tensorParallelSize": 2}})
+    assert engine_need(given, model).parts["KV cache"] == 4 * GIB
+
+
+def test_a_trainer_holds_16_bytes_per_parameter_at_its_step(model: ModelSize) -> None:
+    need = trainer_need(spec(trainer={"fsdpSize": 1}), model)
+    state = {name: need.parts[name] / NUM_PARAMETERS for name in ("weights", "gradients", "moments")}
+    assert state == {"weights": 4, "gradients": 4, "moments": 8}
+    assert need.total_bytes == pytest.approx(16 * NUM_PARAMETERS + GIB)
+
+
+def test_the_moments_are_there_during_a_pass_where_nothing_moves_them_away(model: ModelSize) -> None:
+    one, two = (trainer_need(spec(algorithm={"promptsPerUpdate": size}), model) for size in (4, 2))
+    assert "copies" in one.parts and "moments" not in one.parts
+    assert two.total_bytes - one.total_bytes == NUM_PARAMETERS  # 8 bytes over 8 shards
+
+
+def test_a_kl_penalty_costs_a_second_copy_unless_it_waits_on_the_host(model: ModelSize) -> None:
+    plain = trainer_need(spec(), model).total_bytes
+    kl = {"klCoefficient": 0.1}
+    assert trainer_need(spec(algorithm=kl), model).total_bytes - plain == NUM_PARAMETERS / 2
+    assert trainer_need(spec(algorithm=kl, trainer={"offloadReference": True}), model).total_bytes == plain
+
+
+def test_megatron_spreads_weights_over_a_replica_and_moments_over_all_of_them(model: ModelSize) -> None:
+    sizes = {"backend": "Megatron", "fsdpSize": 1, "tensorParallelSize": 2, "pipelineParallelSize": 2}
+    need = trainer_need(spec(trainer=sizes, algorithm={"promptsPerUpdate": 2}, workers={"replicas": 2}), model).parts
+    assert need["weights"] == 4 * NUM_PARAMETERS / 4
+    assert need["moments"] == 8 * NUM_PARAMETERS / 4 / 4, "2 pods of 8 GPUs hold 4 replicas"
+
+
+def test_7b_fits_eight_h100_sharded_and_not_one(model: ModelSize) -> None:
+    assert memory_mistakes(spec(), model, 80e9) == []
+    (mistake,) = memory_mistakes(spec(trainer={"fsdpSize": 1}), model, 80e9)
+    assert mistake.startswith("trainer.fsdpSize: a GPU has 73.5 GiB for the trainer, which needs about 114.5 GiB")
+    (mistake,) = memory_mistakes(spec(rollout={"engine": {"gpuMemoryUtilization": 0.2}}), model, 80e9)
+    assert mistake.startswith("rollout.engine.gpuMemoryUtilization: 0.2 of a GPU's 74.5 GiB are 14.9 GiB")
+
+
+def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) -> None:
+    awake = {"engine": {"sleepLevel": 0, "gpuMemoryUtilization": 0.9}}
+    (mistake,) = memory_mistakes(spec(rollout=awake), model, 80e9)
+    assert mistake.startswith("trainer.fsdpSize: a GPU has 7.5 GiB for the trainer")
+    apart = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 8}}
+    separate = RLJobSpec.model_validate(spec(rollout=awake).model_dump() | apart)
+    assert memory_mistakes(separate, model, 80e9) == []
+
+
+def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:
+    assert ModelSize.of({}, 1) is None
+    assert ModelSize.of({"text_config": CONFIG}, 1) == ModelSize.of(CONFIG, 1)

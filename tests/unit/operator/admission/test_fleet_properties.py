@@ -1,0 +1,164 @@
+"""Many jobs, their pods and an operator that forgets: the real reconcile on every job, and what the pods hold."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from longshore.api.names import Component
+from longshore.api.rljob import RLJob
+from longshore.api.status import FINISHED_PHASES, Phase
+from longshore_operator.admission.config import AdmissionConfig, PriorityClass
+from longshore_operator.admission.demand import Key, gang
+from longshore_operator.admission.ledger import Ledger, application
+from longshore_operator.reconcile import reconcile
+from tests.properties import examples
+from tests.unit.operator.model import Cluster
+
+GPU = "nvidia.com/gpu"
+CAPACITY = 8
+CONFIG = AdmissionConfig(
+    capacity={GPU: CAPACITY}, quotas={"b": {GPU: 4}}, priority_classes={"high": PriorityClass(value=1)}
+)
+
+
+class Member(Cluster):
+    """A job of the fleet, with its pods."""
+
+    metadata: dict[str, Any]
+
+    @property
+    def job(self) -> RLJob:
+        job = super().job
+        return job.model_copy(update={"metadata": job.metadata | self.metadata})
+
+
+class AnyFleet(RuleBasedStateMachine):
+    """Jobs arrive, end, fail, and are suspended; their pods take their time; the operator restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: dict[Key, Member] = {}
+        self.ledger = self._new_ledger()
+
+    @rule(team=st.sampled_from(["a", "b"]), replicas=st.integers(1, 9), is_high=st.booleans())
+    def a_job_arrives(self, team: str, replicas: int, is_high: bool) -> None:
+        if len(self.members) >= 6:
+            return
+        name = f"job-{len(self.members)}"
+        workers = {"replicas": replicas, "gpusPerPod": 1}
+        member = Member(spec={"workers": workers, "reward": {"pods": 0}})
+        member.metadata = {"name": name, "namespace": team, "creationTimestamp": f"{len(self.members):04}"}
+        member.metadata |= {"labels": {"longshore.dev/priority-class": "high"} if is_high else {}}
+        self.members[team, name] = member
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def a_pass(self, data: st.DataObject) -> None:
+        self._pass(data.draw(st.sampled_from(sorted(self.members))))
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def pods_progress(self, data: st.DataObject, times: int) -> None:
+        key = data.draw(st.sampled_from(sorted(self.members)))
+        for _ in range(times):
+            self.members[key].kubelet()
+            self._pass(key)
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), code=st.sampled_from([0, 1, 75]))
+    def a_coordinator_ends(self, data: st.DataObject, code: int) -> None:
+        member = self.members[data.draw(st.sampled_from(sorted(self.members)))]
+        for pod in list(member.pods.values()):
+            if pod.component is Component.COORDINATOR and pod.phase == "Running":
+                member.exit(pod.name, code)
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), suspend=st.booleans())
+    def someone_suspends_or_resumes(self, data: st.DataObject, suspend: bool) -> None:
+        member = self.members[data.draw(st.sampled_from(sorted(self.members)))]
+        member.spec = member.spec | {"suspend": suspend}
+        member.generation += 1
+
+    @precondition(lambda self: self.members)
+    @rule()
+    def the_operator_restarts_and_forgets(self) -> None:
+        before = {key: member.job.status.admission for key, member in self.members.items()}
+        self.ledger = self._new_ledger()
+        self._look_at_all()
+        for key, told in before.items():
+            standing = self.ledger.standing(key)
+            if told is not None and told.admitted and standing is not None and not self._is_out(key):
+                assert standing.admitted, "what was admitted stays admitted"
+
+    @rule(seconds=st.sampled_from([1, 400]))
+    def time_passes(self, seconds: float) -> None:
+        for member in self.members.values():
+            member.pass_time(seconds)
+
+    def _is_out(self, key: Key) -> bool:
+        job = self.members[key].job
+        return job.spec.suspend or job.status.phase in FINISHED_PHASES
+
+    def _new_ledger(self) -> Ledger:
+        assert CONFIG.limits is not None
+        return Ledger(CONFIG.limits)
+
+    def _look_at_all(self) -> None:
+        for key, member in self.members.items():
+            self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+
+    def _pass(self, key: Key) -> None:
+        member = self.members[key]
+        self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+        self.ledger.decide()
+        observed = member.observed(standing=self.ledger.standing(key))
+        member.apply(reconcile(member.job, observed, member.now, member.config))
+
+    @invariant()
+    def no_gpu_is_held_twice(self) -> None:
+        held = {key: self._held(member) for key, member in self.members.items()}
+        assert sum(held.values()) <= CAPACITY
+        assert sum(count for (team, _), count in held.items() if team == "b") <= 4
+
+    def _held(self, member: Member) -> int:
+        """GPUs of all pods of a gang, as long as one of its pods lives."""
+        pods = [pod for pod in member.pods.values() if not pod.terminal]
+        return gang(member.job.spec)[GPU] if pods else 0
+
+    @invariant()
+    def a_job_that_waits_gets_no_pods(self) -> None:
+        for member in self.members.values():
+            if member.status.phase is Phase.QUEUED:
+                assert all(pod.deleting or pod.terminal for pod in member.pods.values())
+
+    def _fits(self, key: Key) -> bool:
+        return gang(self.members[key].job.spec)[GPU] <= (4 if key[0] == "b" else CAPACITY)
+
+    def teardown(self) -> None:
+        """Whoever fits runs in the end, when those that run come to their ends."""
+        for key in self.members:
+            self.members[key].spec = self.members[key].spec | {"suspend": False}
+        for _ in range(40 * (len(self.members) + 1)):
+            if all(
+                member.status.phase in FINISHED_PHASES or not self._fits(key) for key, member in self.members.items()
+            ):
+                break
+            for key, member in self.members.items():
+                member.pass_time(500)
+                self._pass(key)
+                member.kubelet()
+                if member.status.phase is Phase.RUNNING:
+                    member.exit(f"{key[1]}-coordinator", 0)
+                    self._pass(key)
+        for key, member in self.members.items():
+            if self._fits(key):
+                assert member.status.phase in FINISHED_PHASES, member.status
+            else:
+                assert member.status.phase in {Phase.QUEUED, *FINISHED_PHASES}
+                assert member.status.attempt == 0
+
+
+AnyFleet.TestCase.settings = settings(max_examples=examples(15), stateful_step_count=25, deadline=None)
+TestAnyFleet = AnyFleet.TestCase

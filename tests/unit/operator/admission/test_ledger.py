@@ -1,0 +1,184 @@
+"""What the status of a job says of its GPUs, and what the operator says to those who wait."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from longshore.api.reasons import AdmittedReason
+from longshore.api.rljob import RLJob
+from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
+from longshore_operator.admission.config import AdmissionConfig, PriorityClass
+from longshore_operator.admission.demand import Request, Stage, gang
+from longshore_operator.admission.ledger import Application, Ledger, application
+from longshore_operator.observed import PodView
+from tests.unit.operator.model import Cluster, make_job
+from tests.unit.operator.test_judge_pools import judged
+
+GPU = "nvidia.com/gpu"
+CONFIG = AdmissionConfig(
+    capacity={GPU: 8},
+    priority_classes={
+        "urgent": PriorityClass(value=10),
+        "board": PriorityClass(value=99, namespaces=["executives"]),
+    },
+)
+HELD = {GPU: 2}
+
+
+def ledger(*requests: Request) -> Ledger:
+    assert CONFIG.limits is not None
+    made = Ledger(CONFIG.limits)
+    for request in requests:
+        made.note(request.key, Application(request))
+    made.decide()
+    return made
+
+
+def request(name: str, gpus: int, priority: int = 0, stage: Stage = Stage.WAITING, team: str = "a") -> Request:
+    return Request((team, name), {GPU: gpus}, priority, name, stage)
+
+
+def told(made: Ledger, name: str, team: str = "a") -> str:
+    standing = made.standing((team, name))
+    assert standing is not None
+    return standing.message
+
+
+def pods() -> tuple[PodView, ...]:
+    cluster = Cluster()
+    cluster.settle()
+    return tuple(cluster.pods.values())
+
+
+def stage(job: RLJob, *views: PodView) -> Stage | None:
+    made = application(job, views, CONFIG).request
+    return made.stage if made is not None else None
+
+
+class TestGang:
+    def test_it_is_every_gpu_of_workers_trainers_and_judges(self) -> None:
+        job = make_job(
+            **judged(),
+            placement="Disaggregated",
+            trainerWorkers={"replicas": 3, "gpusPerPod": 1, "gpuResourceName": "example.com/gpu"},
+        )
+        assert gang(job.spec) == {"amd.com/gpu": 8, "example.com/gpu": 3, GPU: 3}
+
+    def test_a_job_without_gpus_has_none(self) -> None:
+        assert gang(make_job(workers={"gpusPerPod": 0}).spec) == {}
+
+
+class TestApplication:
+    def test_without_limits_nobody_applies(self) -> None:
+        assert application(make_job(), (), AdmissionConfig()) == Application()
+
+    def test_a_job_without_gpus_that_are_limited_does_not_apply(self) -> None:
+        job = make_job(workers={"gpuResourceName": "amd.com/gpu"})
+        assert application(job, (), CONFIG) == Application()
+
+    def test_a_new_job_waits(self) -> None:
+        assert stage(make_job()) is Stage.WAITING
+
+    def test_what_the_status_says_holds_after_a_restart_of_the_operator(self) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 5})
+        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG).request
+        assert made is not None
+        assert (made.stage, made.gpus) == (Stage.ADMITTED, {GPU: 5})
+
+    def test_a_job_that_ran_before_there_were_limits_keeps_its_gpus(self) -> None:
+        assert stage(make_job(RLJobStatus(attempt=1, phase=Phase.RUNNING)), *pods()) is Stage.ADMITTED
+
+    def test_a_job_that_is_stopped_holds_its_gpus_until_its_pods_are_gone(self) -> None:
+        stopped = RLJobStatus(attempt=1, phase=Phase.QUEUED, admission=AdmissionStatus(gpus=HELD))
+        assert stage(make_job(stopped), *pods()) is Stage.LEAVING
+        assert stage(make_job(stopped), *(replace(pod, phase="Failed") for pod in pods())) is Stage.WAITING
+
+    def test_a_suspended_job_asks_for_nothing(self) -> None:
+        held = RLJobStatus(attempt=1, phase=Phase.RUNNING, admission=AdmissionStatus(admitted=True, gpus=HELD))
+        assert stage(make_job(held, suspend=True), *pods()) is Stage.LEAVING
+        assert stage(make_job(held, suspend=True)) is None
+
+    def test_a_finished_job_asks_for_nothing(self) -> None:
+        done = RLJobStatus(attempt=1, phase=Phase.SUCCEEDED, admission=AdmissionStatus(admitted=True, gpus=HELD))
+        assert stage(make_job(done), *pods()) is Stage.LEAVING
+        assert stage(make_job(done)) is None
+
+    def test_a_label_gives_the_priority(self) -> None:
+        made = application(labelled("urgent"), (), CONFIG).request
+        assert made is not None
+        assert made.priority == 10
+
+    @pytest.mark.parametrize("name", ["asap", "board"])
+    def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
+        self, name: str
+    ) -> None:
+        assert application(labelled(name), (), CONFIG).mistake == (
+            f"jobs of namespace team may not use a priority class {name}: set the label longshore.dev/priority-class "
+            "to one that the operator's admission has for them (urgent), or remove it"
+        )
+
+    def test_a_class_with_namespaces_is_for_their_jobs(self) -> None:
+        assert CONFIG.priorities("executives") == {"urgent": 10, "board": 99}
+
+
+def labelled(name: str) -> RLJob:
+    job = make_job()
+    labels: dict[str, Any] = {"labels": {"longshore.dev/priority-class": name}}
+    return job.model_copy(update={"metadata": job.metadata | labels})
+
+
+class TestWhatIsTold:
+    def test_an_admitted_job(self) -> None:
+        assert told(ledger(request("one", 8)), "one") == "the job may use 8 nvidia.com/gpu"
+
+    def test_what_is_missing_and_who_is_ahead(self) -> None:
+        made = ledger(request("a", 6, stage=Stage.ADMITTED), request("b", 8), request("c", 4))
+        assert told(made, "b") == "the job needs 8 nvidia.com/gpu, and 2 are free"
+        assert told(made, "c") == "the job needs 4 nvidia.com/gpu, and 2 are free; 1 job is ahead"
+
+    def test_a_job_that_is_ahead_is_named_in_its_own_namespace_only(self) -> None:
+        made = ledger(
+            request("a", 6, stage=Stage.ADMITTED), request("b", 8), request("c", 2), request("d", 2, team="b")
+        )
+        assert told(made, "c") == "the job needs 2 nvidia.com/gpu, which b may need: it is ahead and waits for more"
+        assert "a job of another namespace" in told(made, "d", "b")
+
+    def test_a_job_that_never_fits(self) -> None:
+        made = ledger(request("a", 9))
+        standing = made.standing(("a", "a"))
+        assert standing is not None
+        assert standing.reason is AdmittedReason.TOO_LARGE
+        assert standing.message.startswith("the job needs 9 nvidia.com/gpu and may have 8 at most: lower")
+
+    def test_preemption(self) -> None:
+        made = ledger(request("low", 8, stage=Stage.ADMITTED), request("urgent", 8, priority=1))
+        assert told(made, "low") == "a job of higher priority gets its GPUs"
+        assert told(made, "urgent") == "the job needs 8 nvidia.com/gpu; jobs of lower priority are being stopped"
+
+
+class TestMemory:
+    def test_a_decision_holds_until_the_status_has_it(self) -> None:
+        made = ledger(request("one", 8))
+        made.note(("a", "one"), Application(request("one", 8)))
+        made.note(("a", "two"), Application(request("two", 8)))
+        assert made.decide() == {("a", "two")}
+        assert told(made, "two") == "the job needs 8 nvidia.com/gpu, and 0 are free"
+
+    def test_a_job_that_is_suspended_before_it_learns_of_its_admission_gives_the_gpus_back(self) -> None:
+        made = ledger(request("one", 8), request("two", 8))
+        made.note(("a", "one"), Application())
+        assert made.decide() == {("a", "two")}
+
+    def test_gpus_of_a_deleted_job_are_in_use_until_its_pods_are_gone(self) -> None:
+        made = ledger(request("one", 8, stage=Stage.ADMITTED), request("two", 8))
+        assert made.leave(("a", "one"))
+        assert made.decide() == set()
+        assert made.forget(("a", "one"))
+        assert made.decide() == {("a", "two")}
+
+    def test_a_change_far_ahead_is_no_news_for_the_end_of_a_long_queue(self) -> None:
+        waiting = [request(f"job-{number:02}", 8) for number in range(30)]
+        made = ledger(request("a", 8, stage=Stage.ADMITTED), *waiting)
+        made.forget(("a", "a"))
+        assert len(made.decide()) <= 10

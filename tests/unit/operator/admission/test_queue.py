@@ -1,0 +1,163 @@
+"""Who gets GPUs next, as a specification: one rule per test."""
+
+from longshore_operator.admission.demand import Key, Limits, Request, Stage
+from longshore_operator.admission.queue import Decision, Wait, Why, decide
+
+GPU = "nvidia.com/gpu"
+EIGHT = Limits(capacity={GPU: 8})
+
+
+def job(
+    name: str, gpus: int, age: int = 0, priority: int = 0, stage: Stage = Stage.WAITING, team: str = "a"
+) -> Request:
+    """`age`: a higher one is older."""
+    return Request((team, name), {GPU: gpus}, priority, f"2026-01-01T00:{59 - age:02}:00Z", stage)
+
+
+def running(name: str, gpus: int, priority: int = 0, team: str = "a") -> Request:
+    return job(name, gpus, age=50, priority=priority, stage=Stage.ADMITTED, team=team)
+
+
+def leaving(name: str, gpus: int) -> Request:
+    return job(name, gpus, age=50, stage=Stage.LEAVING)
+
+
+def why(decision: Decision, name: str, team: str = "a") -> Wait:
+    return decision.waiting[team, name]
+
+
+def names(keys: "tuple[Key, ...] | dict[Key, Key]") -> list[str]:
+    return sorted(name for _, name in keys)
+
+
+class TestGangs:
+    def test_a_job_starts_when_all_of_its_gpus_are_free(self) -> None:
+        assert names(decide([job("one", 8)], EIGHT).admitted) == ["one"]
+
+    def test_no_job_gets_a_part_of_its_gpus(self) -> None:
+        decision = decide([running("old", 4), job("new", 5)], EIGHT)
+        assert decision.admitted == ()
+        assert why(decision, "new") == Wait(Why.NO_CAPACITY, needed=5, available=4, resource=GPU)
+
+    def test_two_jobs_that_need_everything_take_turns(self) -> None:
+        decision = decide([job("one", 8, age=2), job("two", 8, age=1)], EIGHT)
+        assert names(decision.admitted) == ["one"]
+        assert why(decision, "two").why is Why.NO_CAPACITY
+
+    def test_gpus_of_a_job_that_is_leaving_are_not_free(self) -> None:
+        assert decide([leaving("old", 4), job("new", 5)], EIGHT).admitted == ()
+
+    def test_a_job_that_can_never_start_holds_up_nobody(self) -> None:
+        decision = decide([job("huge", 9, age=9), job("small", 8)], EIGHT)
+        assert names(decision.admitted) == ["small"]
+        assert why(decision, "huge") == Wait(Why.TOO_LARGE, needed=9, available=8, resource=GPU)
+
+    def test_resources_are_counted_apart(self) -> None:
+        limits = Limits(capacity={GPU: 8, "amd.com/gpu": 4})
+        other = Request(("a", "amd"), {"amd.com/gpu": 4}, created="2026-01-01T01:00:00Z")
+        decision = decide([running("old", 8), job("head", 8, age=1), other], limits)
+        assert names(decision.admitted) == ["amd"]
+
+    def test_what_nothing_limits_is_admitted(self) -> None:
+        other = Request(("a", "amd"), {"amd.com/gpu": 4000})
+        assert names(decide([other], EIGHT).admitted) == ["amd"]
+
+
+class TestOrder:
+    def test_first_come_first_served(self) -> None:
+        decision = decide([job("late", 8, age=1), job("early", 8, age=2)], EIGHT)
+        assert names(decision.admitted) == ["early"]
+        assert why(decision, "late").num_ahead == 0
+
+    def test_a_higher_priority_comes_first(self) -> None:
+        decision = decide([job("early", 8, age=2), job("urgent", 8, age=1, priority=1)], EIGHT)
+        assert names(decision.admitted) == ["urgent"]
+
+    def test_those_who_wait_are_told_how_many_are_ahead(self) -> None:
+        waiting = [job(name, 8, age=age) for name, age in (("first", 3), ("second", 2), ("third", 1))]
+        decision = decide([running("old", 8), *waiting], EIGHT)
+        assert [why(decision, name).num_ahead for name in ("first", "second", "third")] == [0, 1, 2]
+
+
+class TestBackfill:
+    def test_a_small_job_uses_what_the_head_does_not_need(self) -> None:
+        """The head needs 6 and gets 8 when the running job ends: 2 are left over."""
+        decision = decide([running("old", 6), job("head", 6, age=2), job("small", 2, age=1)], EIGHT)
+        assert names(decision.admitted) == ["small"]
+
+    def test_a_job_that_would_delay_the_head_waits_though_gpus_are_free(self) -> None:
+        decision = decide([running("old", 6), job("head", 8, age=2), job("small", 2, age=1)], EIGHT)
+        assert decision.admitted == ()
+        assert why(decision, "small") == Wait(Why.BEHIND, 2, 2, GPU, num_ahead=1, head=("a", "head"))
+
+    def test_any_of_the_running_jobs_may_end_first(self) -> None:
+        """When the job with 2 GPUs ends first, 4 are free, which is all that the head needs."""
+        jobs = [running("short", 2), running("long", 4), job("head", 4, age=2), job("small", 2, age=1)]
+        assert decide(jobs, EIGHT).admitted == ()
+
+    def test_backfill_uses_what_is_left_over_once(self) -> None:
+        jobs = [running("old", 5), job("head", 6, age=3), job("one", 2, age=2), job("two", 1, age=1)]
+        assert names(decide(jobs, EIGHT).admitted) == ["one"]
+
+
+class TestPreemption:
+    def test_a_job_of_lower_priority_makes_room(self) -> None:
+        decision = decide([running("low", 8), job("urgent", 8, priority=1)], EIGHT)
+        assert decision.preempted == {("a", "low"): ("a", "urgent")}
+        assert why(decision, "urgent").why is Why.PREEMPTING
+
+    def test_an_equal_priority_is_never_preempted(self) -> None:
+        assert decide([running("old", 8, priority=1), job("new", 8, priority=1)], EIGHT).preempted == {}
+
+    def test_nobody_is_preempted_in_vain(self) -> None:
+        jobs = [running("low", 4), running("high", 4, priority=2), job("urgent", 8, priority=1)]
+        assert decide(jobs, EIGHT).preempted == {}
+
+    def test_nobody_is_preempted_while_those_who_leave_are_enough(self) -> None:
+        assert decide([running("low", 4), leaving("old", 4), job("urgent", 4, priority=1)], EIGHT).preempted == {}
+
+    def test_the_least_important_and_youngest_go_and_no_more_than_needed(self) -> None:
+        jobs = [
+            Request(("a", "low-old"), {GPU: 2}, 0, "2026-01-01T00:00:00Z", Stage.ADMITTED),
+            Request(("a", "low-young"), {GPU: 2}, 0, "2026-01-02T00:00:00Z", Stage.ADMITTED),
+            Request(("a", "middle"), {GPU: 4}, 1, "2026-01-01T00:00:00Z", Stage.ADMITTED),
+        ]
+        assert names(decide([*jobs, job("urgent", 2, priority=2)], EIGHT).preempted) == ["low-young"]
+        assert names(decide([*jobs, job("urgent", 5, priority=2)], EIGHT).preempted) == ["low-young", "middle"]
+
+    def test_only_the_head_preempts(self) -> None:
+        jobs = [running("low", 4), running("high", 4, priority=9)]
+        waiting = [job("head", 8, age=2, priority=5), job("second", 4, age=1, priority=4)]
+        assert decide([*jobs, *waiting], EIGHT).preempted == {}
+
+
+class TestQuotas:
+    LIMITS = Limits(capacity={GPU: 8}, quotas={"a": {GPU: 4}, "b": {GPU: 8}})
+
+    def test_a_namespace_gets_no_more_than_its_quota(self) -> None:
+        decision = decide([running("old", 4), job("new", 1)], self.LIMITS)
+        assert why(decision, "new") == Wait(Why.NO_QUOTA, needed=1, available=0, resource=GPU)
+
+    def test_a_namespace_whose_quota_is_used_up_does_not_hold_up_others(self) -> None:
+        decision = decide([running("old", 4), job("mine", 4, age=2), job("theirs", 4, age=1, team="b")], self.LIMITS)
+        assert names(decision.admitted) == ["theirs"]
+
+    def test_backfill_within_a_namespace_does_not_delay_its_head(self) -> None:
+        decision = decide([running("old", 3), job("head", 4, age=2), job("small", 1, age=1)], self.LIMITS)
+        assert decision.admitted == ()
+
+    def test_for_a_quota_only_jobs_of_the_namespace_are_preempted(self) -> None:
+        jobs = [running("mine", 4), running("theirs", 4, team="b"), job("urgent", 4, priority=1)]
+        assert names(decide(jobs, self.LIMITS).preempted) == ["mine"]
+
+    def test_a_job_larger_than_the_quota_is_told(self) -> None:
+        assert why(decide([job("huge", 5)], self.LIMITS), "huge").why is Why.TOO_LARGE
+
+    def test_quotas_do_without_a_capacity(self) -> None:
+        decision = decide([job("one", 4), job("two", 4), job("free", 400, team="c")], Limits(quotas={"a": {GPU: 4}}))
+        assert names(decision.admitted) == ["free", "one"]
+
+
+def test_lowered_limits_admit_nobody_and_stop_nobody() -> None:
+    decision = decide([running("one", 8), running("two", 8), job("new", 1)], EIGHT)
+    assert (decision.admitted, decision.preempted) == ((), {})

@@ -1,0 +1,290 @@
+"""A job as a Workload of Kueue, and what its admission asks of pods: tables from the documented API."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from longshore.api.names import Component
+from longshore.api.reasons import AdmittedReason
+from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
+from longshore_operator.kueue.desk import queue_of
+from longshore_operator.kueue.standing import standing
+from longshore_operator.kueue.view import KueueView, Priority
+from longshore_operator.kueue.workload import placed, placements, pod_set, pod_sets, workload
+from longshore_operator.observed import Placement
+from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
+from longshore_operator.pods import worker_pod
+from longshore_operator.reconcile import reconcile, reject
+from tests.unit.operator.model import Cluster, make_job
+from tests.unit.operator.test_judge_pools import judged
+
+CONFIG = OperatorConfig(runtime_image="runtime:1", kueue=True)
+VIEW = KueueView("team", "v1beta2")
+GPU = "nvidia.com/gpu"
+
+
+def conditions(**by_type: str) -> dict[str, Any]:
+    """A Workload with conditions, each given as `Status/Reason/message`."""
+    found = [
+        dict(zip(("status", "reason", "message"), told.split("/"), strict=True))
+        | {"type": kind, "lastTransitionTime": "2025-12-31T00:00:00Z"}
+        for kind, told in by_type.items()
+    ]
+    return {"status": {"conditions": found}}
+
+
+def stored(view: KueueView, **by_type: str) -> KueueView:
+    """A view with the Workload of the job, as the API server has it."""
+    made = workload(make_job(), CONFIG, view)
+    made["metadata"] |= {"uid": "workload-uid", "resourceVersion": "7"}
+    return replace(view, workload=made | conditions(**by_type))
+
+
+class TestPodSets:
+    def test_every_kind_of_pod_is_a_set_with_what_it_requests(self) -> None:
+        job = make_job(reward={"pods": 1, "maxPods": 3})
+        sets = {one["name"]: one for one in pod_sets(job, CONFIG)}
+        assert {name: one["count"] for name, one in sets.items()} == {"coordinator": 1, "worker": 2, "reward": 3}
+        (container,) = sets["worker"]["template"]["spec"]["containers"]
+        assert container["resources"] == {"requests": {GPU: "1", "cpu": "1", "memory": "4Gi"}, "limits": {GPU: "1"}}
+
+    def test_trainers_and_each_judge_have_sets_of_their_own(self) -> None:
+        job = make_job(**judged(), placement="Disaggregated", trainerWorkers={"replicas": 4})
+        assert {one["name"]: one["count"] for one in pod_sets(job, CONFIG)} == {
+            "coordinator": 1, "worker": 2, "trainer": 4, "reward": 1, "judge-1": 2, "judge-2": 1,
+        }  # fmt: skip
+        assert [pod_set(job, Component.JUDGE, index) for index in range(3)] == ["judge-1", "judge-1", "judge-2"]
+
+    def test_a_template_says_where_pods_may_run_and_nothing_that_kueue_has_no_use_for(self) -> None:
+        job = make_job(workers={"nodeSelector": {"zone": "a"}, "gpusPerPod": 1})
+        spec = next(one for one in pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
+        assert spec["nodeSelector"] == {"zone": "a"}
+        assert not {"volumes", "hostname", "securityContext"} & spec.keys()
+        assert "env" not in spec["containers"][0]
+
+
+class TestWorkload:
+    def test_it_belongs_to_the_job_and_is_inactive_while_the_job_is_suspended(self) -> None:
+        made = workload(make_job(suspend=True), CONFIG, VIEW)
+        assert made["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+        assert made["metadata"]["name"] == "demo-rljob"
+        assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+        assert (made["spec"]["queueName"], made["spec"]["active"]) == ("team", False)
+
+    @pytest.mark.parametrize(
+        ("version", "is_kueues", "fields"),
+        [
+            (
+                "v1beta1",
+                True,
+                {"priorityClassName": "p", "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass"},
+            ),
+            ("v1beta1", False, {"priorityClassName": "p", "priorityClassSource": "scheduling.k8s.io/priorityclass"}),
+            (
+                "v1beta2",
+                True,
+                {"priorityClassRef": {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "p"}},
+            ),
+            (
+                "v1beta2",
+                False,
+                {"priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "p"}},
+            ),
+        ],
+    )
+    def test_a_priority_class_is_told_as_the_version_wants_it(
+        self, version: str, is_kueues: bool, fields: dict[str, Any]
+    ) -> None:
+        view = KueueView("team", version, priority=Priority("p", 5, is_kueues))
+        spec = workload(make_job(), CONFIG, view)["spec"]
+        assert fields.items() <= spec.items()
+        assert spec["priority"] == 5
+
+
+class TestStanding:
+    @pytest.mark.parametrize(
+        ("found", "reason", "message"),
+        [
+            ({}, AdmittedReason.QUOTA_PENDING, "the job waits in queue team of Kueue"),
+            (
+                {"QuotaReserved": "False/Pending/2 more needed"},
+                AdmittedReason.QUOTA_PENDING,
+                "Kueue says: 2 more needed",
+            ),
+            (
+                {"QuotaReserved": "False/Inadmissible/LocalQueue team doesn't exist"},
+                AdmittedReason.QUEUE_UNAVAILABLE,
+                "Kueue says: LocalQueue team doesn't exist. Set the label kueue.x-k8s.io/queue-name to",
+            ),
+            (
+                {"QuotaReserved": "True/QuotaReserved/"},
+                AdmittedReason.QUOTA_PENDING,
+                "Kueue has reserved the quota and waits for admission checks",
+            ),
+            (
+                {"QuotaReserved": "True/QuotaReserved/", "Admitted": "True/Admitted/"},
+                AdmittedReason.ADMITTED,
+                "Kueue admitted the job through queue team",
+            ),
+            (
+                {"QuotaReserved": "True/QuotaReserved/", "Admitted": "True/Admitted/", "Evicted": "True/Preempted/why"},
+                AdmittedReason.EVICTED,
+                "Kueue evicted the job (Preempted): why",
+            ),
+            (
+                {"QuotaReserved": "False/Pending/its turn comes", "Evicted": "True/Preempted/why"},
+                AdmittedReason.QUOTA_PENDING,
+                "Kueue says: its turn comes",
+            ),
+        ],
+    )
+    def test_the_conditions_of_the_workload_say_it(
+        self, found: dict[str, str], reason: AdmittedReason, message: str
+    ) -> None:
+        made = standing(make_job(), stored(VIEW, **found))
+        assert (made.admitted, made.reason) == (reason is AdmittedReason.ADMITTED, reason)
+        assert made.message.startswith(message)
+
+    def test_a_mistake_is_told(self) -> None:
+        made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
+        assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
+
+    def test_a_job_that_runs_goes_on_if_kueue_is_removed(self) -> None:
+        running = RLJobStatus(attempt=1, admission=AdmissionStatus(admitted=True, queue="team"))
+        assert standing(make_job(running), KueueView("team", mistake="gone")).admitted
+
+    def test_a_job_stays_in_the_queue_that_its_status_names(self) -> None:
+        assert queue_of(make_job()) is None
+        assert queue_of(make_job(RLJobStatus(admission=AdmissionStatus(queue="team")))) == "team"
+
+
+class TestPlacement:
+    def test_flavors_and_admission_checks_are_applied_by_pod_set(self) -> None:
+        toleration = {"key": "spot", "operator": "Exists"}
+        status = {
+            "admission": {"podSetAssignments": [{"name": "worker", "flavors": {GPU: "h100", "cpu": "h100"}}]},
+            "admissionChecks": [
+                {
+                    "podSetUpdates": [
+                        {"name": "worker", "annotations": {"provisioned": "yes"}, "tolerations": [toleration]}
+                    ]
+                }
+            ],
+        }
+        flavor = {"nodeLabels": {"gpu": "h100"}, "tolerations": [toleration]}
+        view = replace(VIEW, workload={"status": status}, flavors={"h100": flavor})
+        asked = placements(view)["worker"]
+        assert asked == Placement({"gpu": "h100"}, (toleration,), {}, {"provisioned": "yes"})
+        pod = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), asked)
+        assert pod["spec"]["nodeSelector"] == {"gpu": "h100"}
+        assert pod["spec"]["tolerations"].count(toleration) == 1
+        assert pod["metadata"]["annotations"]["provisioned"] == "yes"
+        assert pod["metadata"]["labels"]["longshore.dev/job"] == "demo"
+
+
+class TestSteps:
+    """What the operator does to the Workload: at most one step a pass."""
+
+    def look(self, cluster: Cluster, view: KueueView) -> list[object]:
+        cluster.config = CONFIG
+        plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
+        cluster.apply(plan)
+        return [
+            action for action in plan.actions if isinstance(action, CreateWorkload | DeleteWorkload | PatchWorkload)
+        ]
+
+    def running(self) -> tuple[Cluster, KueueView]:
+        cluster = Cluster()
+        view = stored(VIEW, QuotaReserved="True/QuotaReserved/", Admitted="True/Admitted/")
+        for _ in range(9):
+            self.look(cluster, view)
+            cluster.kubelet()
+        assert cluster.status.phase is Phase.RUNNING
+        return cluster, view
+
+    def patched(self, steps: list[object]) -> dict[str, dict[str, Any]]:
+        """Conditions that one patch of the status writes, by type."""
+        (step,) = steps
+        assert isinstance(step, PatchWorkload)
+        assert step.subresource == "status"
+        assert step.change["metadata"] == {"resourceVersion": "7"}
+        return {one["type"]: one for one in step.change["status"]["conditions"]}
+
+    def test_a_new_job_gets_a_workload_and_no_pods(self) -> None:
+        cluster = Cluster()
+        (step,) = self.look(cluster, VIEW)
+        assert isinstance(step, CreateWorkload)
+        assert cluster.pods == {}
+        assert cluster.status.phase is Phase.QUEUED
+
+    def test_a_job_that_waits_does_nothing(self) -> None:
+        assert self.look(Cluster(), stored(VIEW, QuotaReserved="False/Pending/wait")) == []
+
+    def test_pods_that_are_ready_are_reported_once(self) -> None:
+        cluster, view = self.running()
+        ready = self.patched(self.look(cluster, view))
+        assert ready["PodsReady"]["status"] == "True"
+        assert ready["Admitted"]["status"] == "True", "a merge patch keeps the other conditions"
+        known = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", PodsReady="True/PodsReady/")
+        assert self.look(cluster, known) == []
+
+    def test_quota_is_given_back_only_when_no_pod_is_left(self) -> None:
+        cluster, _ = self.running()
+        evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Preempted/for another")
+        assert self.look(cluster, evicted) == []
+        assert cluster.status.phase is Phase.QUEUED
+        assert self.look(cluster, evicted) == []
+        cluster.pods.clear()
+        released = self.patched(self.look(cluster, evicted))
+        assert released["QuotaReserved"]["status"] == released["Admitted"]["status"] == "False"
+        assert (released["Requeued"]["status"], released["Requeued"]["reason"]) == ("True", "Preempted")
+
+    def test_kueue_decides_when_a_job_returns_that_it_did_not_preempt(self) -> None:
+        evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Deactivated/")
+        assert self.patched(self.look(Cluster(), evicted))["Requeued"]["status"] == "False"
+
+    def test_a_suspension_deactivates_the_workload(self) -> None:
+        cluster, view = self.running()
+        cluster.spec = {"suspend": True}
+        assert self.look(cluster, view) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
+
+    def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
+        cluster = Cluster(spec={"workers": {"replicas": 5}})
+        assert self.look(cluster, stored(VIEW)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+
+    def test_the_end_is_reported_when_the_pods_are_gone(self) -> None:
+        cluster, view = self.running()
+        cluster.exit("demo-coordinator", 0)
+        assert self.look(cluster, view) == []
+        for name in cluster.names(lambda pod: not pod.terminal):
+            del cluster.pods[name]
+        finished = self.patched(self.look(cluster, view))["Finished"]
+        assert (finished["status"], finished["reason"]) == ("True", "Succeeded")
+
+    def test_the_workload_of_another_job_of_the_name_is_left_alone_and_admits_nobody(self) -> None:
+        view = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/")
+        assert view.workload is not None
+        cluster = Cluster()
+        for owners in ([], [{"controller": True, "uid": "of-another"}]):
+            foreign = {"metadata": {**view.workload["metadata"], "ownerReferences": owners}}
+            assert self.look(cluster, replace(view, workload={**view.workload, **foreign})) == []
+            assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
+
+    def test_a_job_that_cannot_be_read_leaves_its_quota_when_its_pods_are_gone(self) -> None:
+        cluster, view = self.running()
+        with pytest.raises(ValidationError) as caught:
+            make_job(unknown=1)
+        pods = tuple(cluster.pods.values())
+        first = reject(cluster.status, 2, caught.value, pods, cluster.now, view)
+        assert not any(isinstance(action, DeleteWorkload) for action in first.actions)
+        assert first.status is not None
+        second = reject(first.status, 2, caught.value, (), cluster.now, view)
+        assert second.actions == (DeleteWorkload("demo-rljob", "workload-uid", "v1beta2"),)
+
+    def test_a_mistake_is_looked_at_again(self) -> None:
+        cluster = Cluster()
+        view = KueueView("team", "v1beta2", mistake="there is no WorkloadPriorityClass x")
+        plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
+        assert plan.requeue_at is not None

@@ -1,0 +1,177 @@
+"""What a round asks of its driver, event by event.
+
+Draws and responses are written as in `tests.unit.policy.tables`. `0+A0 A1` gives requests to
+engine 0, `0-A0` stops one.
+"""
+
+import pytest
+
+from longshore.api.rollout import PartialRollout as PartialKnobs
+from longshore.api.rollout import TailBatching as Knobs
+from longshore.policy.partial_rollout import PartialRollout
+from longshore.policy.round_plan import Acceptance
+from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
+from longshore.policy.scale_down import Milestones
+from longshore.policy.synchronous import Synchronous
+from longshore.policy.tail_batching import TailBatching
+from longshore.rounds import messages
+from longshore.rounds.protocol import RoundProtocol
+from longshore.rounds.requests import TRANSITIONS, RequestState
+from tests.unit.policy.rounds import QUIET
+from tests.unit.policy.tables import DRAWS, cursor, response, responses
+
+
+def synchronous() -> RoundPolicy:
+    """Two draws with two responses each."""
+    return Synchronous(BatchShape(2, 2), cursor())
+
+
+def speculative(rules: AdmissionRules = NO_RULES) -> RoundPolicy:
+    """Two draws with two responses each; the first response that finishes is the batch."""
+    return TailBatching(BatchShape(1, 1), cursor(), Knobs(prompt_factor=2, response_factor=2), rules)
+
+
+class Script:
+    """A round that is told what happens, and writes down what it asks for about engines and milestones."""
+
+    def __init__(self, policy: RoundPolicy, *engines: int, milestones: Milestones | None = None) -> None:
+        self.protocol = RoundProtocol(policy, milestones)
+        self.start = written(self.protocol.start(engines or (0, 1), 0.0))
+
+    def finish(self, engine: int, names: str) -> list[str]:
+        return self._ended(engine, names, finished=True)
+
+    def stop(self, engine: int, names: str) -> list[str]:
+        return self._ended(engine, names, finished=False)
+
+    def reward(self, letter: str) -> list[str]:
+        return self.receive(messages.GroupRewarded(DRAWS[letter], zero_variance=False))
+
+    def receive(self, event: messages.RoundEvent) -> list[str]:
+        return written(self.protocol.receive(event, 0.0))
+
+    def _ended(self, engine: int, names: str, *, finished: bool) -> list[str]:
+        requests = [messages.EndedRequest(response(name), 1, finished, 1) for name in names.split()]
+        return self.receive(messages.RequestsEnded(engine, requests, QUIET))
+
+
+def written(commands: list[messages.RoundCommand]) -> list[str]:
+    lines = []
+    for command in commands:
+        match command:
+            case messages.AddRequests(engine, some):
+                lines.append(f"{engine}+{responses(some)}")
+            case messages.AbortRequests(engine, some):
+                lines.append(f"{engine}-{responses(some)}")
+            case messages.AnnounceDrained():
+                lines.append("drained")
+            case messages.MeasureLoad():
+                lines.append("measure")
+            case messages.ReplaceEngine(engine):
+                lines.append(f"replace {engine}")
+    return lines
+
+
+def test_a_round_waits_for_what_it_has_stopped_and_for_the_rewards_of_its_batch() -> None:
+    script = Script(speculative())
+    assert script.start == ["0+A0 A1", "1+B0 B1"]
+    assert script.finish(1, "B1") == ["1-B0", "0-A0 A1"]
+    assert script.protocol.has_batch
+    assert script.stop(0, "A0 A1") == script.reward("B") == []
+    assert not script.protocol.is_complete
+    assert script.stop(1, "B0") == []
+    assert script.protocol.result.num_aborted == 3
+
+
+def test_requests_of_a_retired_engine_move_and_it_is_drained_once() -> None:
+    script = Script(synchronous())
+    assert script.receive(messages.EnginesRetired((1,))) == ["1-B0 B1"]
+    assert script.stop(1, "B0") == ["0+B0"]
+    assert script.finish(1, "B1") == ["drained"], "it ended before it could stop"
+    assert script.receive(messages.EngineJoined(1)) == [], "it has left the round"
+    assert script.finish(0, "A0 A1 B0") == []
+    assert script.protocol.num_moved == 1
+
+
+def test_what_moves_and_is_then_not_needed_is_stopped_once_and_placed_nowhere() -> None:
+    script = Script(speculative())
+    assert script.receive(messages.EnginesRetired((1,))) == ["1-B0 B1"]
+    assert script.finish(0, "A0") == ["0-A1"]
+    assert script.stop(1, "B0 B1") == ["drained"]
+
+
+def test_a_lost_engine_is_replaced_and_nobody_waits_for_what_it_was_stopping() -> None:
+    script = Script(speculative())
+    assert script.finish(0, "A0") == ["0-A1", "1-B0 B1"]
+    assert script.receive(messages.EngineLost(1, "so")) == ["replace 1"]
+    script.reward("A")
+    script.stop(0, "A1")
+    assert script.protocol.is_complete
+
+
+def test_what_a_lost_engine_ran_starts_elsewhere_and_late_reports_of_it_are_ignored() -> None:
+    script = Script(synchronous())
+    assert script.receive(messages.EngineLost(1, "so")) == ["0+B0 B1", "replace 1"]
+    assert script.finish(1, "B0") == []
+    assert script.finish(0, "A0 A1 B1") == []
+    assert not script.protocol.has_batch
+    script.finish(0, "B0")
+    assert script.protocol.has_batch
+
+
+def test_a_late_report_of_a_lost_engine_does_not_make_another_one_look_drained() -> None:
+    script = Script(synchronous(), 0, 1, 2)
+    assert script.start == ["0+A0 A1", "1+B0 B1"]
+    assert script.receive(messages.EngineLost(0, "so")) == ["2+A0 A1", "replace 0"]
+    assert script.receive(messages.EnginesRetired((2,))) == ["2-A0 A1"]
+    assert script.stop(0, "A0 A1") == []
+    assert script.stop(2, "A0 A1") == ["1+A0 A1", "drained"]
+
+
+def test_without_engines_requests_wait_for_one() -> None:
+    script = Script(synchronous(), 0)
+    assert script.receive(messages.EngineLost(0, "so")) == ["replace 0"]
+    assert script.receive(messages.EngineJoined(0)) == ["0+A0 A1 B0 B1"]
+
+
+def test_what_waits_for_an_engine_and_is_not_needed_is_gone_at_once() -> None:
+    script = Script(speculative(AdmissionRules(acceptance=Acceptance.TRAINABLE)), 0)
+    script.finish(0, "A0")
+    script.receive(messages.EngineLost(0, "so"))
+    assert script.reward("A") == []
+    assert script.protocol.is_complete
+
+
+def test_a_request_that_its_engine_stops_unasked_continues() -> None:
+    assert Script(synchronous()).stop(1, "B0") == ["1+B0"]
+
+
+def test_a_milestone_is_looked_at_from_the_start_until_the_batch_is_complete_or_engines_retire() -> None:
+    script = Script(synchronous(), milestones=Milestones(fixed_share=0.5))
+    assert script.finish(0, "A0") == []
+    assert script.finish(0, "A1") == ["measure"]
+    whole = Script(Synchronous(BatchShape(1, 1), cursor()), milestones=Milestones(fixed_share=0.5))
+    assert whole.finish(0, "A0") == [], "there is nothing left to gain"
+    retired = Script(synchronous(), milestones=Milestones(fixed_share=0.5))
+    retired.receive(messages.EnginesRetired((1,)))
+    assert "measure" not in retired.finish(0, "A0 A1")
+
+
+def test_a_batch_that_is_carried_over_can_be_at_its_milestone_from_the_start() -> None:
+    policy = PartialRollout(BatchShape(2, 2), cursor(), PartialKnobs(group_factor=2.0, max_policy_versions=5))
+    first = Script(policy, 0)
+    assert first.finish(0, "A0 A1 B0 B1 C0 C1") == ["0-D0 D1"]
+    first.stop(0, "D0 D1")
+    first.reward("A")
+    first.reward("B")
+    assert first.protocol.result.end.deferred == (DRAWS["C"], DRAWS["D"])
+    assert Script(policy, 0, milestones=Milestones(fixed_share=0.5)).start == ["0+D0 D1 E0 E1 F0 F1", "measure"]
+
+
+@pytest.mark.parametrize("state", [state for state in RequestState if state is not RequestState.ENDED])
+def test_a_request_can_end_from_every_state_and_never_after_its_end(state: RequestState) -> None:
+    reached = {state}
+    for _ in RequestState:
+        reached |= {after for (begin, _), after in TRANSITIONS.items() if begin in reached}
+    assert RequestState.ENDED in reached
+    assert RequestState.ENDED not in {begin for begin, _ in TRANSITIONS}

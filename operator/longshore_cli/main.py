@@ -112,16 +112,23 @@ def down(
 def submit(
     file: Annotated[Path, typer.Argument(help="YAML file with an RLJob, and what it needs.")],
     wait: Annotated[bool, typer.Option("--wait", help="Watch the job until it is finished.")] = False,
+    modules: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="Python file with reward functions; repeat it for several. 1 MiB together."),
+    ] = None,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
     """Apply the objects of a file."""
     from longshore_cli import jobs
+    from longshore_cli.modules import read_modules, submit_with, with_modules
 
+    documents, config_map = jobs.read_manifest(file), None
+    if modules:
+        documents, config_map = with_modules(documents, read_modules(modules))
     kube = Target(kubeconfig, context, namespace).connect()
-    documents = jobs.read_manifest(file)
-    for applied in jobs.submit(kube, documents):
+    for applied in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
         _console().print(f"{applied} applied")
     if wait:
         for name in jobs.jobs_in(documents):

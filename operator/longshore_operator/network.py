@@ -40,12 +40,14 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     """Policies of all pods of a job.
 
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
-    the services that rewards ask, and to nothing else. Metrics may be collected from anywhere in the cluster.
+    the services that rewards ask, and to nothing else. The coordinator alone downloads from the Hub. Metrics may be
+    collected from anywhere in the cluster.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _all_but_rewards(identity)
     coordinator, rewards = _part(identity, Component.COORDINATOR), _part(identity, Component.REWARD)
-    to_urls = _to_urls(reward)
+    to_urls = _to_ports(url_ports(reward))
+    to_hub = _to_ports([job.spec.hub.port] if job.spec.uses_hub else [])
     to_score = _tcp(contract.REWARD_PORT)
     to_api_server = {"ports": _tcp(*config.api_server_ports)}
     policies = [
@@ -54,7 +56,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
             identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
             coordinator,
             [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
-            [{"to": [rewards], "ports": to_score}, to_api_server, *(to_urls if reward.pods == 0 else ())],
+            [{"to": [rewards], "ports": to_score}, to_api_server, *to_hub, *(to_urls if reward.pods == 0 else ())],
         ),
     ]
     if reward.most_pods:
@@ -87,9 +89,8 @@ def _port(url: str) -> int:
     return parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
-def _to_urls(reward: Reward) -> list[Json]:
+def _to_ports(ports: list[int]) -> list[Json]:
     """A policy cannot name hosts, so it names the ports only."""
-    ports = url_ports(reward)
     return [{"to": _ANYWHERE, "ports": _tcp(*ports)}] if ports else []
 
 

@@ -7,7 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
-from longshore_operator import template
+from longshore_operator import mounts, template
 from longshore_operator.identity import Identity
 from longshore_operator.observed import ANNOTATION_SPEC_HASH
 from longshore_operator.plan import OperatorConfig
@@ -60,8 +60,11 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     _enter_ray(pod, job)
     _use_reward_pods(pod, job)
+    if job.spec.uses_hub:
+        mounts.hub_token(pod, job.spec.hub)
     if job.spec.reward.pods == 0:
         _mount_reward_tokens(pod, job)
+        mounts.reward_modules(pod, job.spec.reward)
     return _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
 
 
@@ -99,6 +102,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     _join(pod, index, coordinator_ip)
     _use_reward_pods(pod, job)
     _mount_reward_tokens(pod, job)
+    mounts.reward_modules(pod, reward)
     _limit_memory(pod, reward)
     container = pod["spec"]["containers"][0]
     container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]

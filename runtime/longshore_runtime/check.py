@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from longshore.api.model import Data
+from longshore.api.model import Data, Source
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import Trainer, TrainerBackend
@@ -21,11 +21,11 @@ from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, functions_of, row_mistake
+from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, value_at
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from longshore_runtime.data.dataset import Row
+    from longshore_runtime.data.reading import Row
     from longshore_runtime.types import PromptRecord
 
 _MOST_LINES: Final = 3
@@ -47,13 +47,15 @@ class Request:
 def results(request: Request) -> Iterator[CheckResult]:
     """All checks for which there is something to look at."""
     spec, model, data = request.spec, request.model, request.data
+    if len(spec.data.each) != 1:
+        data = None  # There is a copy of one data set.
     functions = spec.reward.functions
     if model is not None and spec.trainer.backend is TrainerBackend.MEGATRON:
         yield from _made(Check.TRAINER_SIZES, request, lambda name: _trainer_sizes(name, spec.trainer, model))
     if model is not None:
         yield from _made(Check.TOKENIZER, request, lambda name: _tokenizer(name, model))
     if data is not None and any(one.kind in (RewardKind.MATHS, RewardKind.CODE) for one in functions):
-        yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data, functions, data))
+        yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
     if model is not None and data is not None:
         yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
     for one in functions:
@@ -88,18 +90,18 @@ def _tokenizer(name: Check, model: Path) -> CheckResult:
     return CheckResult(name, detail=f"{len(tokenizer):,} tokens, {template} chat template")
 
 
-def _references(name: Check, data: Data, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
+def _references(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
     from longshore_runtime.rewards.row_checks import scoring_mistake
 
-    rows = _valid_rows(path, data)
+    rows = _valid_rows(path, source)
     if rows is None:
         return not_checked(name, _UNREADABLE)
     mistakes = []
     for row in rows:
-        if domain_mistake(row.fields, data.domain_field, functions) is not None:
+        if domain_mistake(row.fields, source, functions) is not None:
             continue
-        domain = "" if data.domain_field is None else str(row.fields[data.domain_field])
-        answer = row.fields[data.answer_field]
+        domain = domain_of(row.fields, source) or ""
+        answer = value_at(row.fields, source.answer_field)
         found = (
             scoring_mistake(function, row.fields, "" if answer is None else str(answer), row.source)
             for function in functions_of(domain, functions)
@@ -109,23 +111,21 @@ def _references(name: Check, data: Data, functions: Sequence[RewardFunction], pa
 
 
 def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResult:
+    from longshore_runtime.data.chat import NoChatTemplate
     from longshore_runtime.data.dataset import divided, prompt_record
     from longshore_runtime.data.suitability import require_known_tokens
     from longshore_runtime.data.tokenizer import load_tokenizer
 
-    rows = _valid_rows(path, spec.data)
+    rows = _valid_rows(path, spec.data.each[0])
     if rows is None:
         return not_checked(name, _UNREADABLE)
     tokenizer = load_tokenizer(model)
-    if not tokenizer.chat_template and (chats := _chats(rows, spec.data)):
-        mistake = (
-            f"{chats[0].source}: {spec.data.prompt_field!r} is a list of messages, and the model has no chat template"
-        )
-        return CheckResult(name, (f"{mistake}; add chat_template.jinja to the checkpoint, or give texts",))
     records, mistakes = [], []
     for index, row in enumerate(rows):
         try:
             records.append(prompt_record(index, row, spec.data, tokenizer))
+        except NoChatTemplate as error:
+            return CheckResult(name, (str(error),))
         except UserError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -166,19 +166,16 @@ def _import(name: Check, function: RewardFunction) -> CheckResult:
     return CheckResult(name, detail=f"{function.import_path} is a function")
 
 
-def _valid_rows(path: Path, data: Data) -> "list[Row] | None":
+def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
     """Rows that are prompts with answers; None where the file cannot be read. Another check tells about the others."""
-    from longshore_runtime.data.dataset import read_rows
+    from longshore_runtime.data.reading import DataFile, read_files, read_rows
 
+    is_download = source.origin.path is None
     try:
-        rows = read_rows(path, data)
+        rows = read_files([DataFile(path.name, path)], source) if is_download else read_rows(path, source)
     except UserError:
         return None
-    return [row for row in rows if row_mistake(row.fields, data) is None]
-
-
-def _chats(rows: "Sequence[Row]", data: Data) -> "list[Row]":
-    return [row for row in rows if isinstance(row.fields[data.prompt_field], list)]
+    return [row for row in rows if row_mistake(row.fields, source) is None]
 
 
 def main() -> None:

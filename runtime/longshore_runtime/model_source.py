@@ -82,15 +82,27 @@ def _get(answer: Any) -> Any:
         raise UserError(f"model: worker 0 has not built the model within {_LIMIT_S:.0f} s") from error
 
 
-def check_model(model: Model, engine: Engine, trainer: Trainer, storage: JobStorage, *, has_accelerator: bool) -> None:
-    """Raise UserError for a checkpoint of the user that cannot be trained as the job asks."""
+def check_model(
+    model: Model,
+    engine: Engine,
+    trainer: Trainer,
+    storage: JobStorage,
+    *,
+    has_accelerator: bool,
+    repository: str | None = None,
+) -> None:
+    """Raise UserError for a checkpoint of the user that cannot be trained as the job asks.
+
+    `repository`: of the Hub, where it was downloaded from.
+    """
     if model.path is None:
         return
     directory = storage.resolve(model.path)
-    mistakes = model_file_mistakes(directory, model.path) or limit_mistakes(
-        config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator
+    name, field = (model.path, "model.path") if repository is None else (repository, "model.hub")
+    mistakes = model_file_mistakes(directory, name, field) or limit_mistakes(
+        config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator, field=field
     )
     if mistakes:
         raise UserError(summary(mistakes))
-    if (mistake := trainer_mistake(trainer, directory, model.path)) is not None:
+    if (mistake := trainer_mistake(trainer, directory, name)) is not None:
         raise UserError(mistake)

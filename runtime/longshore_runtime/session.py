@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from longshore.api import contract
-from longshore.api.model import Data
+from longshore.api.model import Model
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
@@ -21,7 +21,6 @@ from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
-from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -29,12 +28,13 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import ActorPlacement, placement
-from longshore_runtime.data.dataset import PromptSets, prompt_sets, read_rows
+from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.model_source import InitialModel, check_model, initial_model
 from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
@@ -136,13 +136,20 @@ class Session:
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
-        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         spec, algorithm = self._spec, self._spec.algorithm
-        has_accelerator = spec.workers.has_accelerator
-        check_model(spec.model, spec.rollout.engine, spec.trainer, self._storage, has_accelerator=has_accelerator)
-        model = self._initial_model()
-        tokenizer = load_tokenizer(self._storage.resolve(model.path))
-        prompts = routed(self._prompts(tokenizer), self._spec.reward.functions, self._spec.data.domain_field)
+        inputs = self._inputs()
+        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
+        check_model(
+            inputs.model,
+            spec.rollout.engine,
+            spec.trainer,
+            self._storage,
+            has_accelerator=spec.workers.has_accelerator,
+            repository=inputs.repository,
+        )
+        model = self._initial_model(inputs.model)
+        tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
+        prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
         rewards.wait_ready(_REWARD_PODS_LIMIT_S)
@@ -153,7 +160,7 @@ class Session:
             policy=round_policy(
                 spec.rollout,
                 shape,
-                DrawCursor(len(prompts.train), algorithm.seed),
+                prompts.draws(algorithm.seed),
                 groups_per_update=algorithm.groups_per_update,
                 dynamic_sampling=algorithm.dynamic_sampling,
             ),
@@ -189,8 +196,17 @@ class Session:
         except (TrainerLost, UserError, OSError) as error:
             log.warning("no checkpoint at the end", reason=str(error))
 
-    def _initial_model(self) -> InitialModel:
-        model = initial_model(self._spec.model, self._spec.algorithm.seed, self._storage, placement(0))
+    def _inputs(self) -> JobInputs:
+        """What the job begins with, downloaded first where it is not in the storage."""
+        spec = self._spec
+        if spec.uses_hub:
+            self._recorder.activity(RuntimeActivity.DOWNLOAD)
+        inputs = job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
+        self._recorder.downloaded()
+        return inputs
+
+    def _initial_model(self, chosen: Model) -> InitialModel:
+        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0))
         if model.warm_start is not None:
             self._recorder.warm_start(model.warm_start)
         self._model = model.path
@@ -200,16 +216,16 @@ class Session:
         """The configuration of the initial model."""
         return config_of(self._storage.resolve(self._model))
 
-    def _prompts(self, tokenizer: Any) -> PromptSets:
-        data: Data = self._spec.data
-        if data.path is None:
+    def _prompts(self, inputs: JobInputs, tokenizer: Any) -> PromptSets:
+        data = self._spec.data
+        if data.builtin is not None:
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
-        rows = read_rows(self._storage.resolve(data.path), data)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        prompts = prompt_sets(rows, data, tokenizer, context_tokens)
+        prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
+        self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
 

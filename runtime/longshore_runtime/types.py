@@ -352,3 +352,9 @@ class PromptRecord:
     domain: str = ""
     rewards: tuple[str, ...] = ()
     """Reward functions that score its responses."""
+    reference: object = None
+    """The answer as it is in the row, where it need not be a text."""
+    messages: tuple[Mapping[str, object], ...] = ()
+    """The conversation that the prompt is; empty where it is a plain text."""
+    data_set: str = ""
+    """Name of its data set, where several are mixed."""

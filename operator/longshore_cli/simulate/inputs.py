@@ -13,7 +13,7 @@ from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore.sim.hardware import Gpu, ModelShape, gpu_described, gpu_named, model_named
+from longshore.sim.hardware import MODELS, Gpu, ModelShape, gpu_described, gpu_named, model_named
 from longshore.sim.job import default_lengths
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
@@ -139,8 +139,11 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
         return measured.model_shape
     if spec.model.builtin is not None:
         return _TINY
+    if (known := MODELS.get(PurePosixPath(spec.model.hub or "").name)) is not None:
+        return known
     raise BadInput(
-        f"The manifest names a path ({spec.model.path}) but no size of the model.",
+        f"The manifest names a {'path' if spec.model.hub is None else 'repository'} "
+        f"({spec.model.path or spec.model.hub}) but no size of the model.",
         "Add --model, such as --model Qwen2.5-7B or --model 13B, or a profile of it with --profile.",
     )
 
@@ -148,7 +151,7 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
 def _require_measured(measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: Gpu, options: Options) -> None:
     """A profile holds for one model and one kind of GPU."""
     fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
-    wanted = spec.model.builtin or spec.model.path or ""
+    wanted = spec.model.builtin or spec.model.hub or spec.model.path or ""
     if PurePosixPath(wanted).name != PurePosixPath(measured.model).name:
         raise BadInput(f"{options.profile} is of the model {measured.model}, but the manifest names {wanted}.", fix)
     if abs(model.num_parameters / measured.shape.num_parameters - 1) > _SAME_SIZE:

@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from longshore.api.runtime_status import KindCount, RoundKind
+from longshore.api.runtime_status import KindCount, RoundKind, RuntimeActivity
 from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
@@ -91,6 +91,11 @@ def _round_row(view: JobView, for_s: float) -> RenderableType:
     activity = words.in_words(words.activity(view))
     if view.is_finished:
         return Text(activity, style="dim")
+    download = view.runtime.download
+    if download is not None and words.activity(view) == RuntimeActivity.DOWNLOAD:
+        label = Text(fmt.size(download.bytes), style="cyan")
+        share = min(1.0, download.bytes / max(1, download.total_bytes))
+        return _bar_row(label, share, f"of {fmt.size(download.total_bytes)} · {download.repository}")
     if current is None or words.activity(view) not in words.IN_EVERY_ROUND:
         return Text(f"{activity} for {fmt.duration(for_s)}", style="dim")
     label = Text(f"{current.number} {current.kind}", style=KIND_STYLES[current.kind])

@@ -11,6 +11,7 @@ _WORDS: Final[Mapping[str, str]] = {
     Phase.PENDING: "waiting for pods",
     Phase.STARTING: "start of the pods",
     RuntimeActivity.WAIT_FOR_WORKERS: "waiting for workers",
+    RuntimeActivity.DOWNLOAD: "download from the Hub",
     RuntimeActivity.PREPARE_MODEL: "model and warm start",
     RuntimeActivity.START_ENGINES: "start of the engines",
     RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
@@ -29,7 +30,12 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 IN_EVERY_ROUND: Final = frozenset({RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH})
 PREPARATIONS: Final = frozenset(
-    {RuntimeActivity.WAIT_FOR_WORKERS, RuntimeActivity.PREPARE_MODEL, RuntimeActivity.START_ENGINES}
+    {
+        RuntimeActivity.WAIT_FOR_WORKERS,
+        RuntimeActivity.DOWNLOAD,
+        RuntimeActivity.PREPARE_MODEL,
+        RuntimeActivity.START_ENGINES,
+    }
 )
 """A coordinator that does these has not read its checkpoint yet, so it reports zeros."""
 _WITHOUT_COORDINATOR: Final = frozenset({Phase.QUEUED, Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED})

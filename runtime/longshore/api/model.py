@@ -1,16 +1,21 @@
 """Which model is trained and on which prompts."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
-from longshore.api.base import ApiModel, RelativePath
-from longshore.api.rules import Rule
+from longshore.api.base import ApiModel, Freeform, RelativePath
+from longshore.api.hub import Repository, Revision
+from longshore.api.rules import Rule, Unchecked
 
 BUILTIN_CONTEXT_TOKENS: Final = 2048
 """What the built-in model was made for."""
 _PLACE: Final = "{prompt}"
+
+FieldName = Annotated[str, Field(min_length=1, max_length=256)]
+"""A field of a row. Dots lead into objects, as in `reward_model.ground_truth`."""
 
 
 class BuiltinModel(StrEnum):
@@ -29,16 +34,23 @@ class DataFormat(StrEnum):
     """How a data set is stored."""
 
     JSONL = "Jsonl"
+    PARQUET = "Parquet"
     HUGGING_FACE = "HuggingFace"
 
 
-_ONE_SOURCE: "Rule[Model | Data]" = Rule(
-    "",
-    "has(self.path) != has(self.builtin)",
-    lambda source: (source.path is None) != (source.builtin is None),
-    "set exactly one of path and builtin",
+_REVISION: "Rule[Model | DataSet]" = Rule(
+    "revision",
+    "!has(self.revision) || has(self.hub)",
+    lambda source: source.revision is None or source.hub is not None,
+    "revision belongs to hub: set hub, or remove revision",
 )
 _MODEL_RULES: "tuple[Rule[Model], ...]" = (
+    Rule(
+        "",
+        "[has(self.path), has(self.builtin), has(self.hub)].exists_one(one, one)",
+        lambda model: sum(one is not None for one in (model.path, model.builtin, model.hub)) == 1,
+        "set exactly one of path, hub and builtin",
+    ),
     Rule(
         "maxContextTokens",
         f"!has(self.builtin) || self.maxContextTokens <= {BUILTIN_CONTEXT_TOKENS}",
@@ -46,7 +58,62 @@ _MODEL_RULES: "tuple[Rule[Model], ...]" = (
         f"maxContextTokens must be at most {BUILTIN_CONTEXT_TOKENS} with the built-in model: lower it",
     ),
 )
+_OURS: Final = frozenset({"add_generation_prompt", "chat_template", "conversation", "messages", "tokenize"})
+_CHAT_RULES: "tuple[Rule[Chat], ...]" = (
+    Rule(
+        "templateArguments",
+        Unchecked("the API server does not look into an object without a schema"),
+        lambda chat: not _OURS & chat.template_arguments.keys(),
+        f"templateArguments must not contain {', '.join(sorted(_OURS))}, which Longshore sets: remove them",
+    ),
+)
+_SET_RULES: "tuple[Rule[DataSet], ...]" = (
+    Rule(
+        "config",
+        "!has(self.config) || has(self.hub)",
+        lambda data: data.config is None or data.hub is not None,
+        "config belongs to hub: set hub, or remove config",
+    ),
+)
+_SOURCE_RULES: "tuple[Rule[DataSource], ...]" = (
+    Rule(
+        "",
+        "has(self.path) != has(self.hub)",
+        lambda source: (source.path is None) != (source.hub is None),
+        "set exactly one of path and hub",
+    ),
+    Rule(
+        "domain",
+        "!has(self.domain) || !has(self.domainField)",
+        lambda source: source.domain is None or source.domain_field is None,
+        "domain and domainField exclude each other: remove one",
+    ),
+    Rule(
+        "promptTemplate",
+        f"!has(self.promptTemplate) || self.promptTemplate.contains('{_PLACE}')",
+        lambda source: source.prompt_template is None or _PLACE in source.prompt_template,
+        f"promptTemplate must contain {_PLACE}: without it, all its prompts are the same",
+    ),
+)
 _DATA_RULES: "tuple[Rule[Data], ...]" = (
+    Rule(
+        "",
+        "[has(self.path), has(self.builtin), has(self.hub), has(self.sources)].exists_one(one, one)",
+        lambda data: sum(one is not None for one in (data.path, data.builtin, data.hub, data.sources)) == 1,
+        "set exactly one of path, hub, sources and builtin",
+    ),
+    Rule(
+        "sources",
+        Unchecked("the list is a map by name, so the API server refuses duplicates without a rule"),
+        lambda data: len({source.name for source in data.sources or ()}) == len(data.sources or ()),
+        "sources must have different names: rename one",
+    ),
+    Rule(
+        "chat",
+        "!has(self.chat) || !has(self.builtin)",
+        lambda data: data.chat is None or data.builtin is None,
+        "chat does not apply to the built-in task: remove it",
+    ),
     Rule(
         "promptTemplate",
         f"self.promptTemplate.contains('{_PLACE}')",
@@ -56,11 +123,15 @@ _DATA_RULES: "tuple[Rule[Data], ...]" = (
 )
 
 
-class Model(ApiModel, rules=(_ONE_SOURCE, *_MODEL_RULES)):
-    """The model to train: a Hugging Face checkpoint in the storage of the job, or a built-in tiny one."""
+class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
+    """The model to train: a Hugging Face checkpoint in the storage of the job or on the Hub, or a built-in tiny one."""
 
     path: RelativePath | None = None
     """Directory of a Hugging Face checkpoint, relative to the storage of the job."""
+    hub: Repository | None = None
+    """Repository of the Hub, as `Qwen/Qwen2.5-1.5B`: downloaded into the storage unless it is there."""
+    revision: Revision | None = None
+    """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
     builtin: BuiltinModel | None = None
     """Tiny: a Qwen3 of under a million parameters with a character tokenizer, made on the spot."""
     warm_start_steps: int = Field(default=0, ge=0, le=100_000)
@@ -69,29 +140,128 @@ class Model(ApiModel, rules=(_ONE_SOURCE, *_MODEL_RULES)):
     """Prompt and response together must fit into this many tokens."""
 
 
-class Data(ApiModel, rules=(_ONE_SOURCE, *_DATA_RULES)):
-    """Prompts to train on: a file in the storage of the job, or a built-in task."""
+class Chat(ApiModel, rules=_CHAT_RULES):
+    """How prompts become conversations."""
+
+    system_prompt: str | None = Field(default=None, min_length=1, max_length=16_384)
+    """System message of every conversation that has none."""
+    template: str | None = Field(default=None, min_length=1, max_length=16_384)
+    """Chat template in Jinja; unset: that of the tokenizer."""
+    template_arguments: Freeform = Field(default_factory=dict)
+    """Further arguments of the template, as `enable_thinking: false`."""
+
+
+class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
+    """Where rows come from."""
 
     path: RelativePath | None = None
-    """JSONL file, or directory of a Hugging Face data set, relative to the storage of the job."""
+    """File or directory, relative to the storage of the job; see `format`."""
+    hub: Repository | None = None
+    """Data set of the Hub, as `openai/gsm8k`, with Parquet or JSONL files: downloaded into the storage unless it is
+    there."""
+    revision: Revision | None = None
+    """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
+    config: str | None = Field(default=None, min_length=1, max_length=256)
+    """Configuration (subset) of `hub`; unset: the only one, or the default."""
+    format: DataFormat = DataFormat.JSONL
+    """How the data at `path` is stored: a JSONL file; a Parquet file, or a directory of them; or a directory written by
+    `datasets`."""
+    split: str = Field(default="train", min_length=1, max_length=128)
+    """Split of `hub`, or of a directory written by `datasets`."""
+    where: dict[str, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict, max_length=8)
+    """Only rows whose fields have these texts, as `{ability: code}`."""
+
+
+class DataSource(DataSet, rules=_SOURCE_RULES):
+    """One of several data sets. What it leaves unset is that of `data`."""
+
+    name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+    """Name in messages."""
+    weight: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Its share of the draws, relative to the other weights."""
+    prompt_field: FieldName | None = None
+    """Field with the prompt; unset: `data.promptField`."""
+    answer_field: FieldName | None = None
+    """Field with the reference answer; unset: `data.answerField`."""
+    domain_field: FieldName | None = None
+    """Field with the domain; unset: `data.domainField`, unless `domain` is set."""
+    domain: str | None = Field(default=None, min_length=1, max_length=256)
+    """Domain of all its rows."""
+    prompt_template: str | None = Field(default=None, max_length=16_384)
+    """Text around a prompt; unset: `data.promptTemplate`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set with every default applied."""
+
+    at: str
+    """Where the spec names it: `data` or `data.sources[name]`."""
+    name: str
+    """Empty for the only one."""
+    weight: float
+    origin: DataSet
+    prompt_field: str
+    answer_field: str
+    domain_field: str | None
+    domain: str
+    """Of all rows, where there is no `domain_field`."""
+    prompt_template: str
+
+
+class Data(DataSet, rules=_DATA_RULES):
+    """Prompts to train on: one data set of the storage or the Hub, several of them, or a built-in task."""
+
+    sources: Annotated[list[DataSource], Field(min_length=1, max_length=32)] | None = Field(
+        default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    )
+    """Several data sets, mixed by weight: the draws have their shares as nearly as whole prompts allow."""
     builtin: BuiltinTask | None = None
     """Counting: count down from N, with a long-tailed N."""
-    format: DataFormat = DataFormat.JSONL
-    """How the data at `path` is stored."""
-    split: str = Field(default="train", min_length=1, max_length=128)
-    """Split of a Hugging Face data set."""
-    prompt_field: str = Field(default="prompt", min_length=1, max_length=256)
-    """Field with the prompt: a text, or a list of chat messages."""
-    answer_field: str = Field(default="answer", min_length=1, max_length=256)
+    prompt_field: FieldName = "prompt"
+    """Field with the prompt: a text, or a list of chat messages. Dots lead into objects, here and below."""
+    answer_field: FieldName = "answer"
     """Field with the reference answer."""
-    domain_field: str | None = Field(default=None, min_length=1, max_length=256)
+    domain_field: FieldName | None = None
     """Field with the domain of a row, a text: reward functions are chosen by it and metrics told apart."""
     prompt_template: str = Field(default="{prompt}", max_length=16_384)
-    """Text around a prompt; `{prompt}` stands for it."""
+    """Text around a prompt that is a text; `{prompt}` stands for it."""
+    chat: Chat | None = None
+    """Chat settings. With them, or with `{}`, a prompt that is a text becomes a user message. Unset: only prompts that
+    are lists of messages are conversations."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
-    """Longer prompts are left out, and counted."""
+    """Longer prompts are left out, and counted (`status.runtime.prompts`)."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
     """Prompts kept out of training and scored by `evaluation`."""
+
+    @property
+    def each(self) -> tuple[Source, ...]:
+        """The data sets; none with a built-in task."""
+        if self.builtin is not None:
+            return ()
+        if self.sources is None:
+            fields = self.prompt_field, self.answer_field, self.domain_field, "", self.prompt_template
+            return (Source("data", "", 1.0, self, *fields),)
+        return tuple(self._with_defaults(source) for source in self.sources)
+
+    @property
+    def names_domains(self) -> bool:
+        """Whether rows can have a domain."""
+        return self.domain_field is not None or any(one.domain or one.domain_field for one in self.sources or ())
+
+    def _with_defaults(self, source: DataSource) -> Source:
+        inherited = None if source.domain is not None else self.domain_field
+        return Source(
+            f"data.sources[{source.name}]",
+            source.name,
+            source.weight,
+            source,
+            source.prompt_field or self.prompt_field,
+            source.answer_field or self.answer_field,
+            source.domain_field or inherited,
+            source.domain or "",
+            source.prompt_template or self.prompt_template,
+        )
 
 
 class Evaluation(ApiModel):

@@ -89,6 +89,11 @@ def config_map(job: str) -> str:
     return f"{job}-config"
 
 
+def modules_config_map(job: str, digest: str) -> str:
+    """Name of a ConfigMap with reward modules of the job; `digest`: eight characters that follow from its content."""
+    return f"{job}-modules-{digest}"
+
+
 def ray_token_secret(job: str, uid: str) -> str:
     """Name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
     return f"{job}-ray-token-{_short(uid)}"

@@ -10,6 +10,7 @@ from longshore.api.base import ApiModel, Quantity, RelativePath
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.rules import Rule, Unchecked, belongs
+from longshore.api.secrets import SecretKey
 
 
 class RewardKind(StrEnum):
@@ -31,6 +32,14 @@ class OnRewardError(StrEnum):
     RETRY = "Retry"
 
 
+class Signature(StrEnum):
+    """How a Python function wants to be called."""
+
+    LONGSHORE = "Longshore"
+    VERL = "Verl"
+    TRL = "TRL"
+
+
 class SandboxLayer(StrEnum):
     """A layer of isolation around model-written code (`docs/explanation/sandbox.md`)."""
 
@@ -40,15 +49,6 @@ class SandboxLayer(StrEnum):
     RLIMITS = "Rlimits"
     CGROUP = "Cgroup"
     USER = "User"
-
-
-class SecretKey(ApiModel):
-    """A key of a Secret in the namespace of the job."""
-
-    name: str = Field(min_length=1, max_length=253)
-    """Secret."""
-    key: str = Field(default="token", min_length=1, max_length=253)
-    """Key in it."""
 
 
 _CODE_RULES: "tuple[Rule[Code], ...]" = (
@@ -155,6 +155,12 @@ _TIMEOUTS_S: Final = {RewardKind.JUDGE: 60.0, RewardKind.HTTP: 10.0}
 
 _FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
     belongs("importPath", "kind", RewardKind.PYTHON, lambda function: (function.kind, function.import_path)),
+    Rule(
+        "signature",
+        "self.kind == 'Python' || !has(self.signature) || self.signature == 'Longshore'",
+        lambda function: function.kind is RewardKind.PYTHON or function.signature is Signature.LONGSHORE,
+        "signature belongs to kind Python: remove it",
+    ),
     belongs("http", "kind", RewardKind.HTTP, lambda function: (function.kind, function.http)),
     belongs("judge", "kind", RewardKind.JUDGE, lambda function: (function.kind, function.judge)),
 )
@@ -185,7 +191,10 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     """When it raises or gives no finite number. Fail: the job fails with the sample; Replace: the group is replaced by
     a fresh draw, and counted; Retry: as a fault of the infrastructure, then Fail."""
     import_path: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
-    """Python: `package.module:function`, called with (prompt, response, answer)."""
+    """Python: `package.module:function`, called as `signature` says."""
+    signature: Signature = Signature.LONGSHORE
+    """Python: Longshore, `(prompt, response, answer)`; Verl, `(data_source, solution_str, ground_truth, extra_info)`,
+    as verl's `compute_score`; TRL, `(prompts, completions, **columns)`, as TRL's reward functions."""
     token_secret: SecretKey | None = None
     """Judge (Remote) and HTTP: bearer token."""
     code: Code = Field(default_factory=Code)
@@ -209,6 +218,18 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     def pool(self) -> Workers | None:
         """The pods that serve its judge, if it has pods of its own."""
         return self.judge.pool if self.judge is not None else None
+
+
+class Modules(ApiModel):
+    """Python files in a ConfigMap, from which functions of kind Python are imported."""
+
+    config_map: str = Field(min_length=1, max_length=253)
+    """ConfigMap in the namespace of the job; `longshore submit --with FILE` makes one that the job owns."""
+    files: Annotated[
+        list[Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*\.py$")]],
+        Field(min_length=1, max_length=32),
+    ]
+    """Keys of it: `my_rewards.py` is imported as `my_rewards`."""
 
 
 _POD_MEMORY_BYTES: Final = 2 << 30
@@ -256,6 +277,8 @@ class Reward(PodOptions, rules=_REWARD_RULES):
         },
     )
     """Reward functions."""
+    modules: Modules | None = None
+    """Python files that the pods that score can import, besides what their image has."""
     resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
     """CPU, memory and other requests of a reward pod; its memory is limited to what it requests. Unset: 1Gi are
     requested, and the limit is 2Gi and, for each of `workersPerPod`, 1Gi and the largest `code.memory`."""

@@ -140,6 +140,29 @@ class WarmStart(ApiModel):
     """Whether an earlier job's result was used."""
 
 
+class Download(ApiModel):
+    """A repository of the Hub that is being downloaded."""
+
+    repository: str = Field(max_length=256)
+    """Which one."""
+    bytes: int = Field(ge=0, le=MAX_COUNT)
+    """Bytes that are there."""
+    total_bytes: int = Field(ge=0, le=MAX_COUNT)
+    """All that are wanted."""
+
+
+class PromptCounts(ApiModel):
+    """What the data of the job comes to."""
+
+    train: int = Field(ge=0, le=MAX_COUNT)
+    """Prompts to train on."""
+    held_out: int = Field(ge=0, le=MAX_COUNT)
+    """Prompts that are scored only."""
+    too_long: int = Field(ge=0, le=MAX_COUNT)
+    """Prompts that were left out, since they have more tokens than `data.maxPromptTokens`, or than the context leaves
+    for them with a response of full length."""
+
+
 class RewardLoad(ApiModel):
     """How the workers of the reward pods keep up with the rollout."""
 
@@ -172,6 +195,7 @@ class RuntimeActivity(StrEnum):
     """
 
     WAIT_FOR_WORKERS = "WaitForWorkers"
+    DOWNLOAD = "Download"
     PREPARE_MODEL = "PrepareModel"
     START_ENGINES = "StartEngines"
     PROFILE_ENGINES = "ProfileEngines"
@@ -264,6 +288,10 @@ class RuntimeStatus(ApiModel):
     """Long rounds so far."""
     full: KindCount = Field(default_factory=KindCount)
     """Rounds of policies that know no short ones."""
+    download: Download | None = None
+    """While `activity` is Download."""
+    prompts: PromptCounts | None = None
+    """The prompts of data that is not built in."""
     warm_start: WarmStart | None = None
     """The warm start, where the job asks for one."""
     rewards: RewardLoad | None = None

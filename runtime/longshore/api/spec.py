@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import ApiModel
+from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
@@ -42,7 +43,7 @@ class CleanPodPolicy(StrEnum):
 
 _FROZEN_WHILE_RUNNING: Final = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
-    "profiling",
+    "profiling", "hub",
 )  # fmt: skip
 _NUM_PODS: Final = (
     "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
@@ -201,8 +202,9 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
     ),
     Rule(
         "data.domainField",
-        "has(self.data.domainField) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
-        lambda spec: spec.data.domain_field is not None or not any(one.domains for one in spec.reward.functions),
+        "has(self.data.domainField) || (has(self.data.sources) && self.data.sources.exists(one, has(one.domain) || "
+        "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
+        lambda spec: spec.data.names_domains or not any(one.domains for one in spec.reward.functions),
         "domainField is required by functions with domains: set it to the field of a row that names its domain",
     ),
     Rule(
@@ -229,6 +231,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """The model to train."""
     data: Data = Field(json_schema_extra=IMMUTABLE)
     """Prompts to train on."""
+    hub: Hub = Field(default_factory=Hub)
+    """Where `model.hub` and `data.hub` are downloaded from."""
     algorithm: Algorithm
     """Objective and batch."""
     rollout: Rollout = Field(default_factory=Rollout)
@@ -278,6 +282,11 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """Whether new weights go straight from trainers to engines."""
         transfer = self.rollout.engine.weight_transfer
         return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and self.workers.has_accelerator)
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether the coordinator may have to download from the Hub."""
+        return self.model.hub is not None or any(one.origin.hub is not None for one in self.data.each)
 
     @property
     def num_pods(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from longshore.api.model import Data, DataFormat
+from longshore.api.model import DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.checks.jsonl import RowError, jsonl_rows
@@ -11,7 +11,7 @@ from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, row_mistake
+from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
 
 
 def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
@@ -19,15 +19,15 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
     results = []
     if model is not None:
         results += _model_checks(spec, model, gpu_bytes)
-    elif spec.model.path is not None:
-        results.append(not_checked(Check.MODEL_FILES, f"name a copy of {spec.model.path!r} with --model"))
-    if spec.data.path is not None:
+    elif spec.model.builtin is None:
+        results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
+    if spec.data.builtin is None:
         results.append(_rows_check(spec, data))
     return results
 
 
 def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> list[CheckResult]:
-    mistakes = model_file_mistakes(directory, spec.model.path or str(directory))
+    mistakes = model_file_mistakes(directory, _model_name(spec) or str(directory), _model_field(spec))
     if mistakes:  # Others would follow from them.
         return [CheckResult(Check.MODEL_FILES, tuple(mistakes))]
     size = num_parameters(directory)
@@ -38,6 +38,14 @@ def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> 
         ),
         *([_memory_check(spec, directory, size, gpu_bytes)] if spec.workers.has_accelerator else []),
     ]
+
+
+def _model_name(spec: RLJobSpec) -> str | None:
+    return spec.model.path or spec.model.hub
+
+
+def _model_field(spec: RLJobSpec) -> str:
+    return "model.path" if spec.model.hub is None else "model.hub"
 
 
 def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float | None) -> CheckResult:
@@ -53,10 +61,12 @@ def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float 
 
 def _rows_check(spec: RLJobSpec, path: Path | None) -> CheckResult:
     name = Check.DATA_ROWS
-    if spec.data.format is not DataFormat.JSONL:
-        return not_checked(name, "only JSONL files are checked here")
+    if spec.data.sources is not None:
+        return not_checked(name, "several data sets are checked when the job starts")
     if path is None:
-        return not_checked(name, f"name a copy of {spec.data.path!r} with --data")
+        return not_checked(name, f"name a copy of {spec.data.path or spec.data.hub!r} with --data")
+    if spec.data.format is not DataFormat.JSONL or path.suffix == ".parquet":
+        return not_checked(name, "only JSONL files are checked here")
     return CheckResult(name, tuple(data_mistakes(spec, path)), "every row is a prompt with an answer")
 
 
@@ -67,28 +77,30 @@ def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
         spec.rollout.engine,
         spec.model.max_context_tokens,
         has_accelerator=spec.workers.has_accelerator,
+        field=_model_field(spec),
     )
 
 
 def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
-    """Of the JSONL file that `data.path` stands for: one for each row, up to the first line that is no JSON."""
-    data, name = spec.data, spec.data.path or str(path)
-    if data.format is not DataFormat.JSONL:
+    """Of a copy of its only data set as JSONL: one for each row, up to the first line that is no JSON."""
+    data, name = spec.data, spec.data.path or spec.data.hub or str(path)
+    if data.format is not DataFormat.JSONL or len(data.each) != 1:
         return []
     if not path.is_file():
-        return [f"data.path: {name!r} is not a file; set data.format to HuggingFace for a directory"]
-    mistakes = list(_row_mistakes(path, name, data, spec.reward.functions))
+        return [f"data.path: {name!r} is not a file; set data.format to Parquet or HuggingFace for a directory"]
+    mistakes = list(_row_mistakes(path, name, data.each[0], spec.reward.functions))
     if not mistakes:
-        with path.open("rb") as file:
-            num_rows = sum(1 for line in file if line.strip())
+        num_rows = sum(1 for _, fields in jsonl_rows(path, name) if is_wanted(fields, data.where))
         mistakes += _count_mistakes(num_rows, name, spec)
     return mistakes
 
 
-def _row_mistakes(path: Path, name: str, data: Data, functions: Sequence[RewardFunction]) -> Iterator[str]:
+def _row_mistakes(path: Path, name: str, source: Source, functions: Sequence[RewardFunction]) -> Iterator[str]:
     try:
         for number, fields in jsonl_rows(path, name):
-            mistake = row_mistake(fields, data) or domain_mistake(fields, data.domain_field, functions)
+            if not is_wanted(fields, source.origin.where):
+                continue
+            mistake = row_mistake(fields, source) or domain_mistake(fields, source, functions)
             if mistake is not None:
                 yield f"{name}, line {number}: {mistake}"
     except RowError as error:

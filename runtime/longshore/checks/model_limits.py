@@ -20,14 +20,22 @@ _DIVIDED: Final = (
 
 
 def limit_mistakes(
-    config: Mapping[str, Any], engine: Engine, max_context_tokens: int, *, has_accelerator: bool
+    config: Mapping[str, Any],
+    engine: Engine,
+    max_context_tokens: int,
+    *,
+    has_accelerator: bool,
+    field: str = "model.path",
 ) -> list[str]:
-    """What a job asks of a model that it cannot do; nothing is said where the configuration does not tell."""
+    """What a job asks of a model that it cannot do; nothing where the configuration is silent about it.
+
+    `field`: where the spec names the model.
+    """
     return [
         *_context_mistakes(_with_overrides(config, engine), max_context_tokens),
-        *(_head_mistakes(config) if engine.backend is EngineBackend.VLLM and not has_accelerator else ()),
+        *(_head_mistakes(config, field) if engine.backend is EngineBackend.VLLM and not has_accelerator else ()),
         *_split_mistakes(config, engine),
-        *_quantization_mistakes(config),
+        *_quantization_mistakes(config, field),
     ]
 
 
@@ -60,13 +68,13 @@ def splits(config: Mapping[str, Any], tp_size: int) -> bool:
     return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)
 
 
-def _quantization_mistakes(config: Mapping[str, Any]) -> Iterator[str]:
+def _quantization_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
     """Quantised weights do not follow a gradient, and engines that hold them do not take plain ones."""
     quantization = config.get("quantization_config") or language_part(config).get("quantization_config")
     if quantization:
         method = str(quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown")
         yield (
-            f"model.path: the weights are quantised (quant_method {method[:40]!r}), which cannot be trained; give the "
+            f"{field}: the weights are quantised (quant_method {method[:40]!r}), which cannot be trained; give the "
             "checkpoint that they were made from"
         )
 
@@ -77,7 +85,7 @@ def _context_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Ite
         yield f"model.maxContextTokens: {max_context_tokens} exceeds the {limit} tokens of the model; lower it"
 
 
-def _head_mistakes(config: Mapping[str, Any]) -> Iterator[str]:
+def _head_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
     text = language_part(config)
     num_heads, hidden_size = text.get("num_attention_heads"), text.get("hidden_size")
     if text.get("kv_lora_rank"):
@@ -87,7 +95,7 @@ def _head_mistakes(config: Mapping[str, Any]) -> Iterator[str]:
         size = hidden_size // num_heads
     if _is_count(size) and size not in CPU_HEAD_SIZES:
         yield (
-            f"model.path: the attention heads have size {size}, which vLLM does not support on the CPU (it does "
+            f"{field}: the attention heads have size {size}, which vLLM does not support on the CPU (it does "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}); choose another model, or run it on GPUs"
         )
 

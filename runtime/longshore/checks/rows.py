@@ -1,33 +1,79 @@
 """Whether a row of the data has what its job reads from it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from longshore.api.model import Data
-from longshore.api.reward import RewardFunction
+from longshore.api.model import Source
+from longshore.api.reward import RewardFunction, RewardKind, Signature
+
+ABSENT: Final = object()
+"""A field that is not there; None may be a value."""
 
 
-def row_mistake(fields: Mapping[str, Any], data: Data) -> str | None:
+def value_at(fields: Mapping[str, Any], name: str) -> Any:
+    """The field of that very name, or else the one that the dots of the name lead to; else ABSENT."""
+    if name in fields:
+        return fields[name]
+    value: Any = fields
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return ABSENT
+        value = value[part]
+    return value
+
+
+def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozenset[str] | None:
+    """Fields of a row that its job looks at, by the part of their names before the first dot; None: all of them."""
+    if any(one.kind is RewardKind.HTTP or one.signature is not Signature.LONGSHORE for one in functions):
+        return None
+    names = [source.prompt_field, source.answer_field, *source.origin.where]
+    names += [source.domain_field] if source.domain_field is not None else []
+    names += [one.code.tests_field for one in functions if one.kind is RewardKind.CODE]
+    return frozenset(names) | {name.partition(".")[0] for name in names}
+
+
+def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+    """Whether a row is among those that the job asks for."""
+    return all(value_at(fields, name) == text for name, text in where.items())
+
+
+def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
     """What keeps a row from being a prompt with an answer; None: nothing."""
-    for name, option in ((data.prompt_field, "data.promptField"), (data.answer_field, "data.answerField")):
-        if name not in fields:
-            return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {option}"
-    prompt = fields[data.prompt_field]
+    for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
+        if value_at(fields, name) is ABSENT:
+            return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {source.at}.{option}"
+    prompt = value_at(fields, source.prompt_field)
     if not isinstance(prompt, str | list):
-        return f"{data.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
+        return f"{source.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
     if isinstance(prompt, list):
-        return _message_mistake(prompt, data.prompt_field)
-    return None if data.prompt_template.replace("{prompt}", prompt) else "the prompt is empty"
+        return _message_mistake(prompt, source.prompt_field)
+    return None if source.prompt_template.replace("{prompt}", prompt) else "the prompt is empty"
 
 
-def domain_mistake(fields: Mapping[str, Any], field: str | None, functions: Sequence[RewardFunction]) -> str | None:
+def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
+    """The domain of a row; None: it should have one, and has not."""
+    if source.domain_field is None:
+        return source.domain
+    domain = value_at(fields, source.domain_field)
+    return domain if isinstance(domain, str) else None
+
+
+def domain_mistake(fields: Mapping[str, Any], source: Source, functions: Sequence[RewardFunction]) -> str | None:
     """Why no function scores a row; None: one does."""
-    domain = "" if field is None else fields.get(field)
-    if not isinstance(domain, str):
-        return f"{field!r} must be a text with the domain of the row; set data.domainField"
-    if not functions_of(domain, functions):
-        return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
-    return None
+    domain = domain_of(fields, source)
+    return no_domain(source) if domain is None else unscored(domain, functions)
+
+
+def no_domain(source: Source) -> str:
+    """What is wrong with a row without a domain."""
+    return f"{source.domain_field!r} must be a text with the domain of the row; set {source.at}.domainField"
+
+
+def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
+    """Why no function scores rows of a domain; None: one does."""
+    if functions_of(domain, functions):
+        return None
+    return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
 
 
 def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:

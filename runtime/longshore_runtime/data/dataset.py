@@ -1,20 +1,20 @@
-"""Reads the prompts of a job. Every mistake in the data is told with its file and line."""
+"""The prompts of a job: rows, checked, tokenised, and split into those to train on and those to score."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
-from longshore.api.model import Data, DataFormat
-from longshore.checks.jsonl import RowError, jsonl_rows
-from longshore.checks.rows import row_mistake
+from longshore.api.model import Data, Source
+from longshore.checks.rows import domain_of, no_domain, row_mistake, value_at
+from longshore.policy.draws import DrawCursor, MixedDraws, Share
+from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
+from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
 from longshore_runtime.types import PromptRecord
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ChatTokenizer, Protocol):
     """What is used of a Hugging Face tokenizer."""
 
     def encode(self, text: str, /, **options: Any) -> list[int]:
@@ -23,40 +23,26 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
         """Text of token ids."""
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        """One text for a conversation."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row with where it came from, for error messages."""
-
-    source: str
-    fields: Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class PromptSets:
     """Prompts to train on and prompts to score; a record's index is its row in the data."""
 
     train: tuple[PromptRecord, ...]
+    """Of several data sets, one after the other."""
     held_out: tuple[PromptRecord, ...]
     num_too_long: int
     """Rows left out because their prompt is too long."""
+    shares: tuple[Share, ...] = ()
+    """The data sets of `train`, where they are mixed."""
 
-
-def read_rows(path: Path, data: Data) -> list[Row]:
-    """All rows of `data.path`; raises UserError with the line of the first mistake."""
-    if not path.exists():
-        raise UserError(f"data.path: {data.path!r} does not exist in the storage of the job")
-    rows = list(_jsonl(path, data) if data.format is DataFormat.JSONL else _hugging_face(path, data))
-    if not rows:
-        raise UserError(f"data.path: {data.path!r} holds no row")
-    return rows
+    def draws(self, seed: int) -> DrawCursor:
+        """The order in which prompts are trained on."""
+        return MixedDraws(self.shares, seed) if self.shares else DrawCursor(len(self.train), seed)
 
 
 def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int) -> PromptSets:
-    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole file.
+    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole data.
 
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
     """
@@ -82,56 +68,40 @@ def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) ->
             f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    return PromptSets(train, held_out, len(records) - len(fitting))
+    shares = _shares(data.each, train) if data.sources else ()
+    return PromptSets(train, held_out, len(records) - len(fitting), shares)
 
 
-def _jsonl(path: Path, data: Data) -> Iterator[Row]:
-    if not path.is_file():
-        raise UserError(f"data.path: {data.path!r} is not a file; set data.format to HuggingFace for a directory")
-    try:
-        for number, fields in jsonl_rows(path, str(data.path)):
-            yield Row(f"{data.path}, line {number}", fields)
-    except RowError as error:
-        raise UserError(str(error)) from error
-
-
-def _hugging_face(path: Path, data: Data) -> Iterator[Row]:
-    import datasets
-
-    try:
-        loaded = datasets.load_from_disk(str(path)) if _saved_to_disk(path) else datasets.load_dataset(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"data.path: {data.path!r} is not a Hugging Face data set ({error})") from error
-    if isinstance(loaded, datasets.DatasetDict):
-        if data.split not in loaded:
-            raise UserError(f"data.split: {data.split!r} is not one of {', '.join(loaded)}")
-        loaded = loaded[data.split]
-    for number, fields in enumerate(loaded):
-        yield Row(f"{data.path}, row {number}", fields)
-
-
-def _saved_to_disk(path: Path) -> bool:
-    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
+    """How many prompts every data set has to train on, in the order of the prompts."""
+    counts = Counter(record.data_set for record in records)
+    if empty := [source for source in sources if not counts[source.name]]:
+        raise UserError(
+            f"{empty[0].at}: no prompt of it is left to train on; add rows, raise data.maxPromptTokens or lower "
+            "data.heldOutPrompts"
+        )
+    return tuple(Share(source.name, counts[source.name], source.weight) for source in sources)
 
 
 def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
     """A row as a prompt; raises UserError, with its line, where it is none."""
-    if (mistake := row_mistake(row.fields, data)) is not None:
+    source = row.data_set
+    if (mistake := row_mistake(row.fields, source)) is not None:
         raise UserError(f"{row.source}: {mistake}")
-    value = row.fields[data.prompt_field]
-    is_chat = isinstance(value, list)
-    text = _chat(row, value, tokenizer) if is_chat else data.prompt_template.replace("{prompt}", value)
+    if (domain := domain_of(row.fields, source)) is None:
+        raise UserError(f"{row.source}: {no_domain(source)}")
+    prompt = value_at(row.fields, source.prompt_field)
+    if isinstance(prompt, str):
+        prompt = source.prompt_template.replace("{prompt}", prompt)
+    messages = conversation(prompt, data.chat)
+    text = rendered(messages, data.chat, tokenizer, row.source) if messages else prompt
     # A chat template writes the special tokens itself.
-    tokens = tuple(tokenizer.encode(text, add_special_tokens=not is_chat))
+    tokens = tuple(tokenizer.encode(text, add_special_tokens=not messages))
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
-    answer = row.fields[data.answer_field]
-    return PromptRecord(index, text, tokens, "" if answer is None else str(answer), row.fields, row.source)
-
-
-def _chat(row: Row, messages: Any, tokenizer: Tokenizer) -> str:
-    try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (ValueError, TypeError, TemplateError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{row.source}: the model's chat template does not take its messages ({reason})") from error
+    reference = value_at(row.fields, source.answer_field)
+    answer = "" if reference is None else str(reference)
+    return PromptRecord(
+        index, text, tokens, answer, row.fields, row.source, domain, reference=reference, messages=messages,
+        data_set=source.name,
+    )  # fmt: skip

@@ -41,7 +41,7 @@ def subject_of(spec: RLJobSpec, model: Path) -> Subject:
     pod: Pod = ray.get(placement(0).remote(_look, spec.workers.has_accelerator), timeout=_PROBE_LIMIT_S)
     config = read_config(model)
     return Subject(
-        model=spec.model.builtin or spec.model.path or "",
+        model=spec.model.builtin or spec.model.hub or spec.model.path or "",
         model_fingerprint=model_fingerprint(config),
         gpu=pod.gpu,
         setup=setup_fingerprint(spec),

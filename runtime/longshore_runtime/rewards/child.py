@@ -15,9 +15,10 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from longshore.api.reward import RewardKind
-from longshore_runtime.rewards.functions import RewardFunction, reward_function
+from longshore.api.reward import RewardKind, Signature
+from longshore_runtime.rewards.functions import reward_function
 from longshore_runtime.rewards.numbers import finite_reward
+from longshore_runtime.rewards.signatures import Sample, WrongReward, caller
 
 _WORK_BYTES: Final = 1 << 30
 """Memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
@@ -30,6 +31,8 @@ def main() -> None:
     say = _writer(answers)
     options = orjson.loads(sys.stdin.buffer.readline())
     kind = RewardKind(options["kind"])
+    if options["modules"]:
+        sys.path.insert(0, options["modules"])
     try:
         function = reward_function(kind, options["import_path"])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
@@ -38,11 +41,16 @@ def main() -> None:
     if not callable(function):
         say({"error": f"importPath: {options['import_path']!r} is no function"})
         return
+    try:
+        call = caller(function, Signature(options["signature"]))
+    except ValueError as error:
+        say({"error": f"importPath: {options['import_path']!r} {error}"})
+        return
     if kind is not RewardKind.PYTHON:
         _limit_memory()
     say({"ready": True})
     for line in sys.stdin.buffer:
-        say(_score(function, orjson.loads(line)))
+        say(_score(call, orjson.loads(line)))
 
 
 def _one_line(error: BaseException) -> str:
@@ -80,9 +88,11 @@ def _writer(answers: BinaryIO) -> Callable[[dict[str, Any]], None]:
     return say
 
 
-def _score(function: RewardFunction, sample: dict[str, str]) -> dict[str, Any]:
+def _score(call: Callable[[Sample], Any], sample: Sample) -> dict[str, Any]:
     try:
-        reward = function(sample["prompt"], sample["response"], sample["answer"])
+        reward = call(sample)
+    except WrongReward as error:
+        return {"error": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a reward raises is reported, with the sample
         return {"error": f"raised {type(error).__name__}: {error}"}
     try:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
+from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
 from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
@@ -19,10 +20,8 @@ _FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
     """The test cases of a row; raises ValueError that names row and field."""
-    raw = row.get(field)
-    if not isinstance(raw, list) or not raw:
-        raise ValueError(f"{source}: {field!r} must be a list of test cases; set code.testsField to where they are")
-    return [parse_case(case, f"{source}, {field}[{number}]") for number, case in enumerate(raw)]
+    cases = case_list(row, field, source)
+    return [parse_case(case, f"{source}, {field}[{number}]") for number, case in enumerate(cases)]
 
 
 def program_of(response: str) -> str:

@@ -21,6 +21,7 @@ from longshore_runtime.rewards.scoring import (
     ScoreOutcome,
     ScoreResult,
     WorkerBroken,
+    wants_row,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.sandbox.layers import Layer, LayerReport
@@ -38,6 +39,8 @@ MAX_CASES: Final = 65_536
 MAX_SENTENCE: Final = 2_000
 MAX_REWARD: Final = 1e9
 _MAX_SECONDS: Final = 1e6
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+"""Rows of a data set may hold what JSON does not know, as dates: these become texts."""
 
 _Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
 _Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
@@ -85,6 +88,8 @@ class Item(_Message):
     answer: str
     row: dict[str, Any]
     limits_s: list[float] | None
+    reference: Any = None
+    messages: list[dict[str, Any]] = []
 
 
 class Begin(_Message):
@@ -150,7 +155,7 @@ def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, S
     """Write the first message."""
     of_users = [function for function in functions if function.kind is RewardKind.PYTHON]
     rows = {one.name: [_item(one, item) for item in rehearsals.get(one.name, ())] for one in of_users}
-    return orjson.dumps({"rehearsals": rows})
+    return orjson.dumps({"rehearsals": rows}, str, _OPTIONS)
 
 
 def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreItem]) -> bytes:
@@ -162,8 +167,7 @@ def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreI
     }
     where = f"reward {function.name}: {items[0].sample}"
     try:
-        # Rows of a data set may hold what JSON does not know, as dates.
-        data = orjson.dumps(body, str, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        data = orjson.dumps(body, str, _OPTIONS)
     except TypeError as error:
         raise RewardError(f"{where}: the row cannot be sent to a reward pod: {error}") from error
     if len(data) > MAX_REQUEST_BYTES:
@@ -175,7 +179,19 @@ def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreI
 
 def items_of(items: Sequence[Item]) -> list[ScoreItem]:
     """What is to be scored."""
-    return [ScoreItem(item.sample, item.prompt, item.response, item.answer, item.row, item.limits_s) for item in items]
+    return [
+        ScoreItem(
+            item.sample,
+            item.prompt,
+            item.response,
+            item.answer,
+            item.row,
+            item.limits_s,
+            item.reference,
+            tuple(item.messages),
+        )
+        for item in items
+    ]
 
 
 def encode_outcomes(number: int, outcomes: Sequence[ScoreOutcome]) -> bytes:
@@ -250,10 +266,13 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
         "answer": item.answer,
         "row": _row(function, item.row),
         "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
+        **({"reference": item.reference, "messages": list(item.messages)} if wants_row(function) else {}),
     }
 
 
 def _row(function: RewardFunction, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if wants_row(function):
+        return row
     match function.kind:
         case RewardKind.HTTP:
             return row

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from longshore.api.reward import RewardFunction
-from longshore.checks.rows import domain_mistake, functions_of
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.checks.rows import functions_of, unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.row_checks import scoring_mistake
 from longshore_runtime.rewards.scoring import ScoreItem
 from longshore_runtime.types import PromptRecord
@@ -17,12 +18,12 @@ _NUM_REHEARSED: Final = 3
 """One row may be odd; several are not."""
 
 
-def routed(prompts: PromptSets, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptSets:
-    """Prompts with their domain and reward functions; raises UserError for a row that nothing scores."""
+def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:
+    """Prompts with their reward functions; raises UserError for a row that nothing scores."""
     return replace(
         prompts,
-        train=tuple(_routed(record, functions, domain_field) for record in prompts.train),
-        held_out=tuple(_routed(record, functions, domain_field) for record in prompts.held_out),
+        train=tuple(_routed(record, functions) for record in prompts.train),
+        held_out=tuple(_routed(record, functions) for record in prompts.held_out),
     )
 
 
@@ -40,18 +41,23 @@ def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[Score
             response=record.answer,
             answer=record.answer,
             row=record.fields,
+            reference=record.reference,
+            messages=record.messages,
         )
         for record in chosen
     ]
 
 
-def _routed(record: PromptRecord, functions: Sequence[RewardFunction], domain_field: str | None) -> PromptRecord:
+def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> PromptRecord:
     source = record.source or f"row {record.index}"
-    if (mistake := domain_mistake(record.fields, domain_field, functions)) is not None:
+    if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
-    domain = "" if domain_field is None else str(record.fields[domain_field])
-    chosen = functions_of(domain, functions)
+    chosen = functions_of(record.domain, functions)
+    fields = dict(record.fields)
     for function in chosen:
         if (mistake := scoring_mistake(function, record.fields, record.answer, source)) is not None:
             raise UserError(mistake)
-    return replace(record, domain=domain, rewards=tuple(function.name for function in chosen))
+        if function.kind is RewardKind.CODE:
+            field = function.code.tests_field
+            fields[field] = case_list(record.fields, field, source)
+    return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))

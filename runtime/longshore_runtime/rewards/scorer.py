@@ -16,10 +16,19 @@ from typing import Any, Final
 
 import orjson
 
+from longshore.api import contract
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
-from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreResult,
+    wants_row,
+)
 
 _START_TIMEOUT_S: Final = 120.0
+_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _WARM_UP_TIMEOUT_S: Final = 30.0
 """The first call of a function may load what it needs, and takes longer than the others."""
 
@@ -46,7 +55,7 @@ class ChildScorer:
         child = self._child = self._child or self._started()
         started_s = time.monotonic()
         try:
-            reply = child.ask(_request(item), self._function.limit_s)
+            reply = child.ask(_request(item, self._function), self._function.limit_s)
         except TimeoutError:
             self.close()
             return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
@@ -71,7 +80,7 @@ class ChildScorer:
         item, limit_s = self._rehearsal[0], max(_WARM_UP_TIMEOUT_S, self._function.limit_s)
         who = f"reward {self._function.name}: {item.sample}: {self._function.import_path}"
         try:
-            child.ask(_request(item), limit_s)
+            child.ask(_request(item, self._function), limit_s)
         except TimeoutError as error:
             child.kill()
             raise RewardFault(f"{who} does not return within {limit_s:g} s") from error
@@ -107,8 +116,11 @@ class ChildScorer:
         return RewardSetupError(f"reward.functions[{self._function.name}].{field}: {why}")
 
 
-def _request(item: ScoreItem) -> dict[str, Any]:
-    return {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
+    sample: dict[str, Any] = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+    if wants_row(function):
+        sample |= {"row": item.row, "reference": item.reference, "messages": list(item.messages)}
+    return sample
 
 
 class _Child:
@@ -121,7 +133,12 @@ class _Child:
             start_new_session=True,
         )
         self._unread = b""
-        options = {"kind": function.kind.value, "import_path": function.import_path}
+        options = {
+            "kind": function.kind.value,
+            "import_path": function.import_path,
+            "signature": function.signature.value,
+            "modules": os.environ.get(contract.ENV_REWARD_MODULES),
+        }
         try:
             hello = self.ask(options, _START_TIMEOUT_S)
         except TimeoutError as error:
@@ -143,7 +160,7 @@ class _Child:
         """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(orjson.dumps(request, option=orjson.OPT_APPEND_NEWLINE))
+            self._process.stdin.write(orjson.dumps(request, str, _OPTIONS))
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise EOFError from error

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from longshore.api.reward import RewardFunction, Signature
 from longshore.policy.adaptive_timeout import CaseRun
 from longshore_runtime.sandbox.layers import LayerReport
 
@@ -33,9 +34,13 @@ class ScoreItem:
     response: str
     answer: str
     row: Mapping[str, Any]
-    """All fields of the row."""
+    """All fields of the row; a Code function's test cases as a list."""
     limits_s: Sequence[float] | None = None
     """Wall time of each test case, where the row has some."""
+    reference: object = None
+    """The answer as it is in the row."""
+    messages: Sequence[Mapping[str, object]] = ()
+    """The conversation that the prompt is, if it is one."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class ScoreResult:
 
 ScoreOutcome = ScoreResult | RewardError | RewardFault
 """What became of one response among several."""
+
+
+def wants_row(function: RewardFunction) -> bool:
+    """Whether a Python function is called with more than prompt, response and answer."""
+    return function.signature is not Signature.LONGSHORE
 
 
 class ResponseScorer(Protocol):

@@ -235,6 +235,8 @@ class RewardPool:
             answer=record.answer,
             row=record.fields,
             limits_s=self._limits_s(task, record),
+            reference=record.reference,
+            messages=record.messages,
         )
 
     def _limits_s(self, task: ScoreTask, record: PromptRecord) -> list[float] | None:

@@ -9,10 +9,12 @@ import structlog
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.runtime_status import (
     Alarm,
+    Download,
     DrawCounts,
     HeldOutReward,
     KindCount,
     Notice,
+    PromptCounts,
     ResponseTokens,
     RewardLoad,
     RolloutLoad,
@@ -77,6 +79,19 @@ class Recorder:
     def activity(self, activity: RuntimeActivity) -> None:
         """What the coordinator does now."""
         self._update(activity=activity)
+
+    def download(self, what: str, num_bytes: int, total_bytes: int) -> None:
+        """So much of a repository has come."""
+        self._update(download=Download(repository=what, bytes=num_bytes, total_bytes=total_bytes))
+
+    def downloaded(self) -> None:
+        """Nothing is being downloaded any longer."""
+        if self._status.download is not None:
+            self._update(download=None)
+
+    def prompts(self, num_train: int, num_held_out: int, num_too_long: int) -> None:
+        """What the data comes to."""
+        self._update(prompts=PromptCounts(train=num_train, held_out=num_held_out, too_long=num_too_long))
 
     def warm_start(self, warm_start: WarmStart) -> None:
         """The built-in model was warm-started."""

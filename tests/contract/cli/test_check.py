@@ -158,7 +158,7 @@ def knowing_fewer_tokens(directory: Path) -> None:
     [
         (without_vocabulary, ROW, Check.TOKENIZER, "has no usable tokenizer"),
         (without_chats, {**ROW, "prompt": [{"role": "user", "content": "hi"}]}, Check.PROMPTS,
-         "data/train.jsonl, line 1: 'prompt' is a list of messages, and the model has no chat template"),
+         "data.chat.template: data/train.jsonl, line 1 is a conversation, and the model's"),
         (knowing_fewer_tokens, ROW, Check.PROMPTS, "and the model knows 8 tokens"),
         (lambda directory: None, {**ROW, "prompt": "x" * 65}, Check.PROMPTS, "none of the 1 prompts has at most 64"),
     ],

@@ -125,6 +125,40 @@ def test_submit_applies_everything_and_again_changes_nothing(kubeconfig: Path, k
     assert kube.job("demo")["metadata"]["resourceVersion"] == before
 
 
+def test_modules_of_rewards_are_submitted_with_their_job_and_go_with_it(
+    kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None
+) -> None:
+    module, path = tmp_path / "mine.py", tmp_path / "job.yaml"
+    module.write_text("def score(prompt, response, answer):\n    return 1.0\n")
+    functions = [{"name": "mine", "kind": "Python", "importPath": "mine:score"}]
+    path.write_text(yaml.safe_dump(job("demo", reward={"functions": functions})))
+    result = longshore(kubeconfig, "submit", path, "--with", module)
+    applied, made = result.stdout.splitlines()
+    assert applied == "rljob/demo applied", result.output
+    (name,) = [made.removesuffix(" applied").removeprefix("configmap/")]
+    config_map = kube.find(f"/api/v1/namespaces/default/configmaps/{name}")
+    assert config_map is not None and config_map["data"] == {"mine.py": module.read_text()}
+    uid = kube.job("demo")["metadata"]["uid"]
+    assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [uid]
+    assert kube.job("demo")["spec"]["reward"]["modules"] == {"configMap": name, "files": ["mine.py"]}
+    assert longshore(kubeconfig, "submit", path, "--with", module).stdout == result.stdout
+    kubectl = ["kubectl", "--kubeconfig", str(kubeconfig), "describe", "rljob", "demo"]
+    told = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout
+    assert name in told and "mine.py" in told
+
+
+def test_modules_of_a_job_that_is_refused_do_not_stay(kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None) -> None:
+    module, path = tmp_path / "mine.py", tmp_path / "job.yaml"
+    module.write_text("def score(prompt, response, answer):\n    return 1.0\n")
+    functions = [{"name": "mine", "kind": "Python", "importPath": "mine:score"}]
+    document = job("refused", reward={"functions": functions})
+    document["metadata"]["name"] = "Refused"
+    path.write_text(yaml.safe_dump(document))
+    assert longshore(kubeconfig, "submit", path, "--with", module).exit_code == 1
+    left = kube.request("GET", "/api/v1/namespaces/default/configmaps")["items"]
+    assert not [one for one in left if "modules" in one["metadata"]["name"]]
+
+
 def test_submit_tells_what_the_api_server_refuses(kubeconfig: Path, tmp_path: Path, crd: None) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(yaml.safe_dump(job("wrong", rollout={"strategy": "PartialRollout"})))

@@ -19,6 +19,7 @@ from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
+from tests.hub_server import Repository, hub_server
 
 
 class Sink:
@@ -118,6 +119,28 @@ def test_a_mistake_in_a_file_ends_the_preparation_before_anything_starts(
     damage(storage)
     with pytest.raises(UserError, match=told):
         prepared(storage, **changes)
+
+
+def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_told_by_their_names(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = b'{"prompt": "1+1", "answer": "2"}\n'
+    with hub_server() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.models["acme/tiny"] = Repository.of(storage / "models" / "tiny")
+        hub.datasets["acme/sums"] = Repository({"train.jsonl": row * 8 + b"{}"})
+        changes = {"model": {"hub": "acme/tiny", "maxContextTokens": 256}, "data": {"hub": "acme/sums"}}
+        sink = Sink()
+        with (
+            pytest.raises(UserError, match=r"^acme/sums/train\.jsonl, line 9: no field 'prompt'"),
+            session(storage, sink, **changes) as one,
+        ):
+            one.build()
+        assert sink.activities == ["Download", "PrepareModel", "Failing"]
+        hub.models["acme/tiny"].files["model.safetensors"] = b"cut"
+        shutil.rmtree(storage / "rljobs")
+        with pytest.raises(UserError, match=r"^model\.hub: acme/tiny/model\.safetensors is cut off"):
+            prepared(storage, **changes)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ def judge(placement: str, **judge: Any) -> Json:
     return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
 
 
+def sources(*each: Json) -> Json:
+    """Changes that train on several data sets."""
+    named = [{"name": f"set-{number}", **one} for number, one in enumerate(each)]
+    return reward(kind="Maths") | {"data.builtin": None, "data.sources": named}
+
+
 def service(url: str) -> Json:
     """Changes that score with one service."""
     return reward(kind="HTTP", http={"url": url}) | {"data.builtin": None, "data.path": "a"}
@@ -176,7 +182,17 @@ BROKEN: list[tuple[Json, str]] = [
     ({"model.maxContextTokens": 2049}, "model.maxContextTokens"),
     ({"data.promptTemplate": "Think step by step: {question}"}, "data.promptTemplate"),
     ({"model.path": "models/a"}, "model"),
+    ({"model.hub": "Qwen/Qwen2.5-1.5B"}, "model"),
+    ({"model.revision": "main"}, "model.revision"),
     ({"data.path": "data/a.jsonl"}, "data"),
+    ({"data.hub": "openai/gsm8k"}, "data"),
+    ({"data.config": "main"}, "data.config"),
+    ({"data.chat": {}}, "data.chat"),
+    (sources({}), "data.sources[0]"),
+    (sources({"path": "a", "hub": "a/b"}), "data.sources[0]"),
+    (sources({"path": "a", "domain": "maths", "domainField": "kind"}), "data.sources[0].domain"),
+    (sources({"path": "a", "promptTemplate": "?"}), "data.sources[0].promptTemplate"),
+    (reward(kind="Maths", signature="Verl"), "reward.functions[0].signature"),
     ({"storage.claimName": "other"}, "storage"),
 ]
 """Changes that break one rule, and the field to blame."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
 from longshore.api.base import ApiModel
 from longshore.api.mistakes import sentence
+from longshore.api.model import Data, DataSource
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Handover, Leftovers, OnPolicy, Strategy
@@ -64,6 +65,21 @@ def _checked_by_both(rule: Rule[Any]) -> bool:
     return not isinstance(rule.cel, Unchecked) and not isinstance(rule.holds, Unchecked)
 
 
+def test_arguments_of_a_chat_template_that_longshore_sets_are_refused() -> None:
+    chat = {"templateArguments": {"enable_thinking": False, "tokenize": True}}
+    changes = reward(kind="Maths") | {"data.builtin": None, "data.path": "a.jsonl", "data.chat": chat}
+    ((field, told),) = from_python(changes)
+    assert field == "data.chat.templateArguments"
+    assert told.endswith("tokenize, which Longshore sets: remove them")
+
+
+def test_two_sources_of_one_name_are_refused_by_both_each_in_its_own_words() -> None:
+    twice = [{"name": "a", "path": "a"}] * 2
+    changes = reward(kind="Maths") | {"data.builtin": None, "data.sources": twice}
+    assert from_python(changes) == [("data.sources", "sources must have different names: rename one")]
+    assert from_api_server(changes)[0][1].startswith("Duplicate value")
+
+
 def test_two_functions_of_one_name_are_refused_by_both_each_in_its_own_words() -> None:
     changes = {"reward.functions": [{"name": "a", "kind": "Maths"}] * 2}
     assert from_python(changes) == [("reward.functions", "functions must have different names: rename one")]
@@ -75,6 +91,11 @@ TOPICS: list[Json] = [
         "model.builtin": [None], "model.path": ["models/a"], "model.maxContextTokens": [64, 65, 2_048, 2_049],
         "model.warmStartSteps": [0, 5], "data.builtin": [None], "data.path": ["a.jsonl"],
         "data.domainField": ["domain"], "data.promptTemplate": ["{prompt}", "prompt"], "storage.create": [None],
+        "model.hub": ["a/b"], "model.revision": ["main"], "data.hub": ["a/b"], "data.config": ["c"], "data.chat": [{}],
+        "data.sources": [
+            [{"name": "a", **one}]
+            for one in ({}, {"path": "a"}, {"path": "a", "domain": "algebra"}, {"hub": "a/b", "domainField": "kind"})
+        ],
         "storage.claimName": ["shared"], "reward.functions": [[{"name": "a", "kind": "Maths", "domains": ["algebra"]}]],
     },
     {
@@ -104,7 +125,8 @@ TOPICS: list[Json] = [
             [{"name": "a", **function}]
             for function in (
                 {"kind": "Task"}, {"kind": "Maths", "http": {"url": "http://a/"}}, {"kind": "HTTP"}, {"kind": "Python"},
-                {"kind": "Python", "importPath": "a:b"}, {"kind": "Code"},
+                {"kind": "Python", "importPath": "a:b"}, {"kind": "Code"}, {"kind": "Maths", "signature": "TRL"},
+                {"kind": "Python", "importPath": "a:b", "signature": "TRL"},
                 {"kind": "Code", "code": {"minTimeoutSeconds": 31}}, {"kind": "Judge"},
                 {"kind": "Judge", "judge": {"modelPath": "a"}}, {"kind": "Judge", "judge": {"placement": "Remote"}},
                 {"kind": "Judge", "judge": {"url": "http://a/"}}, {"kind": "Judge", "judge": {"placement": "Pool"}},
@@ -135,8 +157,10 @@ def test_python_and_the_api_server_always_agree(changes: Json) -> None:
 
 def _level(mistake: tuple[str, str]) -> int:
     """How far out the model is whose rule is broken."""
-    around = (RewardFunction, Algorithm, Reward, RLJobSpec)
-    return next((n for n, model in enumerate(around, 1) if mistake[1] in {rule.message for rule in model.rules}), 0)
+    field, message = mistake
+    around = (DataSource, Data, RewardFunction, Algorithm, Reward, RLJobSpec)
+    models = around if field.startswith("data.sources[") else (None, *around[1:])
+    return next((n for n, model in enumerate(models, 1) if model and message in {r.message for r in model.rules}), 0)
 
 
 @pytest.mark.parametrize(

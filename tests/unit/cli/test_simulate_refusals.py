@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.simulated import Json, manifest, refusal
+from tests.unit.cli.simulated import Json, manifest, refusal, run
 
 MODEL = ("--model", "Qwen2.5-7B")
 
@@ -12,7 +12,14 @@ MODEL = ("--model", "Qwen2.5-7B")
 def test_a_path_says_nothing_of_the_size_of_a_model(tmp_path: Path) -> None:
     told = refusal(manifest(tmp_path))
     assert "names a path (models/qwen) but no size of the model" in told
+    other = manifest(tmp_path, model={"hub": "acme/own-7B", "maxContextTokens": 2048})
+    assert "names a repository (acme/own-7B) but no size of the model" in refusal(other)
     assert "--model Qwen2.5-7B" in told
+
+
+def test_a_repository_of_a_known_model_says_its_size(tmp_path: Path) -> None:
+    job = manifest(tmp_path, model={"hub": "Qwen/Qwen2.5-7B", "maxContextTokens": 2048}, data={"hub": "openai/gsm8k"})
+    assert run(job, "--steps", "2").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_a_long_preparation_shows_its_time() -> None:
     assert "start of the engines for 12.0s" in drawn(dashboard(history, (), now_s=22.0))
 
 
+def test_a_download_shows_how_far_it_is() -> None:
+    download = {"repository": "Qwen/Qwen2.5-1.5B", "bytes": 800_000_000, "totalBytes": 3_200_000_000}
+    history = begin(job_view(rljob({"activity": "Download", "download": download})), 10.0)
+    shown = drawn(dashboard(history, (), now_s=22.0))
+    assert "Qwen/Qwen2.5-1.5B" in shown and "25 %" in shown
+
+
 def test_held_out_reward_is_compared_only_once_there_is_a_later_one() -> None:
     history = begin(job_view(rljob(at_step(1, heldOut={"before": 0.5, "latest": 0.5}))), 0.0)
     shown = drawn(dashboard(history, (), now_s=0.0))

@@ -75,7 +75,11 @@ def _merged(base: Json, shown: Json) -> Json:
 
 def _completed(shown: Json) -> Json:
     """A whole spec around a fragment, with GPUs where the fragment needs some."""
-    spec = _merged(copy.deepcopy(_COMPLETE), shown)
+    base = copy.deepcopy(_COMPLETE)
+    for field in ("model", "data"):
+        if shown.get(field, {}).keys() & {"hub", "builtin", "sources"}:
+            del base[field]["path"]
+    spec = _merged(base, shown)
     if "workers" not in shown:
         spec["workers"] = {"replicas": 2, "gpusPerPod": 8}
     return spec

@@ -154,3 +154,17 @@ def test_a_job_that_never_has_reward_pods_has_no_policy_for_them() -> None:
     named = [policy["metadata"]["name"] for policy in policies(POOL, pods=0)]
     assert named == ["demo-pods", "demo-coordinator"]
     assert [policy["metadata"]["name"] for policy in policies(POOL)] == [*named, "demo-rewards", "demo-judges"]
+
+
+@pytest.mark.parametrize(
+    ("hub", "port"), [({}, 443), ({"endpoint": "http://mirror.example:8080"}, 8080), ({"endpoint": "http://a/x"}, 80)]
+)
+def test_the_coordinator_alone_reaches_the_hub_and_only_if_the_job_downloads(hub: Json, port: int) -> None:
+    data = {"sources": [{"name": "a", "hub": "openai/gsm8k"}]}
+    maths = {"functions": [{"name": "maths", "kind": "Maths"}]}
+    made = network_policies(make_job(hub=hub, data=data, reward=maths), CONFIG)
+    assert {part for part in PARTS if part is not Component.JUDGE and port in to_anywhere(made, part)} == {
+        Component.COORDINATOR
+    }
+    without = network_policies(make_job(hub=hub), CONFIG)
+    assert to_anywhere(without, Component.COORDINATOR) == set()

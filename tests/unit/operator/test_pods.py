@@ -256,3 +256,29 @@ def test_a_container_that_a_template_adds_is_restricted_too() -> None:
 def test_the_jobs_own_image_comes_first() -> None:
     assert all_pods()[0]["spec"]["containers"][0]["image"] == "runtime:1"
     assert all_pods(image="mine:2")[0]["spec"]["containers"][0]["image"] == "mine:2"
+
+
+MODULES = {"configMap": "demo-modules-1", "files": ["mine.py"]}
+
+
+@pytest.mark.parametrize(("num_pods", "scores"), [(1, "reward"), (0, "coordinator")])
+def test_modules_of_rewards_are_mounted_where_scoring_happens_and_nowhere_else(num_pods: int, scores: str) -> None:
+    made = all_pods(reward={"pods": num_pods, "modules": MODULES})
+    pods = dict(zip(("coordinator", "worker", "reward"), made, strict=True))
+    pod = pods.pop(scores)
+    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "reward-modules"]
+    assert volume["configMap"] == {"name": "demo-modules-1", "items": [{"key": "mine.py", "path": "mine.py"}]}
+    assert environment(pod)[contract.ENV_REWARD_MODULES] == mount_paths(pod)["reward-modules"]
+    others = [pods["worker"], *([pods["coordinator"]] if num_pods else [])]
+    assert not any(contract.ENV_REWARD_MODULES in environment(other) for other in others)
+
+
+def test_the_token_of_the_hub_reaches_the_coordinator_alone_and_only_if_it_downloads() -> None:
+    hub = {"tokenSecret": {"name": "hf", "key": "read"}}
+    maths = {"functions": [{"name": "maths", "kind": "Maths"}]}
+    coordinator, *others = all_pods(hub=hub, data={"hub": "openai/gsm8k"}, reward=maths)
+    assert ("hf", "read") in secrets(coordinator)
+    path = environment(coordinator)[contract.ENV_HUB_TOKEN]
+    assert path == f"{mount_paths(coordinator)['hub-token']}/{contract.HUB_TOKEN_KEY}"
+    assert not any(("hf", "read") in secrets(other) for other in others)
+    assert not any(("hf", "read") in secrets(pod) for pod in all_pods(hub=hub))

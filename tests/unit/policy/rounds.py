@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
-from longshore.policy.draws import Draw, DrawCursor
+from longshore.policy.draws import Draw, DrawCursor, MixedDraws, Share
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
 from longshore.policy.round import AcceptedGroup, ResponseId
@@ -15,6 +15,8 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 
 NUM_PROMPTS = 23
+MIX = (Share("most", 17, 3.0), Share("least", 6, 1.0))
+"""As many prompts in two data sets."""
 QUIET = EngineLoad(num_running=0, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
 
 
@@ -26,13 +28,14 @@ class Job:
     shape: BatchShape
     groups_per_update: int | None = None
     dynamic_sampling: bool = False
+    is_mixed: bool = False
 
     def policy(self) -> RoundPolicy:
         """A policy of this job, at its beginning."""
         return round_policy(
             self.rollout,
             self.shape,
-            DrawCursor(NUM_PROMPTS, seed=5),
+            MixedDraws(MIX, seed=5) if self.is_mixed else DrawCursor(NUM_PROMPTS, seed=5),
             groups_per_update=self.groups_per_update,
             dynamic_sampling=self.dynamic_sampling,
         )
@@ -70,7 +73,10 @@ class Audit:
         """Every draw is consumed once and what is not consumed waits; batches are exact; the bounds hold."""
         assert all(count == 1 for count in self.consumed.values()), "a draw was consumed twice"
         cursor = policy.export_state()["cursor"]
-        num_taken = cursor["epoch"] * NUM_PROMPTS + cursor["offset"]
+        if self.job.is_mixed:
+            num_taken = sum(cursor["taken"].values())
+        else:
+            num_taken = cursor["epoch"] * NUM_PROMPTS + cursor["offset"]
         assert num_taken == len(self.consumed) + policy.num_deferred, "a draw was lost"
         bound = self.job.max_postponements
         assert bound is None or all(count <= bound for count in self.postponed.values()), "put off too often"

@@ -61,7 +61,7 @@ def jobs(draw: st.DrawFn) -> Job:
             adaptive=draw(st.booleans()),
         ),
     )
-    return Job(rollout, draw(shapes), dynamic_sampling=draw(st.booleans()))
+    return Job(rollout, draw(shapes), dynamic_sampling=draw(st.booleans()), is_mixed=draw(st.booleans()))
 
 
 @settings(max_examples=examples(120))

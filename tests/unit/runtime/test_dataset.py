@@ -1,13 +1,21 @@
 """Reading prompts: what is right is used, what is wrong is told with its line."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from longshore.api.model import Data
-from longshore_runtime.data.dataset import prompt_sets, read_rows
+from longshore.api.model import Data, DataFormat
+from longshore.api.reward import RewardFunction
+from longshore.checks.rows import fields_read
+from longshore.policy.draws import DrawCursor
+from longshore_runtime.data.dataset import PromptSets, prompt_sets
+from longshore_runtime.data.reading import DataFile, Row, read_files, read_rows
 from longshore_runtime.errors import UserError
 
 
@@ -28,6 +36,11 @@ def data(**options: Any) -> Data:
     return Data(path="prompts.jsonl", **options)
 
 
+def prompts(path: Path, options: Data, context_tokens: int = 1000, tokenizer: Any = None) -> PromptSets:
+    """Everything from the file to the prompts."""
+    return prompt_sets(read_rows(path, options.each[0]), options, tokenizer or Letters(), context_tokens)
+
+
 def write(tmp_path: Path, *lines: str) -> Path:
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -36,7 +49,7 @@ def write(tmp_path: Path, *lines: str) -> Path:
 
 def test_rows_become_prompts_and_every_kth_is_held_out(tmp_path: Path) -> None:
     path = write(tmp_path, *(f'{{"prompt": "q{n}", "answer": "{n}"}}' for n in range(8)))
-    sets = prompt_sets(read_rows(path, data(held_out_prompts=2)), data(held_out_prompts=2), Letters(), 1000)
+    sets = prompts(path, data(held_out_prompts=2))
     assert [record.prompt for record in sets.held_out] == ["q0", "q4"]
     assert [record.index for record in sets.train] == [1, 2, 3, 5, 6, 7]
 
@@ -46,18 +59,18 @@ def test_fields_and_template_are_the_users(tmp_path: Path) -> None:
     options = data(
         prompt_field="question", answer_field="solution", prompt_template="Q: {prompt}\nA:", held_out_prompts=0
     )
-    record = prompt_sets(read_rows(path, options), options, Letters(), 1000).train[0]
+    record = prompts(path, options).train[0]
     assert (record.prompt, record.answer) == ("Q: 1+1\nA:", "2")
 
 
 def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": [{"role": "user", "content": "hi"}], "answer": "a"}')
-    assert prompt_sets(read_rows(path, data()), data(), Letters(), 1000).train[0].prompt == "hi>"
+    assert prompts(path, data()).train[0].prompt == "hi>"
 
 
 def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": "short", "answer": ""}', '{"prompt": "very long", "answer": ""}')
-    sets = prompt_sets(read_rows(path, data(max_prompt_tokens=5)), data(max_prompt_tokens=5), Letters(), 1000)
+    sets = prompts(path, data(max_prompt_tokens=5))
     assert (len(sets.train), sets.num_too_long) == (1, 1)
 
 
@@ -76,23 +89,23 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> N
 )
 def test_a_mistake_in_the_data_is_told_with_its_line(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        prompt_sets(read_rows(write(tmp_path, *lines), data()), data(), Letters(), 1000)
+        prompts(write(tmp_path, *lines), data())
 
 
 def test_a_missing_file_is_told_by_its_field(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.path: 'prompts.jsonl' does not exist"):
-        read_rows(tmp_path / "prompts.jsonl", data())
+        read_rows(tmp_path / "prompts.jsonl", data().each[0])
 
 
 def test_prompts_leave_room_for_a_whole_response(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": "short", "answer": ""}', '{"prompt": "longer", "answer": ""}')
-    assert prompt_sets(read_rows(path, data()), data(), Letters(), 5).num_too_long == 1
+    assert prompts(path, data(), 5).num_too_long == 1
 
 
 def test_messages_that_the_chat_template_refuses_are_told_with_their_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": ["no message"], "answer": "a"}')
     with pytest.raises(UserError, match="line 1: 'prompt': message 1 is no object with role and content"):
-        prompt_sets(read_rows(path, data()), data(), Letters(), 1000)
+        prompts(path, data())
 
 
 @pytest.mark.parametrize(
@@ -108,4 +121,166 @@ def test_messages_that_the_chat_template_refuses_are_told_with_their_line(tmp_pa
 def test_a_line_that_is_no_row_is_a_mistake_of_the_user(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "prompts.jsonl").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        read_rows(tmp_path / "prompts.jsonl", data())
+        read_rows(tmp_path / "prompts.jsonl", data().each[0])
+
+
+class Recording(Letters):
+    """Remembers how the chat template was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[Mapping[str, str]], dict[str, Any]]] = []
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
+        self.asked.append((list(messages), options))
+        return super().apply_chat_template(messages, **options)
+
+
+def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_template(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"prompt": "1+1", "answer": "2"}')
+    chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"enable_thinking": False}}
+    tokenizer = Recording()
+    sets = prompts(path, data(chat=chat, prompt_template="Q: {prompt}", held_out_prompts=0), tokenizer=tokenizer)
+    ((messages, options),) = tokenizer.asked
+    assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Q: 1+1"}]
+    assert options == {
+        "chat_template": "{{ x }}", "enable_thinking": False, "tokenize": False, "add_generation_prompt": True
+    }  # fmt: skip
+    assert list(sets.train[0].messages) == messages
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_conversation_with_a_system_message_keeps_its_own(tmp_path: Path, role: str) -> None:
+    messages = [{"role": role, "content": "mine"}, {"role": "user", "content": "hi"}]
+    path = write(tmp_path, json.dumps({"prompt": messages, "answer": "a"}))
+    record = prompts(path, data(chat={"systemPrompt": "other"}, held_out_prompts=0)).train[0]
+    assert record.prompt == "mine|hi>"
+
+
+def test_a_model_without_chat_template_is_told_by_the_field_that_sets_one(tmp_path: Path) -> None:
+    tokenizer = Recording()
+    tokenizer.chat_template = None  # type: ignore[attr-defined]
+    path = write(tmp_path, '{"prompt": [{"role": "user", "content": "hi"}], "answer": "a"}')
+    with pytest.raises(UserError, match=r"^data\.chat\.template: prompts\.jsonl, line 1 is a conversation, and"):
+        prompts(path, data(), tokenizer=tokenizer)
+    assert prompts(path, data(chat={"template": "{{ x }}"}), tokenizer=tokenizer).train
+
+
+def test_dots_lead_into_objects_and_a_field_of_that_very_name_comes_first(tmp_path: Path) -> None:
+    nested = {"reward_model": {"ground_truth": "34", "style": "rule"}, "ask": {"me": "1+1"}, "ask.me": "exact"}
+    options = data(prompt_field="ask.me", answer_field="reward_model.ground_truth", held_out_prompts=0)
+    record = prompts(write(tmp_path, json.dumps(nested)), options).train[0]
+    assert (record.prompt, record.answer) == ("exact", "34")
+    wrong = data(answer_field="reward_model.solution")
+    with pytest.raises(UserError, match=r"no field 'reward_model.solution' .*; set data.answerField"):
+        prompts(write(tmp_path, json.dumps({"prompt": "a", "reward_model": {}})), wrong)
+
+
+def test_a_reference_that_is_no_text_is_kept_as_it_is(tmp_path: Path) -> None:
+    record = prompts(write(tmp_path, '{"prompt": "a", "answer": [1, 2]}'), data(held_out_prompts=0)).train[0]
+    assert (record.answer, record.reference) == ("[1, 2]", [1, 2])
+
+
+def test_only_rows_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{n}", "answer": "", "ability": "code" if n % 2 else "math"} for n in range(4)]
+    path = write(tmp_path, *map(json.dumps, rows))
+    sets = prompts(path, data(where={"ability": "code"}, held_out_prompts=0))
+    assert [record.prompt for record in sets.train] == ["p1", "p3"]
+    with pytest.raises(UserError, match=r"^data\.where: none of the 4 rows has \{'ability': 'art'\}"):
+        prompts(path, data(where={"ability": "art"}))
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": 3}, {"topic": None}])
+def test_a_row_without_a_domain_is_told_by_its_line_and_the_field(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write(tmp_path, json.dumps({"prompt": "a", "answer": "b", **fields}))
+    with pytest.raises(UserError, match=r"line 1: 'topic' must be a text .* data.domainField$"):
+        prompts(path, data(domain_field="topic"))
+
+
+def test_parquet_files_are_read_with_lists_and_objects_in_their_rows(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": f"q{n}"}], "reward_model": {"ground_truth": str(n)}} for n in range(6)
+    ]
+    directory = tmp_path / "set"
+    (directory / "deep").mkdir(parents=True)
+    for part, name in ((rows[:4], "b.parquet"), (rows[4:], "deep/a.parquet")):
+        parquet.write_table(pyarrow.Table.from_pylist(part), directory / name)
+    options = {"format": "Parquet", "answer_field": "reward_model.ground_truth", "held_out_prompts": 0}
+    whole = prompts(directory, Data(path="set", **options))
+    assert [(one.prompt, one.answer) for one in whole.train] == [(f"q{n}>", str(n)) for n in range(6)]
+    assert whole.train[5].source == "set/deep/a.parquet, row 1"
+    one = prompts(directory / "b.parquet", Data(path="set/b.parquet", **options))
+    assert len(one.train) == 4
+
+
+def test_columns_that_nobody_reads_are_left_in_their_file(tmp_path: Path) -> None:
+    row = {"question": "q", "final_answer": "a", "topic": "t", "r1_solution_1": "long", "meta": {"tests": []}}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    source = Data(hub="a/b", prompt_field="question", answer_field="final_answer", where={"topic": "t"}).each[0]
+    files = [DataFile("a.parquet", tmp_path / "a.parquet")]
+
+    def read(**function: Any) -> set[str]:
+        functions = [RewardFunction.model_validate({"name": "one", **function})]
+        return set(read_files(files, source, fields_read(source, functions))[0].fields)
+
+    assert read(kind="Maths") == {"question", "final_answer", "topic"}
+    assert read(kind="Code", code={"testsField": "meta.tests"}) == {"question", "final_answer", "topic", "meta"}
+    assert read(kind="Python", importPath="a:b", signature="TRL") == read(kind="HTTP", http={"url": "http://a"})
+    assert read(kind="HTTP", http={"url": "http://a"}) == row.keys()
+
+
+def test_a_column_that_is_missing_is_told_with_all_that_there_are(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist([{"question": "q", "other": "a"}]), tmp_path / "a.parquet")
+    settings = Data(hub="a/b", prompt_field="question")
+    files = [DataFile("a/b/a.parquet", tmp_path / "a.parquet")]
+    with pytest.raises(UserError, match=r"^a/b/a\.parquet, row 0: no field 'answer' \(it has 'question', 'other'\)"):
+        prompt_sets(read_files(files, settings.each[0], {"question", "answer"}), settings, Letters(), 1000)
+
+
+def test_a_damaged_parquet_file_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(UserError, match=r"^a\.parquet is no Parquet file, or a damaged one \(.+\); copy it again$"):
+        prompts(tmp_path / "a.parquet", Data(path="a.parquet", format=DataFormat.PARQUET))
+
+
+MIX: dict[str, Any] = {
+    "sources": [
+        {"name": "maths", "path": "maths.jsonl", "weight": 3, "promptField": "question", "domain": "algebra"},
+        {"name": "code", "path": "code.jsonl", "domainField": "topic", "promptTemplate": "Program: {prompt}"},
+    ]
+}
+
+
+def mixed(num_maths: int, num_code: int, **options: Any) -> PromptSets:
+    """Prompts of two data sets with fields of their own."""
+    settings = Data.model_validate(MIX | options)
+    maths, code = settings.each
+    rows = [Row(f"maths, {n}", {"question": f"m{n}", "answer": "1"}, maths) for n in range(num_maths)]
+    rows += [Row(f"code, {n}", {"prompt": f"c{n}", "answer": "", "topic": "py"}, code) for n in range(num_code)]
+    return prompt_sets(rows, settings, Letters(), 1000)
+
+
+def test_each_data_set_of_a_mix_has_fields_of_its_own_and_shares_the_others() -> None:
+    sets = mixed(4, 2, heldOutPrompts=0)
+    assert [(one.prompt, one.domain) for one in sets.train] == [
+        *((f"m{n}", "algebra") for n in range(4)), ("Program: c0", "py"), ("Program: c1", "py")
+    ]  # fmt: skip
+    assert [(share.name, share.num_prompts, share.weight) for share in sets.shares] == [("maths", 4, 3), ("code", 2, 1)]
+
+
+def test_draws_of_a_mix_have_its_shares_and_those_of_one_data_set_are_what_they_were() -> None:
+    sets = mixed(40, 10, heldOutPrompts=10)
+    assert len(sets.train) == 40
+    draws = sets.draws(seed=1).take(8)
+    assert Counter(sets.train[draw.index].domain for draw in draws) == {"algebra": 6, "py": 2}
+    assert PromptSets(sets.train, (), 0).draws(seed=1).take(50) == DrawCursor(40, seed=1).take(50)
+
+
+def test_a_data_set_of_a_mix_of_which_no_prompt_is_left_is_told_by_its_name() -> None:
+    with pytest.raises(UserError, match=r"^data\.sources\[code\]: no prompt of it is left to train on; add rows"):
+        mixed(4, 3, maxPromptTokens=5, heldOutPrompts=0)
+
+
+def test_mistakes_in_a_mix_are_told_with_the_field_of_their_data_set() -> None:
+    settings = Data.model_validate(MIX)
+    with pytest.raises(UserError, match=r"set data\.sources\[maths\]\.promptField$"):
+        prompt_sets([Row("maths, 0", {"prompt": "a"}, settings.each[0])], settings, Letters(), 1000)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.runtime_status import (
     Notice,
+    PromptCounts,
     RewardLoad,
     RewardSurroundings,
     RolloutLoad,
@@ -59,6 +60,20 @@ def switching_often() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(interval_s)
+
+
+def test_a_download_is_reported_until_it_is_over(recorder: Recorder, reports: Reports) -> None:
+    recorder.downloaded()
+    assert reports == [], "there was none"
+    recorder.download("acme/tiny", 1, 4)
+    recorder.download("acme/tiny", 3, 4)
+    recorder.downloaded()
+    assert [report.download and report.download.bytes for report in reports] == [1, 3, None]
+
+
+def test_what_the_data_comes_to_is_reported(recorder: Recorder, reports: Reports) -> None:
+    recorder.prompts(10, 2, 3)
+    assert reports[-1].prompts == PromptCounts(train=10, held_out=2, too_long=3)
 
 
 def test_how_rewards_keep_up_is_reported_where_it_moves(recorder: Recorder, reports: Reports) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import Code, RewardFunction, RewardKind
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.routing import routed
@@ -18,7 +18,7 @@ TESTS = [{"stdin": "", "stdout": ""}]
 
 
 def record(index: int, source: str = "data.jsonl, line 5", **fields: Any) -> PromptRecord:
-    return PromptRecord(index, "prompt", (1,), "answer", fields, source)
+    return PromptRecord(index, "prompt", (1,), "answer", fields, source, domain=fields.get("topic", ""))
 
 
 def prompts(*train: PromptRecord, held_out: tuple[PromptRecord, ...] = ()) -> PromptSets:
@@ -27,14 +27,14 @@ def prompts(*train: PromptRecord, held_out: tuple[PromptRecord, ...] = ()) -> Pr
 
 def test_a_row_has_the_functions_of_its_domain_and_those_without_domains() -> None:
     sets = prompts(record(0, topic="geometry"), held_out=(record(1, topic="code", tests=TESTS),))
-    chosen = routed(sets, [MATHS, CODE, STYLE], "topic")
+    chosen = routed(sets, [MATHS, CODE, STYLE])
     assert [(one.domain, one.rewards) for one in chosen.train] == [("geometry", ("maths", "style"))]
     assert [(one.domain, one.rewards) for one in chosen.held_out] == [("code", ("code", "style"))]
     assert chosen.num_too_long == 2
 
 
 def test_without_a_domain_field_every_function_scores_every_row() -> None:
-    (one,) = routed(prompts(record(0)), [STYLE], None).train
+    (one,) = routed(prompts(record(0)), [STYLE]).train
     assert (one.domain, one.rewards) == ("", ("style",))
 
 
@@ -42,32 +42,33 @@ def test_a_row_that_nothing_scores_is_told_by_its_line_and_domain() -> None:
     with pytest.raises(
         UserError, match=r"^data.jsonl, line 5: no reward function scores domain 'poetry'; add it to reward.functions"
     ):
-        routed(prompts(record(0, topic="poetry")), [MATHS, CODE], "topic")
-
-
-@pytest.mark.parametrize("fields", [{}, {"topic": 3}, {"topic": None}])
-def test_a_row_without_a_domain_is_told_by_its_line_and_the_field(fields: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"^data.jsonl, line 5: 'topic' must be a text .* data.domainField$"):
-        routed(prompts(record(0, **fields)), [MATHS], "topic")
+        routed(prompts(record(0, topic="poetry")), [MATHS, CODE])
 
 
 def test_malformed_test_cases_are_found_before_anything_is_sampled() -> None:
     rows = (record(0, topic="code", tests=TESTS), record(1, "data.jsonl, line 9", topic="code", tests=[{"stdin": ""}]))
     with pytest.raises(UserError, match=r"^data.jsonl, line 9, tests\[0\]: a test case has the fields stdin and"):
-        routed(prompts(held_out=rows), [CODE], "topic")
+        routed(prompts(held_out=rows), [CODE])
+
+
+def test_test_cases_that_are_written_down_otherwise_are_a_list_from_here_on() -> None:
+    nested = CODE.model_copy(update={"code": Code(tests_field="reward_model.ground_truth")})
+    row = record(0, topic="code", reward_model={"ground_truth": '{"inputs": [""], "outputs": [""]}'})
+    (one,) = routed(prompts(row), [nested]).train
+    assert one.fields["reward_model.ground_truth"] == TESTS
 
 
 def test_rows_of_other_domains_need_no_test_cases() -> None:
-    assert routed(prompts(record(0, topic="algebra")), [MATHS, CODE], "topic").train[0].rewards == ("maths",)
+    assert routed(prompts(record(0, topic="algebra")), [MATHS, CODE]).train[0].rewards == ("maths",)
 
 
 def test_rows_of_a_built_in_task_are_named_by_their_number() -> None:
     with pytest.raises(UserError, match=r"^row 4: no reward function"):
-        routed(prompts(record(4, source="", topic="poetry")), [MATHS], "topic")
+        routed(prompts(record(4, source="", topic="poetry")), [MATHS])
 
 
 def test_a_reference_that_cannot_be_read_is_found_before_anything_is_sampled() -> None:
     row = replace(record(0, "data.jsonl, line 7", topic="algebra"), answer=r"\frac{1}{2")
     with pytest.raises(UserError, match=r"^data.jsonl, line 7: the reference answer .* has braces without a partner; "):
-        routed(prompts(row), [MATHS, CODE], "topic")
-    assert routed(prompts(row), [STYLE], None).train[0].rewards == ("style",)
+        routed(prompts(row), [MATHS, CODE])
+    assert routed(prompts(row), [STYLE]).train[0].rewards == ("style",)

@@ -1,0 +1,38 @@
+"""What the user brings to the pods of a job: reward modules and the token of the Hub, as read-only files."""
+
+from typing import Any
+
+from longshore.api import contract
+from longshore.api.hub import Hub
+from longshore.api.reward import Reward
+
+Json = dict[str, Any]
+
+
+def reward_modules(pod: Json, reward: Reward) -> None:
+    """Python files, for the pods that score and no others."""
+    if reward.modules is None:
+        return
+    items = [{"key": name, "path": name} for name in reward.modules.files]
+    source = {"configMap": {"name": reward.modules.config_map, "items": items}}
+    _mount(pod, "reward-modules", source, contract.REWARD_MODULES_MOUNT)
+    _set(pod, contract.ENV_REWARD_MODULES, contract.REWARD_MODULES_MOUNT)
+
+
+def hub_token(pod: Json, hub: Hub) -> None:
+    """The token, for the pod that downloads."""
+    if hub.token_secret is None:
+        return
+    items = [{"key": hub.token_secret.key, "path": contract.HUB_TOKEN_KEY}]
+    source = {"secret": {"secretName": hub.token_secret.name, "items": items, "defaultMode": 0o440}}
+    _mount(pod, "hub-token", source, contract.HUB_TOKEN_MOUNT)
+    _set(pod, contract.ENV_HUB_TOKEN, f"{contract.HUB_TOKEN_MOUNT}/{contract.HUB_TOKEN_KEY}")
+
+
+def _mount(pod: Json, name: str, source: Json, path: str) -> None:
+    pod["spec"]["volumes"].append({"name": name, **source})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
+
+
+def _set(pod: Json, variable: str, value: str) -> None:
+    pod["spec"]["containers"][0]["env"].append({"name": variable, "value": value})

@@ -1,0 +1,35 @@
+"""Where models and data sets come from that are not in the storage yet: the Hugging Face Hub, or a mirror of it."""
+
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from longshore.api.addresses import HttpAddress
+from longshore.api.base import ApiModel
+from longshore.api.secrets import SecretKey
+
+DEFAULT_ENDPOINT: Final = "https://huggingface.co"
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+Repository = Annotated[
+    str, Field(max_length=193, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}$")
+]
+"""A repository of the Hub, as `Qwen/Qwen2.5-1.5B`."""
+Revision = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")]
+"""A branch, a tag or a commit."""
+
+
+class Hub(ApiModel):
+    """The Hub from which `model.hub` and `data.hub` are downloaded, once, into the storage of the job."""
+
+    endpoint: HttpAddress | None = None
+    """Address of a mirror; unset: `HF_ENDPOINT` of the coordinator's container, or else https://huggingface.co."""
+    token_secret: SecretKey | None = None
+    """Token for private and gated repositories. Only the coordinator's pod mounts it."""
+
+    @property
+    def port(self) -> int:
+        """At which the Hub listens."""
+        parts = urlsplit(self.endpoint or DEFAULT_ENDPOINT)
+        return parts.port or _DEFAULT_PORTS[parts.scheme]

@@ -1,0 +1,73 @@
+"""Whether Python files can be the modules of a job's rewards, from their text alone: nothing is imported."""
+
+import ast
+import keyword
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from longshore.api.reward import RewardFunction, RewardKind
+
+MAX_BYTES: Final = 1 << 20
+"""Of all files together: what a ConfigMap holds."""
+
+
+def module_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> list[str]:
+    """What keeps files from being imported as modules, and functions from being found in them; by file name."""
+    mistakes = [mistake for name, content in files.items() for mistake in _file_mistakes(name, content)]
+    if (size := sum(map(len, files.values()))) > MAX_BYTES:
+        mistakes.append(
+            f"the files have {size:,} bytes together, and a ConfigMap holds {MAX_BYTES:,}; leave some out, or build an "
+            "image with them"
+        )
+    return mistakes or list(_function_mistakes(files, functions))
+
+
+def _file_mistakes(name: str, content: bytes) -> Iterator[str]:
+    module, dot, ending = name.rpartition(".")
+    if not dot or ending != "py" or not module.isascii() or not module.isidentifier() or keyword.iskeyword(module):
+        yield f"{name}: a module needs a name as my_rewards.py, of letters, digits and underscores; rename the file"
+    elif module in sys.stdlib_module_names:
+        yield f"{name}: Python has a module {module} of its own; rename the file"
+    else:
+        try:
+            content.decode()
+            ast.parse(content, name)
+        except UnicodeDecodeError:
+            yield f"{name}: the file is not UTF-8; save it as UTF-8"
+        except SyntaxError as error:
+            yield f"{name}, line {error.lineno or 1}: not valid Python ({error.msg})"
+        except ValueError as error:
+            yield f"{name}: not valid Python ({error})"
+
+
+def _function_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> Iterator[str]:
+    """Of functions whose module is among the files; others may be in the image."""
+    modules = {name.removesuffix(".py"): content for name, content in files.items()}
+    used = set()
+    for function in functions:
+        if function.kind is not RewardKind.PYTHON or function.import_path is None:
+            continue
+        module, wanted = function.import_path.split(":")
+        used.add(module)
+        if module in modules and wanted not in (defined := _defined(modules[module])):
+            known = f"; it has {', '.join(sorted(defined))}" if defined else ""
+            yield f"reward.functions[{function.name}].importPath: {module}.py defines no {wanted!r}{known}"
+    if not used & modules.keys():
+        yield (
+            f"no function of kind Python has an importPath into {', '.join(sorted(files))}; set importPath to "
+            f"{min(modules)}:FUNCTION"
+        )
+
+
+def _defined(content: bytes) -> set[str]:
+    """Names that a module has once it is imported, as far as its text shows."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            found.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    return found

@@ -1,0 +1,57 @@
+"""Prompts as conversations: messages, the system prompt, and the chat template that makes one text of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from jinja2 import TemplateError
+
+from longshore.api.model import Chat
+from longshore_runtime.errors import UserError
+
+Message = Mapping[str, Any]
+
+_SYSTEM_ROLES: Final = frozenset({"system", "developer"})
+
+
+class NoChatTemplate(UserError):
+    """Neither the job nor the model's tokenizer has a chat template."""
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer here."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
+        """One text for a conversation."""
+
+
+def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Message, ...]:
+    """The messages of a prompt; none for a text that the job leaves as it is."""
+    if isinstance(prompt, str) and chat is None:
+        return ()
+    messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
+    if chat is None or chat.system_prompt is None or any(one["role"] in _SYSTEM_ROLES for one in messages):
+        return messages
+    return ({"role": "system", "content": chat.system_prompt}, *messages)
+
+
+def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str) -> str:
+    """The text that the model continues as the assistant; `source` names the row in messages.
+
+    Raises:
+        UserError: there is no template, or it does not take these messages.
+    """
+    template = None if chat is None else chat.template
+    if template is None and getattr(tokenizer, "chat_template", "") is None:
+        raise NoChatTemplate(
+            f"data.chat.template: {source} is a conversation, and the model's tokenizer has no chat template; set one, "
+            "or use prompts that are texts without data.chat"
+        )
+    arguments = {} if chat is None else chat.template_arguments
+    given = {} if template is None else {"chat_template": template}
+    options = {**arguments, **given, "tokenize": False, "add_generation_prompt": True}
+    try:
+        return tokenizer.apply_chat_template(list(messages), **options)
+    except (ValueError, TypeError, TemplateError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        whose = "data.chat.template" if template is not None else "the model's chat template"
+        raise UserError(f"{source}: {whose} does not take its messages ({reason})") from error

@@ -1,0 +1,130 @@
+"""Reads the rows of a data set, whatever it is stored as. Messages about mistakes name file and row."""
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from longshore.api.model import DataFormat, Source
+from longshore.checks.jsonl import RowError, jsonl_rows
+from longshore.checks.rows import is_wanted
+from longshore_runtime.errors import UserError
+
+_PARQUET: Final = ".parquet"
+_ROWS_AT_ONCE: Final = 4_096
+"""Rows that are turned into Python's values at a time."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row with where it came from: for error messages, and for what its data set says about fields."""
+
+    source: str
+    fields: Mapping[str, Any]
+    data_set: Source
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of rows, and its name for people."""
+
+    name: str
+    path: Path
+
+
+Fields = Collection[str] | None
+"""Columns that are read of a Parquet file, if it has them; None: all. Others may be many times as large."""
+
+
+def read_rows(path: Path, source: Source, fields: Fields = None) -> list[Row]:
+    """All rows of a data set in the storage; raises UserError for the first mistake."""
+    name, data_format = source.origin.path, source.origin.format
+    if not path.exists():
+        raise UserError(f"{source.at}.path: {name!r} does not exist in the storage of the job")
+    if data_format is DataFormat.HUGGING_FACE:
+        return _chosen(_hugging_face(path, source), source)
+    if data_format is DataFormat.PARQUET and path.is_dir():
+        parts = sorted(path.rglob(f"*{_PARQUET}"))
+        return read_files([DataFile(f"{name}/{part.relative_to(path)}", part) for part in parts], source, fields)
+    if not path.is_file():
+        raise UserError(
+            f"{source.at}.path: {name!r} is not a file; set {source.at}.format to Parquet or HuggingFace for a "
+            "directory"
+        )
+    file = DataFile(str(name), path)
+    rows = _parquet(file, source, fields) if data_format is DataFormat.PARQUET else _jsonl(file, source)
+    return _chosen(rows, source)
+
+
+def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None) -> list[Row]:
+    """All rows of a data set in several files, each Parquet or JSONL by its name."""
+    each = (_parquet(file, source, fields) if file.name.endswith(_PARQUET) else _jsonl(file, source) for file in files)
+    return _chosen(itertools.chain.from_iterable(each), source)
+
+
+def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
+    """Those that the job asks for, of which there must be some."""
+    where, num_rows, chosen = source.origin.where, 0, []
+    for row in rows:
+        num_rows += 1
+        if is_wanted(row.fields, where):
+            chosen.append(row)
+    if not num_rows:
+        field = "hub" if source.origin.path is None else "path"
+        raise UserError(f"{source.at}.{field}: {source.origin.path or source.origin.hub!r} holds no row")
+    if not chosen:
+        raise UserError(f"{source.at}.where: none of the {num_rows:,} rows has {where}; correct fields or texts")
+    return chosen
+
+
+def _jsonl(file: DataFile, source: Source) -> Iterator[Row]:
+    try:
+        for number, fields in jsonl_rows(file.path, file.name):
+            yield Row(f"{file.name}, line {number}", fields, source)
+    except RowError as error:
+        raise UserError(str(error)) from error
+
+
+def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
+    from pyarrow import ArrowException, parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(file.path) as table:
+            names = table.schema_arrow.names
+            columns = [name for name in names if fields is None or name in fields]
+            if not _has_all(source, columns):
+                columns = names  # So that the message about the mistake lists all of them.
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+                for row in batch.to_pylist():
+                    yield Row(f"{file.name}, row {number}", row, source)
+                    number += 1
+    except ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file.name} is no Parquet file, or a damaged one ({reason}); copy it again") from error
+
+
+def _has_all(source: Source, columns: Collection[str]) -> bool:
+    wanted = (source.prompt_field, source.answer_field)
+    return all(name in columns or name.partition(".")[0] in columns for name in wanted)
+
+
+def _hugging_face(path: Path, source: Source) -> Iterator[Row]:
+    import datasets
+
+    name, split = source.origin.path, source.origin.split
+    try:
+        loaded = datasets.load_from_disk(str(path)) if _saved_to_disk(path) else datasets.load_dataset(str(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source.at}.path: {name!r} is not a Hugging Face data set ({error})") from error
+    if isinstance(loaded, datasets.DatasetDict):
+        if split not in loaded:
+            raise UserError(f"{source.at}.split: {split!r} is not one of {', '.join(loaded)}")
+        loaded = loaded[split]
+    for number, fields in enumerate(loaded):
+        yield Row(f"{name}, row {number}", fields, source)
+
+
+def _saved_to_disk(path: Path) -> bool:
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()

@@ -1,0 +1,113 @@
+"""Which files of a repository a job needs. Pure: their names and the data set's card decide."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+_OF_MODELS: Final = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken")
+_SECOND_COPY: Final = "consolidated"
+"""Mistral's checkpoints hold the weights once more in files of this name."""
+_OF_DATA: Final = (".parquet", ".jsonl")
+_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""How file names call the usual splits, as `datasets` reads them."""
+_CONVERTED: Final = "refs/convert/parquet"
+
+
+class NoSuchFiles(ValueError):
+    """The repository has not what is asked for: the field to blame, a colon, and what to do."""
+
+
+def model_files(names: Iterable[str]) -> list[str]:
+    """Configuration, tokenizer and weights: what lies at the top, without copies in other formats."""
+    return sorted(
+        name
+        for name in names
+        if "/" not in name and name.endswith(_OF_MODELS) and not name.startswith((_SECOND_COPY, "."))
+    )
+
+
+def data_files(names: Sequence[str], card: Mapping[str, Any], config: str | None, split: str) -> list[str]:
+    """The files of a configuration and split: those that the data set's card names, or else by their names.
+
+    Raises:
+        NoSuchFiles: there are none, or more than one configuration could be meant.
+    """
+    configs = [one for one in card.get("configs") or () if isinstance(one, Mapping) and one.get("data_files")]
+    found = _by_card(names, configs, config, split) if configs else _by_name(names, config, split)
+    chosen = sorted(name for name in found if name.endswith(_OF_DATA))
+    if not chosen:
+        others = f"{found[0]!r} is neither Parquet nor JSONL" if found else "there are neither Parquet nor JSONL files"
+        raise NoSuchFiles(f"hub: {others}; set revision to {_CONVERTED}, where the Hub keeps data sets as Parquet")
+    return chosen
+
+
+def _by_card(names: Sequence[str], configs: Sequence[Mapping[str, Any]], config: str | None, split: str) -> list[str]:
+    by_name = {str(one.get("config_name", "default")): one for one in configs}
+    if config is None:
+        config = _default(by_name)
+    if config not in by_name:
+        raise NoSuchFiles(f"config: {config!r} is not one of {', '.join(by_name)}")
+    chosen = by_name[config]
+    prefix = f"{str(chosen['data_dir']).strip('/')}/" if chosen.get("data_dir") else ""
+    patterns = [(of, prefix + pattern) for of, pattern in _patterns(chosen["data_files"])]
+    if all(of is None for of, _ in patterns):
+        return _by_name([name for name in names if _matches(name, [one for _, one in patterns])], None, split)
+    splits = list(dict.fromkeys(of for of, _ in patterns if of is not None))
+    if split not in splits:
+        raise NoSuchFiles(f"split: {split!r} is not one of {', '.join(splits)}")
+    return [name for name in names if _matches(name, [pattern for of, pattern in patterns if of == split])]
+
+
+def _default(configs: Mapping[str, Mapping[str, Any]]) -> str:
+    if len(configs) == 1:
+        return next(iter(configs))
+    for name, one in configs.items():
+        if one.get("default") or name == "default":
+            return name
+    raise NoSuchFiles(f"config: the data set has several: set it to one of {', '.join(configs)}")
+
+
+def _patterns(data_files: Any) -> Iterator[tuple[str | None, str]]:
+    """(split, pattern) of each entry; a card may write them as a text, a list or a mapping."""
+    if isinstance(data_files, str):
+        yield None, data_files
+    elif isinstance(data_files, Mapping):
+        entries = [data_files] if "path" in data_files else [{"split": s, "path": p} for s, p in data_files.items()]
+        for entry in entries:
+            paths = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
+            yield from ((entry.get("split"), str(path)) for path in paths)
+    elif isinstance(data_files, list):
+        for entry in data_files:
+            yield from _patterns(entry)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern.removeprefix("./")) for pattern in patterns)
+
+
+def _by_name(names: Sequence[str], config: str | None, split: str) -> list[str]:
+    rows = [name for name in names if name.endswith(_OF_DATA)]
+    if config is not None:
+        rows = [name for name in rows if config in name.split("/")[:-1]]
+        if not rows:
+            raise NoSuchFiles(f"config: no directory of the data set is named {config!r}")
+    of_split = [name for name in rows if _names_split(name, split)]
+    known = [one for one in _SYNONYMS if any(_names_split(name, one) for name in rows)]
+    if not of_split and split == "train" and not known:
+        of_split = rows
+    if rows and not of_split:
+        raise NoSuchFiles(f"split: {split!r} is not one of {', '.join(known) or 'train'}")
+    directories = sorted({name.rpartition("/")[0] for name in of_split})
+    if len(directories) > 1:
+        raise NoSuchFiles(f"config: files of {split!r} lie in {', '.join(directories)}; set it to one of these")
+    return of_split
+
+
+def _names_split(name: str, split: str) -> bool:
+    words = "|".join(map(re.escape, _SYNONYMS.get(split, (split,))))
+    return re.search(rf"(^|[-._ 0-9/])({words})($|[-._ 0-9/])", name) is not None

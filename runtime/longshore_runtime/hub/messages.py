@@ -1,0 +1,76 @@
+"""What the downloading process is asked and what it answers, as JSON lines."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class RepositoryType(StrEnum):
+    """Kinds of repositories."""
+
+    MODEL = "model"
+    DATASET = "dataset"
+
+
+class Trouble(StrEnum):
+    """Why a download failed."""
+
+    REPOSITORY = "repository"
+    REVISION = "revision"
+    GATED = "gated"
+    TOKEN = "token"
+    UNREACHABLE = "unreachable"
+    """Nobody answers, or not as a Hub: the only trouble that may pass."""
+    OFFLINE = "offline"
+    STORAGE = "storage"
+    NO_ROOM = "no_room"
+    FILES = "files"
+    DAMAGED = "damaged"
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DownloadRequest(_Message):
+    """One repository, and what of it."""
+
+    repository: str
+    kind: RepositoryType
+    revision: str
+    """Branch, tag or commit."""
+    config: str | None = None
+    split: str = ""
+    cache: str
+    """Directory of all downloads, laid out as `huggingface_hub` does."""
+    token_file: str | None = None
+
+
+class Snapshot(_Message):
+    """A download that is complete and verified."""
+
+    commit: str
+    path: str
+    """Its directory, relative to the cache."""
+    files: dict[str, int]
+    """Bytes of each file, by its name."""
+
+
+class Progress(_Message):
+    """Bytes that are there, and all that are wanted."""
+
+    num_bytes: int
+    total_bytes: int
+
+
+class Failure(_Message):
+    """It did not work."""
+
+    trouble: Trouble
+    detail: str
+
+
+class Line(_Message):
+    """One line of an answer; the last one is a snapshot or a failure."""
+
+    outcome: Progress | Snapshot | Failure

@@ -1,0 +1,38 @@
+"""Notes about finished downloads: a job that asks for the same again needs no network."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from longshore_runtime.hub.messages import DownloadRequest, Snapshot
+
+
+def find(request: DownloadRequest) -> Snapshot | None:
+    """What was downloaded for this request before, if every file is still there."""
+    try:
+        snapshot = Snapshot.model_validate_json(_path(request).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+    directory = Path(request.cache) / snapshot.path
+    return snapshot if all(_size(directory / name) == size for name, size in snapshot.files.items()) else None
+
+
+def write(request: DownloadRequest, snapshot: Snapshot) -> None:
+    """Remember a verified download, for the revision that was asked for and for its commit."""
+    for revision in {request.revision, snapshot.commit}:
+        path = _path(request.model_copy(update={"revision": revision}))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(snapshot.model_dump_json())
+        unfinished.replace(path)
+
+
+def _path(request: DownloadRequest) -> Path:
+    asked = request.model_dump_json(exclude={"cache", "token_file"})
+    return Path(request.cache) / "receipts" / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1

@@ -1,0 +1,123 @@
+"""Calls a reward function of the user as it wants to be called: as Longshore, verl or TRL do."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from longshore.api.reward import Signature
+
+Sample = Mapping[str, Any]
+"""A response to score: prompt, response and answer; for verl and TRL also row, reference and messages."""
+
+_VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
+_NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
+_NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric")
+"""What TRL's trainer adds of itself."""
+
+
+class WrongReward(ValueError):
+    """A function returned what is no reward: the end of a sentence that begins with its name."""
+
+
+def caller(function: Callable[..., Any], signature: Signature) -> Callable[[Sample], Any]:
+    """The function as one of a sample.
+
+    Raises:
+        ValueError: it cannot be called like this: the end of a sentence that begins with its name.
+    """
+    match signature:
+        case Signature.LONGSHORE:
+            _refuse_others(function)
+            return lambda sample: function(sample["prompt"], sample["response"], sample["answer"])
+        case Signature.VERL:
+            _require_verl(function)
+            return lambda sample: _plain(_finished(function(**_verl_arguments(sample))), "score")
+        case Signature.TRL:
+            accepts = _accepted_by_trl(function)
+            return lambda sample: _only(_finished(function(**accepts(_trl_arguments(sample)))))
+
+
+def _refuse_others(function: Callable[..., Any]) -> None:
+    """A function of another system would take arguments by position, and score nonsense."""
+    names = _names(function)
+    if {"solution_str", "ground_truth"} <= names:
+        raise ValueError("has the parameters of verl's compute_score; set signature to Verl")
+    if "completions" in names:
+        raise ValueError("has the parameters of TRL's reward functions; set signature to TRL")
+
+
+def _require_verl(function: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(_VERL))
+    except TypeError as error:
+        raise ValueError(f"does not take {', '.join(_VERL)} ({error}); change it, or set another signature") from error
+
+
+def _verl_arguments(sample: Sample) -> dict[str, Any]:
+    row = sample["row"]
+    extra = row.get("extra_info")
+    return {
+        "data_source": row.get("data_source") or "",
+        "solution_str": sample["response"],
+        "ground_truth": sample["reference"],
+        "extra_info": dict(extra) if isinstance(extra, Mapping) else {},
+    }
+
+
+def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Picks the arguments that the function has parameters for."""
+    parameters = inspect.signature(function).parameters.values()
+    names = {one.name for one in parameters}
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    for one in parameters:
+        if one.name in _NEVER_GIVEN and one.default is inspect.Parameter.empty:
+            raise ValueError(f"needs {one.name}, which only TRL's trainer has; give the parameter a default")
+    if not takes_all and "completions" not in names:
+        raise ValueError("does not take completions; change it, or set another signature")
+    return lambda arguments: arguments if takes_all else {k: v for k, v in arguments.items() if k in names}
+
+
+def _trl_arguments(sample: Sample) -> dict[str, Any]:
+    """Lists of one; a conversation is a list of messages, and so is its completion."""
+    messages, response = sample["messages"], sample["response"]
+    columns = {name: [value] for name, value in sample["row"].items() if name not in _NOT_COLUMNS}
+    if messages:
+        return {**columns, "prompts": [messages], "completions": [[{"role": "assistant", "content": response}]]}
+    return {**columns, "prompts": [sample["prompt"]], "completions": [response]}
+
+
+def _only(rewards: Any) -> Any:
+    """The reward of the only completion; in TRL None says that a function has no say about a row."""
+    if not isinstance(rewards, Sequence) and not hasattr(rewards, "__len__"):
+        raise WrongReward(f"returned {rewards!r} instead of a list of rewards")
+    if len(rewards) != 1:
+        raise WrongReward(f"returned {len(rewards)} rewards for one completion")
+    return 0.0 if rewards[0] is None else _plain(rewards[0], "reward")
+
+
+def _plain(reward: Any, key: str) -> Any:
+    """A number out of what these systems take for one: booleans, tensors of one element, verl's dictionaries."""
+    if isinstance(reward, Mapping):
+        if key not in reward:
+            raise WrongReward(f"returned a dictionary without {key!r}")
+        reward = reward[key]
+    if hasattr(reward, "item"):
+        reward = reward.item()
+    return float(reward) if isinstance(reward, bool) else reward
+
+
+def _finished(result: Any) -> Any:
+    """The result of a function, also of an asynchronous one."""
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()  # Of functions in C nobody knows.

@@ -1,0 +1,113 @@
+"""Reward functions of verl and TRL score as they are, from files that no package holds."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.api import contract
+from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.protocol import Begin, Request, decode, encode_begin, encode_request, items_of
+from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
+
+ROW: dict[str, Any] = {
+    "data_source": "openai/gsm8k", "solution": "72", "level": 3, "day": date(2026, 1, 1),
+    "extra_info": {"index": 7, "split": "train"}, "reward_model": {"ground_truth": 72, "style": "rule"},
+}  # fmt: skip
+MESSAGES = ({"role": "user", "content": "How many?"},)
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(contract.ENV_REWARD_MODULES, str(Path(__file__).with_name("users")))
+
+
+def function(name: str, signature: str) -> RewardFunction:
+    module = {"Verl": "verl_reward", "TRL": "trl_reward"}.get(signature, "verl_reward")
+    path = name if ":" in name else f"{module}:{name}"
+    return RewardFunction.model_validate(
+        {"name": "mine", "kind": "Python", "importPath": path, "signature": signature, "timeoutSeconds": 10}
+    )
+
+
+def item(response: str, *, chat: bool = True, **row: Any) -> ScoreItem:
+    messages = MESSAGES if chat else ()
+    return ScoreItem("row 7", "How many?", response, "72", ROW | row, reference=72, messages=messages)
+
+
+def reward(one: RewardFunction, scored: ScoreItem) -> float:
+    """What it scores in a reward pod: everything has crossed the network as JSON."""
+    request = decode(Request, encode_request(1, one, [scored]))
+    scorer = ChildScorer(one)
+    try:
+        return scorer.score(items_of(request.items)[0]).reward
+    finally:
+        scorer.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "expected"),
+    [
+        ("compute_score", "so it is\n#### 72", 1.5),
+        ("compute_score", "#### 71", 0.6),
+        ("compute_score", "no idea", 0.5),
+    ],
+)
+def test_a_function_of_verl_gets_the_columns_of_its_row(name: str, response: str, expected: float) -> None:
+    assert reward(function(name, "Verl"), item(response)) == expected
+
+
+def test_booleans_and_coroutines_of_verl_are_rewards() -> None:
+    texts = ScoreItem("row", "p", "72", "72", {}, reference="72")
+    assert reward(function("as_boolean", "Verl"), texts) == 1.0
+    assert reward(function("judged", "Verl"), texts) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "scored", "expected"),
+    [
+        ("accuracy_reward", item("72"), 1.0),
+        ("accuracy_reward", item("71"), 0.0),
+        ("prompt_reward", item("123456789", chat=False), 4.0),
+        ("format_reward", item("no thoughts", chat=False), 0.0),
+        ("format_reward", item("<think>", chat=False), 1.0),
+        ("slow_reward", item("72"), 1.0),
+    ],
+)
+def test_a_function_of_trl_gets_lists_of_one_with_the_columns_that_it_takes(
+    name: str, scored: ScoreItem, expected: float
+) -> None:
+    assert reward(function(name, "TRL"), scored) == expected
+
+
+def test_a_function_of_a_row_is_rehearsed_with_the_whole_row() -> None:
+    one = function("compute_score", "Verl")
+    rehearsal = items_of(decode(Begin, encode_begin([one], {"mine": [item("#### 72")]})).rehearsals["mine"])
+    assert rehearsal[0].row["extra_info"] == ROW["extra_info"]
+    ChildScorer(one, rehearsal).close()
+    with pytest.raises(RewardSetupError, match=r"it scores none of the 1 rows .* not implemented for data_source='x'"):
+        ChildScorer(one, [item("#### 72", data_source="x")])
+
+
+def test_what_a_function_raises_about_a_row_is_told_with_the_row() -> None:
+    with pytest.raises(RewardError, match=r"^reward mine: row 7: raised NotImplementedError: "):
+        reward(function("compute_score", "Verl"), item("#### 72", data_source="other"))
+
+
+@pytest.mark.parametrize(
+    ("path", "signature", "told"),
+    [
+        ("verl_reward:compute_score", "Longshore", "has the parameters of verl's compute_score; set signature to Verl"),
+        ("trl_reward:accuracy_reward", "Longshore", "has the parameters of TRL's reward functions; set signature to"),
+        ("trl_reward:accuracy_reward", "Verl", r"does not take data_source, solution_str, ground_truth, extra_info \("),
+        ("verl_reward:compute_score", "TRL", "does not take completions; change it, or set another signature"),
+        ("trl_reward:needs_ids", "TRL", "needs completion_ids, which only TRL's trainer has; give the parameter a"),
+    ],
+)
+def test_a_function_with_another_signature_is_refused_before_it_scores_nonsense(
+    path: str, signature: str, told: str
+) -> None:
+    with pytest.raises(RewardSetupError, match=rf"^reward\.functions\[mine\]\.importPath: '{path}' {told}"):
+        ChildScorer(function(path, signature))

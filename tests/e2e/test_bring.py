@@ -1,0 +1,77 @@
+"""A researcher brings a model and data of a Hub, and a reward of verl's in a file beside the manifest."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pytest
+import yaml
+from pyarrow import parquet
+
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from tests.e2e.jobs import Cluster, fake_job
+from tests.hub_server import HubServer, Repository, hub_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOKEN = "hf_s3cret"
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "acme/sums" and extra_info["index"] >= 0
+    return {"score": len(solution_str) / 100 + len(ground_truth), "acc": False}
+"""
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+
+
+def fill(hub: HubServer, directory: Path) -> None:
+    """A gated model, and a data set in the shape of verl's."""
+    build_tiny_model(directory / "tiny", seed=0)
+    hub.token = TOKEN
+    hub.models["acme/tiny"] = Repository.of(directory / "tiny")
+    hub.models["acme/tiny"].is_gated = True
+    rows = [
+        {
+            "data_source": "acme/sums",
+            "prompt": [{"role": "user", "content": f"{n} + {n} = ?"}],
+            "reward_model": {"ground_truth": str(2 * n)},
+            "extra_info": {"index": n},
+        }
+        for n in range(12)
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), directory / "train.parquet")
+    hub.datasets["acme/sums"] = Repository({"data/train.parquet": (directory / "train.parquet").read_bytes()})
+
+
+def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_path: Path) -> None:
+    with hub_server() as hub:
+        fill(hub, tmp_path)
+        cluster.kubectl("create", "secret", "generic", "hf", f"--from-literal=token={TOKEN}")
+        chat = {"systemPrompt": "Add.", "template": TEMPLATE}
+        data = {"hub": "acme/sums", "answerField": "reward_model.ground_truth", "chat": chat, "heldOutPrompts": 2}
+        function = {"name": "mine", "kind": "Python", "importPath": "mine:compute_score", "signature": "Verl"}
+        manifest = fake_job(
+            "brought",
+            model={"hub": "acme/tiny", "maxContextTokens": 256},
+            data=data,
+            hub={"endpoint": hub.url, "tokenSecret": {"name": "hf"}},
+            algorithm={"steps": 2, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 16},
+            reward={"functions": [function], "pods": 1, "workersPerPod": 1},
+        )
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
+        (tmp_path / "mine.py").write_text(REWARD)
+        files = str(tmp_path / "job.yaml"), "--with", str(tmp_path / "mine.py")
+        watched = cluster.longshore("submit", *files, "--wait")
+    assert "step 2/2" in watched and "3/3" not in watched
+    assert "Restarting" not in watched
+    told = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
+    runtime = told["status"]["runtime"]
+    assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0}
+    assert runtime["reward"] > 1
+    (config_map,) = [told["spec"]["reward"]["modules"]["configMap"]]
+    describe = cluster.kubectl("describe", "rljob", "brought")
+    assert config_map in describe and "mine.py" in describe
+    assert TOKEN not in cluster.kubectl("logs", "brought-coordinator") + describe
+    assert len(hub.downloads("model.safetensors")) == 1
+    cluster.kubectl("delete", "rljob", "brought", "--timeout=120s")
+    cluster.kubectl("wait", "--for=delete", f"configmap/{config_map}", "--timeout=120s", check=False)
+    assert cluster.kubectl("get", "configmap", config_map, "--ignore-not-found", "-o", "name") == ""

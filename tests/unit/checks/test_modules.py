@@ -1,0 +1,46 @@
+"""Reward modules are looked at before they travel: what could not be imported never reaches a cluster."""
+
+import pytest
+
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.checks.modules import MAX_BYTES, module_mistakes
+
+
+def function(import_path: str) -> RewardFunction:
+    return RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=import_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"def score(p, r, a): return 1.0", b"async def score(x): ...", b"from other import one as score",
+     b"score = lambda p, r, a: 1.0", b"if True:\n    def score(p, r, a): ...", b"class score: ..."],
+)  # fmt: skip
+def test_a_module_that_defines_the_function_is_accepted(content: bytes) -> None:
+    assert module_mistakes({"mine.py": content}, [function("mine:score")]) == []
+
+
+def test_modules_may_support_one_another_and_functions_may_come_from_the_image() -> None:
+    files = {"mine.py": b"from helpers import score", "helpers.py": b"def score(p, r, a): ..."}
+    assert module_mistakes(files, [function("mine:score"), function("installed.package:grade")]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("my-rewards.py", b"", "my-rewards.py: a module needs a name as my_rewards.py"),
+        ("rewards.txt", b"", "rewards.txt: a module needs a name as"),
+        ("class.py", b"", "class.py: a module needs a name as"),
+        ("json.py", b"", "json.py: Python has a module json of its own; rename the file"),
+        ("mine.py", b"def score(:\n", "mine.py, line 1: not valid Python (invalid syntax)"),
+        ("mine.py", b"\xff\xfe", "mine.py: the file is not UTF-8; save it as UTF-8"),
+        ("mine.py", b"#" * (MAX_BYTES + 1), "the files have 1,048,577 bytes together, and a ConfigMap holds 1,048,576"),
+        ("mine.py", b"def grade(): ...",
+         "reward.functions[mine].importPath: mine.py defines no 'score'; it has grade"),
+        ("mine.py", b"", "reward.functions[mine].importPath: mine.py defines no 'score'"),
+        ("other.py", b"def score(): ...",
+         "no function of kind Python has an importPath into other.py; set importPath to other:FUNCTION"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_imported_is_told_with_the_fix(name: str, content: bytes, told: str) -> None:
+    (mistake,) = module_mistakes({name: content}, [function("mine:score")])
+    assert mistake.startswith(told)

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
         ),
         ({"algorithm": {"steps": "many"}}, "spec.algorithm.steps", "must be of type integer"),
         ({"algorithm": {"stepz": 3}}, "spec.algorithm.stepz", "unknown field"),
-        ({"model": {"path": "models/a"}}, "spec.model", "exactly one of path and builtin"),
+        ({"model": {"path": "models/a"}}, "spec.model", "exactly one of path, hub and builtin"),
         ({"storage": {"claimName": "other"}}, "spec.storage", "exactly one of claimName and create"),
     ],
 )

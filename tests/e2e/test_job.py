@@ -88,7 +88,7 @@ def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weigh
     disturbed.wait("suspended", lambda status: status["phase"] == "Suspended")
     cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=disturbed", "--timeout=150s")
     cluster.longshore("resume", "disturbed")
-    disturbed.wait_step(4 + time.time_ns() % 5)
+    disturbed.wait_step(disturbed.status()["runtime"]["step"] + 1 + time.time_ns() % 5)
     disturbed.kill("coordinator")
     for job in (undisturbed, disturbed):
         assert job.wait_finished()["phase"] == "Succeeded", job.story()

@@ -1,4 +1,4 @@
-"""Carries out a plan: the status first, then children, then pods, then events."""
+"""Carries out the actions of a plan, whose status is written before: children, deletions, labels, new pods, events."""
 
 import asyncio
 import hashlib
@@ -74,7 +74,7 @@ class NameTaken(Exception):
 class Executor:
     """Applies actions of one job.
 
-    `on_applied(kind, name, fingerprint)`, `on_created(pod)` and `on_deleting(name, uid)` learn what the API server
+    `on_applied((kind, name), fingerprint)`, `on_created(pod)` and `on_deleting(name, uid)` learn what the API server
     accepted.
     """
 

@@ -15,7 +15,6 @@ from enum import Enum, auto
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reasons import (
-    AdmittedReason,
     CompleteReason,
     EventReason,
     FailedReason,
@@ -96,7 +95,7 @@ def advance(
     now: datetime,
     standing: Standing | None = None,
 ) -> Progress:
-    """The next stand of the job. Deterministic; the same input twice gives the same stand."""
+    """The next state of the job. Deterministic; the same input twice gives the same stand."""
     current = Progress(
         attempt=status.attempt,
         failures=status.failures,
@@ -229,8 +228,7 @@ def _queue(current: Progress, status: RLJobStatus, standing: Standing) -> Progre
     )
     if not was_active or status.phase in _WITHOUT_PODS:
         return queued
-    reason = AdmittedReason.EVICTED if standing.queue else AdmittedReason.PREEMPTED
-    event = Event("Warning", reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
+    event = Event("Warning", standing.reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
     return replace(queued, events=(event,))
 
 

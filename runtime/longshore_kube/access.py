@@ -61,7 +61,9 @@ def in_cluster(environment: Mapping[str, str] = os.environ, folder: Path = _SERV
     Raises:
         AccessError: this is no pod with a service account.
     """
-    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise AccessError("this process does not run in a pod: KUBERNETES_SERVICE_HOST is not set")
     try:
         return Access(
             server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",

@@ -77,6 +77,9 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
         _publish(staging / next(iter(sums)) if is_file else staging, destination)
     except (tarfile.TarError, EOFError) as error:
         raise ArchiveError("the copy was cut off before its end") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        # What tarfile, json and paths raise for names and numbers that no archive of ours has.
+        raise ArchiveError(_DAMAGED) from error
     except OSError as error:
         raise ArchiveError(_cannot_write(destination, error)) from error
     finally:
@@ -179,7 +182,7 @@ def _target(staging: Path, name: str) -> Path:
 def _object(content: IO[bytes]) -> dict[str, object]:
     try:
         value = json.load(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArchiveError(_DAMAGED) from error
     if not isinstance(value, dict):
         raise ArchiveError(_DAMAGED)

@@ -62,7 +62,7 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
     try:
         found = json.loads(text)
         return {plain(str(name)): int(num_bytes) for name, num_bytes in found.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CliError("The helper pod answers with what is no list.", "Try it again.") from error
 
 

@@ -17,7 +17,7 @@ from longshore_operator.admission.demand import Key, Limits, Request, Stage, gan
 from longshore_operator.admission.queue import Wait, Why, decide
 from longshore_operator.observed import PodView, Standing
 
-_TOLD_PROMPTLY = 8
+_NUM_UPDATED_AT_ONCE = 8
 """Jobs at the front of the queue learn at once of every change; the others at their next look. So a change costs no
 write for each job that waits."""
 
@@ -36,7 +36,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
     key = (str(job.metadata["namespace"]), str(job.metadata["name"]))
     needed = gang(spec)
     if status.admission is not None and status.admission.queue:
-        return Application()  # Kueue admitted it.
+        return Application()  # It is, or was, in a queue of Kueue, which counts it.
     if limits is None or not (limits.demand(key[0], needed) or status.admission):
         return Application()
     label = (job.metadata.get("labels") or {}).get(names.LABEL_PRIORITY_CLASS)
@@ -71,30 +71,30 @@ class Ledger:
         self._limits = limits
         self._requests: dict[Key, Request] = {}
         self._mistakes: dict[Key, str] = {}
-        self._granted: set[Key] = set()
-        """Admitted here, and not yet in the job's status."""
-        self._stopped: set[Key] = set()
-        """Preempted here, and not yet in the job's status."""
+        self._unwritten_admissions: set[Key] = set()
+        """Admitted here; their status does not say so yet, so what a pass reads of them is out of date."""
+        self._unwritten_preemptions: set[Key] = set()
+        """Preempted here, likewise."""
         self._preempted: set[Key] = set()
-        """Jobs whose pods leave for others."""
+        """Jobs that were preempted and whose pods have not all ended."""
         self._waiting: Mapping[Key, Wait] = {}
 
-    def note(self, key: Key, told: Application) -> bool:
+    def note(self, key: Key, application: Application) -> bool:
         """What a pass saw of a job; returns whether there may be something to decide."""
-        before, request = self._requests.get(key), told.request
+        before, request = self._requests.get(key), application.request
         if request is None:
             self.forget(key)
-            if told.mistake:
-                self._mistakes[key] = told.mistake
+            if application.mistake:
+                self._mistakes[key] = application.mistake
             return before is not None
         self._mistakes.pop(key, None)
-        if key in self._granted and request.stage is Stage.WAITING:
+        if key in self._unwritten_admissions and request.stage is Stage.WAITING:
             request = replace(request, stage=Stage.ADMITTED)
-        elif key in self._stopped and request.stage is Stage.ADMITTED:
+        elif key in self._unwritten_preemptions and request.stage is Stage.ADMITTED:
             request = replace(request, stage=Stage.LEAVING)
         else:
-            self._granted.discard(key)
-            self._stopped.discard(key)
+            self._unwritten_admissions.discard(key)
+            self._unwritten_preemptions.discard(key)
         if request.stage is not Stage.LEAVING:
             self._preempted.discard(key)
         self._requests[key] = request
@@ -103,7 +103,7 @@ class Ledger:
     def forget(self, key: Key) -> bool:
         """The job holds nothing and wants nothing; returns whether it did."""
         self._mistakes.pop(key, None)
-        for keys in (self._granted, self._stopped, self._preempted):
+        for keys in (self._unwritten_admissions, self._unwritten_preemptions, self._preempted):
             keys.discard(key)
         return self._requests.pop(key, None) is not None
 
@@ -120,12 +120,12 @@ class Ledger:
         decision = decide(self._requests.values(), self._limits)
         for key in decision.admitted:
             self._requests[key] = replace(self._requests[key], stage=Stage.ADMITTED)
-            self._granted.add(key)
+            self._unwritten_admissions.add(key)
         for key in decision.preempted:
             self._requests[key] = replace(self._requests[key], stage=Stage.LEAVING)
-            self._stopped.add(key)
+            self._unwritten_preemptions.add(key)
             self._preempted.add(key)
-            self._granted.discard(key)
+            self._unwritten_admissions.discard(key)
         before, self._waiting = self._waiting, decision.waiting
         changed = {key for key, wait in decision.waiting.items() if _is_news(before.get(key), wait)}
         return {*decision.admitted, *decision.preempted, *changed}
@@ -156,7 +156,8 @@ def sentence(key: Key, wait: Wait) -> str:
     """Why a job waits. Jobs of other namespaces are not named."""
     needs, available = f"the job needs {wait.needed} {wait.resource}", wait.available
     if wait.why is Why.TOO_LARGE:
-        return f"{needs} and may have {available} at most: lower workers.replicas or gpusPerPod, or raise the limits"
+        fix = "lower replicas or gpusPerPod of workers, trainerWorkers or judge pools, or raise the limits"
+        return f"{needs} and may have {available} at most: {fix}"
     if wait.why is Why.BEHIND:
         assert wait.head is not None, "a job waits behind another"
         head = wait.head[1] if wait.head[0] == key[0] else "a job of another namespace"
@@ -169,6 +170,6 @@ def sentence(key: Key, wait: Wait) -> str:
 
 
 def _is_news(before: Wait | None, now: Wait) -> bool:
-    if before is None or now.num_ahead < _TOLD_PROMPTLY:
+    if before is None or now.num_ahead < _NUM_UPDATED_AT_ONCE:
         return before != now
     return (before.why is Why.TOO_LARGE) != (now.why is Why.TOO_LARGE)

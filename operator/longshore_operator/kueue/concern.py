@@ -17,7 +17,7 @@ _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
 
 _MISTAKE_LOOK = timedelta(seconds=30)
-"""Nobody tells when a mistake was mended."""
+"""No event says that a mistake was corrected, so look again."""
 
 
 def reconcile_kueue(context: Context) -> Outcome:
@@ -78,7 +78,7 @@ def _wanted(context: Context, view: KueueView) -> dict[str, Any]:
 def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
     """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
-    if is_ready == (known.get("status") == "True") and (known or not is_ready):
+    if is_ready == (known.get("status") == "True"):
         return None
     told = ("PodsReady", "all pods are ready") if is_ready else ("WaitForRecovery", "pods are being replaced")
     return _conditions(context, view, version, {"PodsReady": (is_ready, *told)})

@@ -1,4 +1,4 @@
-"""Whether a job with a queue may have pods, by its Workload: a table of Kueue's conditions."""
+"""Whether a job with a queue may have pods, by its Workload: the first of Kueue's conditions that applies."""
 
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob

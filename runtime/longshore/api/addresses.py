@@ -11,6 +11,8 @@ _PATTERN: Final = r"^https?://([^\s/?#@]*@)?([0-9A-Za-z_.-]+|\[[0-9A-Fa-f:.]+\])
 _PARTS: Final = re.compile(_PATTERN)
 _NAME: Final = re.compile(r"([0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?\.)+")
 _MAX_PORT: Final = 65_535
+ADDRESS_ERROR: Final = "address"
+"""Type of the error of a value that is no address; it may hold a password, so it is not shown."""
 _HEXADECIMAL: Final = re.compile(r"0[xX][0-9A-Fa-f]*")
 """A last label by which resolvers read a whole host as a number."""
 
@@ -25,6 +27,7 @@ METADATA_HOSTS: Final = frozenset(
     }
 )  # fmt: skip
 """Names of the same."""
+_LAST_BITS_ARE_IPV4: Final = (ip_network("::/96"), ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
 _METADATA: Final = tuple(map(ip_network, (*METADATA_NETWORKS_V4, *METADATA_NETWORKS_V6)))
 
 
@@ -38,10 +41,12 @@ def _address(value: Any) -> Any:
     parts = _PARTS.fullmatch(value)
     if parts is None or not value.isprintable() or not _is_host(parts[2]) or not _is_port(parts[3]):
         raise PydanticCustomError(
-            "address", f"must be http:// or https://, a host, and if a port then one from 1 to {_MAX_PORT}"
+            ADDRESS_ERROR, f"must be http:// or https://, a host, and if a port then one from 1 to {_MAX_PORT}"
         )
     if is_metadata(parts[2]):
-        raise PydanticCustomError("address", "must not be the metadata service of a cloud, which gives out credentials")
+        raise PydanticCustomError(
+            ADDRESS_ERROR, "must not be the metadata service of a cloud, which gives out credentials"
+        )
     return value
 
 
@@ -52,8 +57,17 @@ def is_metadata(host: str) -> bool:
         address = ip_address(name.strip("[]"))
     except ValueError:
         return name in METADATA_HOSTS
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return any((mapped or address) in network for network in _METADATA)
+    return any(one in network for one in (address, *_embedded(address)) for network in _METADATA)
+
+
+def _embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    """IPv4 addresses that an IPv6 address stands for: mapped or compatible ones, 6to4, and NAT64."""
+    if isinstance(address, IPv4Address):
+        return []
+    found = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    if any(address in network for network in _LAST_BITS_ARE_IPV4):
+        found.append(IPv4Address(int(address) & 0xFFFFFFFF))
+    return found
 
 
 def without_credentials(url: str) -> str:
@@ -66,7 +80,8 @@ def without_credentials(url: str) -> str:
     return f"{scheme}://{parts[2]}{parts[3] or ''}{path}"
 
 
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/?#@'\"<>]+@")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s\"<>]+@")
+"""Up to the last `@`: passwords that nobody has escaped contain what ends a host."""
 
 
 def redacted(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from longshore.api.addresses import redacted
+from longshore.api.addresses import ADDRESS_ERROR, redacted
 from longshore.api.limits import TOO_LARGE
 from longshore.api.rules import BROKEN_RULE
 
@@ -31,7 +31,7 @@ def sentence(error: ValidationError, root: str = "") -> str:
         told = f"{at}the field is required"
     else:
         told = f"{at}{message[0].lower()}{message[1:]}"
-        if first["type"] not in (_NO_JSON, TOO_LARGE):
+        if first["type"] not in (_NO_JSON, TOO_LARGE, ADDRESS_ERROR):
             told += f", not {_shown(first['input'])}"
     return told + (f" (and {len(others)} more)" if others else "")
 

@@ -104,6 +104,15 @@ _DATA_RULES: "tuple[Rule[Data], ...]" = (
     ),
     Rule(
         "sources",
+        "!has(self.sources) || (!has(self.where) || self.where.size() == 0) && self.split == 'train' && "
+        "self.format == 'Jsonl'",
+        lambda data: (
+            data.sources is None or (not data.where and data.split == "train" and data.format is DataFormat.JSONL)
+        ),
+        "split, format and where are those of each source: move them into sources",
+    ),
+    Rule(
+        "sources",
         Unchecked("the list is a map by name, so the API server refuses duplicates without a rule"),
         lambda data: len({source.name for source in data.sources or ()}) == len(data.sources or ()),
         "sources must have different names: rename one",
@@ -173,7 +182,8 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):
-    """One of several data sets. What it leaves unset is that of `data`."""
+    """One of several data sets. Where it leaves promptField, answerField, domainField or promptTemplate unset, it has
+    those of `data`; where its rows come from is set for each source."""
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name in messages."""

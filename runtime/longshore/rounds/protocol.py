@@ -25,9 +25,9 @@ from longshore.rounds.requests import Requests
 
 MAX_FRUITLESS_LOSSES: Final = 5
 """An engine that is lost more often without finishing a response has a fault that does not go away."""
-MAX_REJECTED_SHARE: Final = 4
-"""A round that rejects more than so many times its batch would never end."""
-MAX_DROPPED_SHARE: Final = 32
+MAX_REJECTED_BATCHES: Final = 4
+"""A round that rejects more groups than so many batches have would never end."""
+MAX_DROPPED_BATCHES: Final = 32
 """The same for dynamic sampling, when (nearly) all groups have equal rewards."""
 
 
@@ -176,7 +176,7 @@ class RoundProtocol:
         self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
         if zero_variance and draw not in self._accepted:
             self._num_dropped += 1
-            if self._num_dropped > MAX_DROPPED_SHARE * self._num_groups:
+            if self._num_dropped > MAX_DROPPED_BATCHES * self._num_groups:
                 reason = (
                     f"algorithm.dynamicSampling: {self._num_dropped} groups of one round had equal rewards, which "
                     "leaves nothing to train on; use easier or harder prompts, or set it to false"
@@ -188,7 +188,7 @@ class RoundProtocol:
             return
         del self._unscored[draw]
         self._rejected[draw] = reason
-        if len(self._rejected) > MAX_REJECTED_SHARE * self._num_groups:
+        if len(self._rejected) > MAX_REJECTED_BATCHES * self._num_groups:
             message = f"reward: {len(self._rejected)} groups of one round had none; the last: {reason}"
             self._emit(messages.GiveUp(message, is_users_mistake=True))
         self._accepted.pop(draw, None)
@@ -198,7 +198,9 @@ class RoundProtocol:
     def _engine_lost(self, engine: int, reason: str) -> None:
         self._num_losses[engine] += 1
         if self._num_losses[engine] > MAX_FRUITLESS_LOSSES:
-            message = f"engine {engine} was lost {MAX_FRUITLESS_LOSSES} times in a row: {reason}"
+            message = (
+                f"engine {engine} was lost {self._num_losses[engine]} times without finishing a response: {reason}"
+            )
             self._emit(messages.GiveUp(message, is_users_mistake=False))
         self._placed.lost(engine)
         self._engines_changed()

@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -99,10 +98,14 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
 def _can_be_forked() -> bool:
     """Whether a fork of this process is as good as a new one.
 
-    It has only the thread that forks, and what the others held stays locked. Nor can it use a GPU if this process has
-    loaded the driver: CUDA loads it with its first call.
+    It could not use a GPU if this process has loaded the driver: CUDA loads it with its first call.
     """
-    return threading.active_count() == 1 and "/libcuda.so" not in Path("/proc/self/maps").read_text()
+    return has_one_thread() and "/libcuda.so" not in Path("/proc/self/maps").read_text()
+
+
+def has_one_thread() -> bool:
+    """Whether no other thread runs, of Python or of a library: a fork lacks them, and what they hold stays locked."""
+    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 
 def _next_worker(listener: socket.socket) -> _Worker | None:

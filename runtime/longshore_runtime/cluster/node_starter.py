@@ -6,12 +6,12 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
+from longshore_runtime.cluster.fork_server import has_one_thread
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.worker_imports import WorkerImports
 
@@ -31,8 +31,7 @@ class NodeStarter:
         theirs, self._lifeline = os.pipe()
         self._output, their_output = os.pipe()
         preload = sys.modules.get(PRELOADED)
-        # A fork has none of the other threads, and what they hold stays locked in it.
-        if preload is not None and preload.suits(imports) and threading.active_count() == 1:
+        if preload is not None and preload.suits(imports) and has_one_thread():
             self.pid = os.fork()
             if self.pid == 0:
                 os.close(self._lifeline)
@@ -109,7 +108,7 @@ def _become_starter(lifeline: int, output: int) -> NoReturn:
         main()
         status = 0
     except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 1
+        status = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001 - this process is a copy of the pod's, and must not go on as one
         sys.excepthook(*sys.exc_info())
     finally:

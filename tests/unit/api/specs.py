@@ -192,6 +192,8 @@ BROKEN: list[tuple[Json, str]] = [
     (sources({"path": "a", "hub": "a/b"}), "data.sources[0]"),
     (sources({"path": "a", "domain": "maths", "domainField": "kind"}), "data.sources[0].domain"),
     (sources({"path": "a", "promptTemplate": "?"}), "data.sources[0].promptTemplate"),
+    (sources({"path": "a"}) | {"data.split": "test"}, "data.sources"),
+    (sources({"path": "a"}) | {"data.where": {"kind": "code"}}, "data.sources"),
     (reward(kind="Maths", signature="Verl"), "reward.functions[0].signature"),
     ({"storage.claimName": "other"}, "storage"),
 ]

@@ -178,7 +178,7 @@ def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url
         RLJobSpec.model_validate(spec(changes))
     told = sentence(caught.value, "spec")
     assert told.startswith(f"spec.reward.functions.0.{kind}.url: must be http:// or https://, a host, and if a port")
-    assert told.endswith(f", not {json.dumps(url)}")
+    assert told.endswith("from 1 to 65535"), "the value may hold a password"
     if not url.endswith(CLOSER):
         assert [field for field, _ in from_api_server(changes)] == [f"reward.functions[0].{kind}.url"]
 
@@ -188,7 +188,8 @@ def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url
     [
         "http://169.254.169.254/latest", "http://169.254.170.2/", "http://[fd00:ec2::254]/", "http://100.100.100.200/",
         "http://168.63.129.16/", "http://metadata.google.internal/", "http://METADATA.Google.internal.:80/x",
-        "http://user@metadata/", "http://[::ffff:169.254.169.254]/", "http://[fe80::1]/", "https://metadata.goog",
+        "http://user@metadata/", "http://[::ffff:169.254.169.254]/", "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[::a9fe:a9fe]/", "http://[2002:a9fe:a9fe::]/", "http://[64:ff9b::6464:64c8]/", "http://[fe80::1]/", "https://metadata.goog",
     ],
 )  # fmt: skip
 def test_the_metadata_services_of_clouds_are_no_addresses(url: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -152,6 +153,41 @@ def test_no_stream_is_too_ugly_for_a_sentence(
     whole = packed(root / "file")
     with contextlib.suppress(ArchiveError):
         unpack(io.BytesIO(whole[:place] + noise + whole[place:]), root / "copy")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": "a\0b"},
+        {"size": "many"},
+        {"GNU.sparse.map": "x,y", "GNU.sparse.size": "1"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "z"},
+    ],
+)
+def test_headers_that_no_tool_writes_get_a_sentence(tmp_path: Path, fields: dict[str, str]) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        index = tarfile.TarInfo(archive.INDEX)
+        content = json.dumps({"bytes": 1, "isFile": True}).encode()
+        index.size = len(content)
+        tar.addfile(index, io.BytesIO(content))
+        member = tarfile.TarInfo("file")
+        member.pax_headers = fields
+        tar.addfile(member)
+    with pytest.raises(ArchiveError):
+        unpack(io.BytesIO(stream.getvalue()), tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_that_is_nested_without_end_gets_a_sentence(tmp_path: Path) -> None:
+    content = b"[" * 100_000
+    index = tarfile.TarInfo(archive.INDEX)
+    index.size = len(content)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        tar.addfile(index, io.BytesIO(content))
+    with pytest.raises(ArchiveError, match="damaged"):
+        unpack(io.BytesIO(stream.getvalue()), tmp_path / "copy")
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped"])

@@ -63,7 +63,9 @@ class ErrorKind(Enum):
     FAULT = "fault"
     """The infrastructure failed: another attempt may succeed."""
     LOST = "lost"
-    """So did the worker: it is gone."""
+    """The worker ended while it scored the response."""
+    BROKEN = "broken"
+    """The worker can score nothing any more, whatever the response."""
     SETUP = "setup"
     """The function cannot score anything."""
 

@@ -47,6 +47,8 @@ _BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
 """Kinds that need nothing of the user."""
 PULSE_S: Final = 2.0
 """How often it is looked at how rewards keep up."""
+_FAULTS: Final = frozenset({ErrorKind.FAULT, ErrorKind.LOST, ErrorKind.BROKEN})
+"""Of the infrastructure: another attempt may succeed."""
 
 
 @dataclass
@@ -253,7 +255,7 @@ class RewardPool:
     def _scored(self, event: ResponseScored) -> GroupScored | None:
         task, is_late = event.task, event.task.round != self._round
         lane = self._lanes[self._lane_of[task.function]]
-        if event.kind is ErrorKind.LOST:
+        if event.kind in (ErrorKind.LOST, ErrorKind.BROKEN):
             lane.lost(event.worker, str(event.error))
         elif event.is_last_of_call:
             lane.freed(event.worker)
@@ -261,7 +263,7 @@ class RewardPool:
             lane.queue.finished(task)
             return None
         retry_errors = self._functions[task.function].on_error is OnRewardError.RETRY
-        if event.kind in (ErrorKind.FAULT, ErrorKind.LOST) or (event.kind is ErrorKind.ERROR and retry_errors):
+        if event.kind in _FAULTS or (event.kind is ErrorKind.ERROR and retry_errors):
             fault = lane.queue.faulted(task)
             self.stats.num_faults += 1
             if fault.retries:
@@ -269,7 +271,8 @@ class RewardPool:
                 return None
             why = f"{event.error} ({fault.num_faults} times)"
             if event.kind is ErrorKind.LOST and self._functions[task.function].kind is RewardKind.CODE:
-                # A program that ends every worker which runs it must not end the job.
+                # A program that ends every worker which runs it must not end the job. (Where the sandbox is broken for
+                # every program, no program is to blame: that is `BROKEN`.)
                 return self._known(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))
             return self._failed(task, why, is_fatal=True)
         lane.queue.finished(task)

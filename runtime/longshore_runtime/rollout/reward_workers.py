@@ -244,7 +244,7 @@ def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
         case RewardError():
             return ErrorKind.ERROR, str(error)
         case WorkerBroken():
-            return ErrorKind.LOST, str(error)
+            return ErrorKind.BROKEN, str(error)
         case RewardFault():
             return ErrorKind.FAULT, str(error)
         case WorkerGone():

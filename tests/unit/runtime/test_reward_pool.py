@@ -345,9 +345,12 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
 
 
 class Mortal:
-    """A `WorkerHost` and its `Worker`: whatever is scored ends the worker."""
+    """A `WorkerHost` and its `Worker`: whatever is scored ends the worker, or finds its sandbox broken."""
 
     num_places = 1
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self._is_broken = is_broken
 
     def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> "Mortal":
         self.node, self.ready, self.gone = Future[str](), Future[Surroundings](), Future[str]()
@@ -357,6 +360,9 @@ class Mortal:
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
         answer = Future[list[ScoreOutcome]]()
+        if self._is_broken:
+            answer.set_result([WorkerBroken("the sandbox ends at once") for _ in items])
+            return answer
         answer.set_exception(WorkerGone("killed"))
         self.gone.set_result("killed")
         return answer
@@ -369,19 +375,32 @@ class Mortal:
         return "the pod"
 
 
-def test_a_program_that_ends_every_worker_which_runs_it_scores_0_and_is_counted() -> None:
+def scored_by(host: Mortal) -> tuple[GroupScored, RewardPool]:
+    """A program, by workers of this kind."""
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    pool = RewardPool([Lane((function,), Mortal())], ScorerFactory((), "output"), Characters(), events, clock)
+    pool = RewardPool([Lane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)
     (group,) = driver.until_scored(1)
     pool.stop()
+    return group, pool
+
+
+def test_a_program_that_ends_every_worker_which_runs_it_scores_0_and_is_counted() -> None:
+    group, pool = scored_by(Mortal())
     assert group.error is None
     assert [score.reward for score in group.scores] == [0.0]
     assert (pool.stats.num_broken, pool.stats.num_faults) == (1, 2)
+
+
+def test_where_the_sandbox_is_broken_for_every_program_none_scores_0() -> None:
+    group, pool = scored_by(Mortal(is_broken=True))
+    assert group.is_fatal
+    assert group.error == "the sandbox ends at once (2 times)"
+    assert pool.stats.num_broken == 0
 
 
 def test_pulses_do_not_pile_up() -> None:

@@ -36,6 +36,7 @@ class _TrainerActor:
         set_environment(environment)
         self._spec: TrainerSpec | None = None
         self._rank = 0
+        self._reserved: socket.socket | None = None
         self._trainer: Trainer | None = None
         self._refusal: LogProbMismatch | None = None
         """Why an update was refused: nothing is computed until the gradients are discarded."""
@@ -43,11 +44,15 @@ class _TrainerActor:
         self._storage: JobStorage | None = None
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address and a free port of this pod, where the ranks meet."""
-        host = os.environ[contract.ENV_POD_IP]
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return host, probe.getsockname()[1]
+        """Address and a free port of this pod, where the ranks meet.
+
+        torch listens at every address, so the port is free at every one. It stays reserved: who listens there later
+        may share it with a socket that does not listen, as long as both set SO_REUSEADDR.
+        """
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("", 0))
+        return os.environ[contract.ENV_POD_IP], self._reserved.getsockname()[1]
 
     def start(
         self, spec: TrainerSpec, model: str, output: str, rendezvous: tuple[str, int], world_size: int, *, rank: int

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ async def test_kill_ends_processes_that_ignore_sigterm_and_have_groups_of_their_
     script = "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 1000\" & set -m; sleep 1000 & echo ready; wait; wait"
     process = await ContainerProcess.start(spec(tmp_path, script), watch.changed.notify)
     await next_line(process, tmp_path, watch)
-    assert len(marked_processes(str(tmp_path))) >= 3
+    await asyncio.to_thread(until_marked, str(tmp_path), 3)
 
     process.kill()
 
@@ -127,6 +128,14 @@ asyncio.run(main())
     await asyncio.to_thread(wait_for_end, shim)
 
     assert marked_processes(str(tmp_path)) == []
+
+
+def until_marked(mark: str, count: int) -> None:
+    """Wait for so many processes: one that is between `fork` and `exec` shows no mark."""
+    deadline_s = time.monotonic() + 60
+    while len(marked_processes(mark)) < count:
+        assert time.monotonic() < deadline_s, f"fewer than {count} processes have the mark"
+        time.sleep(0.01)
 
 
 def wait_for_end(pidfd: int) -> None:

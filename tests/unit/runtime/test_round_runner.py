@@ -117,7 +117,7 @@ def test_an_engine_that_is_lost_again_and_again_ends_the_attempt() -> None:
     for step in range(1, 20, 2):
         script += [(step, EngineLost(0, "out of memory")), (step + 1, EngineJoined(0))]
     engines = ScriptedEngines(num_engines=1, script=script, together=True)
-    with pytest.raises(RuntimeError, match="engine 0 was lost 5 times in a row: out of memory"):
+    with pytest.raises(RuntimeError, match="engine 0 was lost 6 times without finishing a response: out of memory"):
         runner(engines, build(Strategy.SYNCHRONOUS)).run(draining=False)
 
 

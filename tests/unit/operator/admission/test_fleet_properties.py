@@ -141,10 +141,6 @@ class AnyFleet(RuleBasedStateMachine):
         for key in self.members:
             self.members[key].spec = self.members[key].spec | {"suspend": False}
         for _ in range(40 * (len(self.members) + 1)):
-            if all(
-                member.status.phase in FINISHED_PHASES or not self._fits(key) for key, member in self.members.items()
-            ):
-                break
             for key, member in self.members.items():
                 member.pass_time(500)
                 self._pass(key)
@@ -152,6 +148,10 @@ class AnyFleet(RuleBasedStateMachine):
                 if member.status.phase is Phase.RUNNING:
                     member.exit(f"{key[1]}-coordinator", 0)
                     self._pass(key)
+            if all(
+                member.status.phase in FINISHED_PHASES or not self._fits(key) for key, member in self.members.items()
+            ):
+                break
         for key, member in self.members.items():
             if self._fits(key):
                 assert member.status.phase in FINISHED_PHASES, member.status

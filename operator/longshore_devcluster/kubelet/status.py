@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from longshore_devcluster.client.objects import condition
 from longshore_kube.quantities import parse_quantity
 from longshore_kube.resources import Json
 from longshore_kube.times import parse_time, rfc3339
+
+FINAL_PHASES: Final = ("Succeeded", "Failed")
 
 
 class Role(Enum):
@@ -156,7 +159,17 @@ def _terminated(state: Json) -> Terminated:
 
 
 def pod_phase(pod: Json, record: PodRecord) -> str:
-    """Pending, Running, Succeeded or Failed (Kubernetes docs, "Pod Lifecycle", pod phase)."""
+    """Pending, Running, Succeeded or Failed (Kubernetes docs, "Pod Lifecycle", pod phase).
+
+    A pod is not over while a container still runs, as a sidecar that has been asked to stop.
+    """
+    phase = _phase_of_containers(pod, record)
+    if phase not in FINAL_PHASES or not any(isinstance(entry.state, Running) for entry in record.containers):
+        return phase
+    return "Running" if all(init.done for init in record.of_role(Role.INIT)) else "Pending"
+
+
+def _phase_of_containers(pod: Json, record: PodRecord) -> str:
     if record.failed:
         return "Failed"
     if record.over:
@@ -195,7 +208,7 @@ def pod_status(pod: Json, record: PodRecord, now_s: float) -> Json:
     init = record.of_role(Role.INIT, Role.SIDECAR)
     if init:
         status["initContainerStatuses"] = [_container_status(entry) for entry in init]
-    if record.failed:
+    if record.failed and phase == "Failed":
         status["reason"], status["message"] = record.failed
     return status
 
@@ -220,7 +233,7 @@ def _conditions(pod: Json, record: PodRecord, phase: str, now_s: float) -> list[
     initialized = all(init.done for init in record.of_role(Role.INIT)) and all(
         sidecar.started for sidecar in record.of_role(Role.SIDECAR)
     )
-    over = phase in ("Succeeded", "Failed")
+    over = phase in FINAL_PHASES
     unready = [entry.name for entry in record.of_role(Role.MAIN, Role.SIDECAR) if not entry.ready]
     missing_gates = _missing_gates(pod)
     completed = "PodCompleted" if phase == "Succeeded" else "PodFailed" if phase == "Failed" else ""

@@ -9,7 +9,7 @@ from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
 from longshore_devcluster.kubelet.leftovers import kill_marked
 from longshore_devcluster.kubelet.runner import ContainerRunner
-from longshore_devcluster.kubelet.status import Role, pod_phase, pod_status
+from longshore_devcluster.kubelet.status import FINAL_PHASES, Role, pod_phase, pod_status
 from longshore_devcluster.kubelet.tokens import Tokens
 from longshore_devcluster.kubelet.volumes import Inputs, prepare_volumes, token_requests
 from longshore_devcluster.kubelet.waiting import Deadline, first
@@ -19,7 +19,6 @@ from longshore_kube.resources import PODS, Json
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
-_FINAL = ("Succeeded", "Failed")
 
 
 class PodWorker:
@@ -61,7 +60,7 @@ class PodWorker:
     async def run(self) -> None:
         """The pod's whole life here."""
         try:
-            if (self.context.pod.get("status") or {}).get("phase") not in _FINAL:
+            if (self.context.pod.get("status") or {}).get("phase") not in FINAL_PHASES:
                 await self._live()
             if not self._abandoned.is_set():
                 await self._remove()

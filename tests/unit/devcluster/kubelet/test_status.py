@@ -76,6 +76,29 @@ def test_init_container_that_failed_for_good_fails_the_pod() -> None:
     assert pod_phase(obj, record) == "Failed"
 
 
+def test_pod_is_not_over_while_a_sidecar_still_runs() -> None:
+    obj = pod(initContainers=[{"name": "side", "restartPolicy": "Always"}], restartPolicy="Never")
+    record = record_of(obj, OK)
+    (sidecar,) = record.of_role(Role.SIDECAR)
+
+    sidecar.state = RUNNING
+    assert pod_phase(obj, record) == "Running"
+    sidecar.state = OK
+    assert pod_phase(obj, record) == "Succeeded"
+
+
+def test_pod_past_its_deadline_has_failed_once_nothing_of_it_runs() -> None:
+    obj = two_containers("Never")
+    record = record_of(obj, RUNNING, BAD)
+    record.failed = ("DeadlineExceeded", "too long")
+
+    status = pod_status(obj, record, NOW_S)
+    assert status["phase"] == "Running" and "reason" not in status
+    record.containers[0].state = BAD
+    status = pod_status(obj, record, NOW_S)
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
 def conditions(status: Json) -> dict[str, str]:
     return {entry["type"]: entry["status"] for entry in status["conditions"]}
 

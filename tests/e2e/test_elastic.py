@@ -255,11 +255,15 @@ def assert_each_response_on_one_replica(job: Job) -> None:
         assert sorted(computed) == sorted(trained)
 
 
-def has_repurposed_and_verified(job: Job) -> bool:
-    """Whether pods have trained in a round and streamed gradients were compared: how soon depends on the machine."""
-    rows = metrics(job) if (job.output() / "metrics.jsonl").exists() else []
-    num_verified = sum("trainer/gradient_difference" in row for row in rows)
-    return num_verified >= 3 and any("repurpose/control_path_s" in row for row in rows)
+def wait_repurposed_and_verified(job: Job) -> None:
+    """Until pods have trained in a round and streamed gradients were compared: how soon depends on the machine."""
+
+    def holds(status: Json) -> bool:
+        rows = metrics(job) if status.get("runtime", {}).get("step", 0) >= 6 else []
+        num_verified = sum("trainer/gradient_difference" in row for row in rows)
+        return num_verified >= 3 and any("repurpose/control_path_s" in row for row in rows)
+
+    job.wait("pods have trained while others sampled", holds)
 
 
 def assert_exact_and_on_policy(job: Job) -> None:
@@ -277,7 +281,7 @@ def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cl
     manifest["spec"]["rollout"]["engine"]["weightTransfer"] = "Direct"
     job = cluster.apply(manifest)
     with watched_roles(job) as lines:
-        job.wait("pods have trained", lambda _: has_repurposed_and_verified(job))
+        wait_repurposed_and_verified(job)
         job.wait("pods had both roles", lambda _: {"rollout", "trainer"} <= {line.split()[-2] for line in lines})
         job.wait("engines had both sizes", lambda _: {"1", "2"} <= {line.split()[-1] for line in lines})
     assert_exact_and_on_policy(job)
@@ -291,7 +295,7 @@ def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None
     manifest["spec"]["rollout"]["strategy"] = "Synchronous"
     manifest["spec"]["rollout"]["engine"] |= {"tensorParallelSize": 1, "parallelism": "Fixed"}
     job = cluster.apply(manifest)
-    job.wait("pods have trained", lambda _: has_repurposed_and_verified(job))
+    wait_repurposed_and_verified(job)
     assert_exact_and_on_policy(job)
     job.delete()
 

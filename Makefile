@@ -75,7 +75,7 @@ COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --g
 
 .PHONY: lock
 lock: $(READY) ## Write the lock files after a change of pyproject.toml (LOCK_FLAGS=--upgrade: newest versions of all)
-	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
+	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu trackers cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
 	$(COMPILE) $(addprefix --extra ,runtime vllm-gpu) --no-config -o requirements-gpu.lock
 
 # python:3.11-slim of Python 3.11.16.

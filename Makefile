@@ -86,6 +86,11 @@ IMAGES ?= operator runtime runtime-cpu
 images: ## Build the images with docker, podman or buildah (IMAGES=operator: one; REGISTRY=...: push; BASE=...: on another)
 	@BASE='$(BASE)' REGISTRY='$(REGISTRY)' VERSION='$(VERSION)' BUILDER='$(BUILDER)' tools/build_images $(IMAGES)
 
+.PHONY: mlflow-server
+mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environment of its own: it wants other versions of packages
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/mlflow
+	@$(BIN)/uv pip install --quiet --python $(VENV)/mlflow/bin/python mlflow==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("mlflow-skinny"))')
+
 .PHONY: setup
 setup: $(READY) ## Provision .venv only
 

@@ -26,7 +26,12 @@ class WandbTracker:
             api_key=self._token if is_online else None,
             console="off",
             silent=True,
+            # Metrics only: nothing of the machine, its packages or its code.
             x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            disable_git=True,
+            save_code=False,
             **({"base_url": self._options.address} if self._options.address is not None else {}),
         )
         self._run = wandb.init(

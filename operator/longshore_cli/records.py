@@ -16,7 +16,7 @@ from longshore_cli.options import PROFILE_FILE
 from longshore_cli.transfer import copy
 from longshore_cli.transfer.archive import Choice
 
-_RANGE: Final = re.compile(r"(?P<first>\d{0,9})(?P<colon>:?)(?P<last>\d{0,9})", re.ASCII)
+_RANGE: Final = re.compile(r"(?P<first>\d{0,9})((?P<colon>:)(?P<last>\d{0,9}))?", re.ASCII)
 _MATCH: Final = f"{model.PREFIX}*{model.SUFFIX}"
 
 

@@ -23,6 +23,7 @@ from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
+from longshore.checks.trackers import missing_packages
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -61,7 +62,7 @@ from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
 from longshore_runtime.telemetry.trace_export import TraceExport
-from longshore_runtime.telemetry.trackers import Run, missing_packages, token, trackers
+from longshore_runtime.telemetry.trackers import Run, token, trackers
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import Parts, TrainingLoop

@@ -4,7 +4,6 @@ A job is one run of a tracker, whatever its attempts: the run is found again by 
 attempt repeats keep their first values.
 """
 
-import importlib.util
 import math
 import os
 import threading
@@ -183,16 +182,6 @@ def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
         yield "wandb", wandb
     if tracking.mlflow is not None:
         yield "mlflow", mlflow
-
-
-def missing_packages(tracking: Tracking) -> list[str]:
-    """One sentence for each tracker whose package is not installed here."""
-    return [
-        f"tracking.{package}: the Python package {package} is not in the image; use an image with longshore[trackers], "
-        f"or remove tracking.{package}"
-        for package in tracking.packages
-        if importlib.util.find_spec(package) is None
-    ]
 
 
 def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:

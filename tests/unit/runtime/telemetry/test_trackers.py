@@ -10,8 +10,7 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.tracking import Tracking
-from longshore_runtime.telemetry import trackers as module
-from longshore_runtime.telemetry.trackers import Run, Trackers, TrackerThread, missing_packages, token, trackers
+from longshore_runtime.telemetry.trackers import Run, Trackers, TrackerThread, token, trackers
 
 RUN = Run("uid", "demo", "project", None, {}, Path())
 
@@ -132,15 +131,6 @@ def test_a_service_that_never_answers_does_not_keep_the_session_from_ending() ->
 def test_no_tracker_is_used_unless_it_is_named() -> None:
     trackers(Tracking(), RUN, lambda reason: None).close(True)
     Trackers({}).log(1, {})
-
-
-def test_a_package_that_is_missing_is_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracking = Tracking.model_validate({"mlflow": {"address": "http://mlflow:5000"}, "wandb": {"mode": "Offline"}})
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "mlflow" else object())
-    assert missing_packages(tracking) == [
-        "tracking.mlflow: the Python package mlflow is not in the image; use an image with longshore[trackers], or "
-        "remove tracking.mlflow"
-    ]
 
 
 def test_a_token_is_read_from_the_file_that_the_operator_mounts(tmp_path: Path) -> None:

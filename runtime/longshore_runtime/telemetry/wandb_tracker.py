@@ -1,6 +1,9 @@
 """Weights & Biases. Imported only where a job names it."""
 
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import wandb
@@ -20,6 +23,9 @@ class WandbTracker:
         self._run: Any = None
 
     def start(self, run: Run) -> int:
+        # The user of the pod has no home directory.
+        for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+            os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / "wandb"))
         is_online = self._options.mode is WandbMode.ONLINE
         settings = wandb.Settings(
             init_timeout=_INIT_LIMIT_S,

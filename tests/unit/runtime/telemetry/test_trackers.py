@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from longshore.api import contract
+from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
 from longshore_runtime.telemetry.trackers import Run, Trackers, TrackerThread, token, trackers
+from tests.unit.checks.test_job import SPEC
 
 RUN = Run("uid", "demo", "project", None, {}, Path())
 
@@ -128,6 +130,25 @@ def test_a_service_that_never_answers_does_not_keep_the_session_from_ending() ->
     never.set()
 
 
+def test_at_the_end_a_service_that_is_down_is_asked_once_more_and_not_for_every_step_that_waits() -> None:
+    is_asked = threading.Event()
+    asked: list[str] = []
+
+    def fails(call: str) -> str:
+        asked.append(call)
+        is_asked.set()
+        return "down"
+
+    service = Service(fails)
+    thread = TrackerThread("mlflow", lambda: service, RUN, lambda reason: None, retry_s=60.0)
+    for step in range(10):
+        thread.log(step, {"a": step})
+    is_asked.wait()
+    thread.close(True)
+    assert asked == ["start", "start"]
+    assert thread.num_lost == 11
+
+
 def test_no_tracker_is_used_unless_it_is_named() -> None:
     trackers(Tracking(), RUN, lambda reason: None).close(True)
     Trackers({}).log(1, {})
@@ -149,3 +170,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         waiting.wait(0.001)
     raise AssertionError("it does not become true")
+
+
+def test_a_run_is_named_after_its_job_and_shows_its_spec_without_passwords() -> None:
+    data = {"path": "a.jsonl"}
+    function = {"name": "service", "kind": "HTTP", "http": {"url": "http://me:secret@grader.example/score"}}
+    spec = RLJobSpec.model_validate(SPEC | {"data": data, "reward": {"functions": [function]}})
+    run = Run.of(spec.tracking, "demo", "uid-1", Path("out"), spec)
+    assert (run.uid, run.name, run.project, run.group) == ("uid-1", "demo", "longshore", None)
+    assert run.config["algorithm"]["maxResponseTokens"] == 64
+    assert "secret" not in str(run.config)
+    named = Tracking(name="seed-1", project="maths", group="seeds")
+    assert Run.of(named, "demo", "uid-1", Path("out"), spec).name == "seed-1"

@@ -29,11 +29,19 @@ def small_quickstart(root: Path) -> Json:
 
 
 def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, root: Path, tmp_path: Path) -> None:
-    job = cluster.apply(small_quickstart(root))
+    manifest = small_quickstart(root)
+    # Nobody listens there.
+    manifest["spec"]["tracking"] = {
+        "mlflow": {"address": "http://127.0.0.1:9"},
+        "openTelemetry": {"endpoint": "http://127.0.0.1:9"},
+    }
+    job = cluster.apply(manifest)
     cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
     runtime = status["runtime"]
+    told = [notice["message"] for notice in runtime["notices"] if notice["reason"] == "TrackerFailed"]
+    assert sorted(message.partition(":")[0] for message in told) == ["tracking.mlflow", "tracking.openTelemetry"]
     assert runtime["short"]["rounds"] >= 4
     assert runtime["long"]["rounds"] >= 1
     assert runtime["draws"]["deferred"] == 0

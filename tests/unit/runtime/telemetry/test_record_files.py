@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore_runtime.telemetry import record_files
 from longshore_runtime.telemetry.record_files import StepFiles
 
 
@@ -62,3 +63,14 @@ def test_a_write_that_fails_leaves_the_file_of_before(files: StepFiles, tmp_path
     with pytest.raises(IsADirectoryError):
         files.write(1, b"new")
     assert (tmp_path / "samples" / "step-000001.parquet").read_bytes() == b"old"
+
+
+def test_the_last_of_a_volume_is_left_to_checkpoints(
+    files: StepFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(1, b"0123456789")
+    monkeypatch.setattr(record_files.shutil, "disk_usage", lambda directory: (1_000, 940, 60))
+    files.write(2, b"0123456789")
+    with pytest.raises(OSError, match=r"^the volume is nearly full \(60 bytes are free\)"):
+        files.write(3, b"0123456789 ")
+    assert list(there(tmp_path)) == ["step-000001.parquet", "step-000002.parquet"]

@@ -66,6 +66,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     _use_reward_pods(pod, job)
     if job.spec.uses_hub:
         mounts.hub_token(pod, job.spec.hub)
+    mounts.tracking_tokens(pod, job.spec.tracking)
     if job.spec.reward.pods == 0:
         _mount_reward_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)

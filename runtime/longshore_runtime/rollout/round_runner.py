@@ -13,6 +13,7 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
+from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
@@ -123,6 +124,8 @@ class RoundRunner:
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
         """As of the last responses of each engine."""
+        self._messages: list[TimedMessage] = []
+        """Between protocol and driver: what the record of the round is made from."""
         self._on_drained: Callable[[], None] | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
@@ -133,7 +136,8 @@ class RoundRunner:
         started_s, before = self._clock.now_s(), self._engines.stats()
         capacity = min((stats.kv_capacity_tokens for stats in before.values()), default=0)
         self._perform(
-            self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity)
+            self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity),
+            started_s,
         )
         while not self._protocol.is_complete:
             self._handle(self._events.get())
@@ -145,6 +149,7 @@ class RoundRunner:
             self._scored,
             self._scorer.stats,
             EngineUse(before, self._engines.stats(), self._stats),
+            self._messages,
         )
 
     @property
@@ -211,9 +216,12 @@ class RoundRunner:
         self._receive(messages.GroupRewarded(event.draw, zero_variance))
 
     def _receive(self, event: messages.RoundEvent) -> None:
-        self._perform(self._protocol.receive(event, self._clock.now_s()))
+        now_s = self._clock.now_s()
+        self._messages.append((now_s, event))
+        self._perform(self._protocol.receive(event, now_s), now_s)
 
-    def _perform(self, commands: Sequence[messages.RoundCommand]) -> None:
+    def _perform(self, commands: Sequence[messages.RoundCommand], now_s: float) -> None:
+        self._messages += ((now_s, command) for command in commands)
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):

@@ -14,6 +14,7 @@ from kubernetes.client.exceptions import ApiException
 
 from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.demand import Limits
+from longshore_operator.main import parse
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
     CHART,
@@ -266,6 +267,17 @@ class TestChart:
         ):  # fmt: skip
             assert expected in text
         assert "kind: CustomResourceDefinition" not in text
+
+    def test_who_may_read_the_pages_of_jobs_reaches_the_operator(self) -> None:
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": 'a "quoted" name'}}}
+        with helm.Chart.load(str(CHART)) as chart:
+            rendered = chart.render({"jobPage": {"from": [peer]}}, name="longshore")
+            assert "--page-peer" not in "\n".join(chart.render({}, name="longshore").values())
+        texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
+        manifests = [one for text in texts for one in yaml.safe_load_all(text) if one]
+        pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+        options = parse(pod["containers"][0]["command"][3:])
+        assert options.config.page_peers == (peer,)
 
     def test_limits_of_jobs_reach_the_operator_and_other_limits_start_another_pod(self) -> None:
         texts = []

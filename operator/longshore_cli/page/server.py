@@ -1,5 +1,6 @@
-"""Serves the page of a job on this machine: figures and texts from its coordinator, conditions and events from the API
-server. Read-only, for this machine, and for pages that came from here.
+"""Serves pages on this machine: figures and texts of a job from its coordinator, everything else from the API server.
+
+Read-only, for this machine, and for pages that came from here.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from typing import Final
 import aiohttp
 from aiohttp import hdrs, web
 
-from longshore.page.document import Document, live_page
+from longshore.page.document import Document, live_fleet_page, live_page
 from longshore.page.headers import HEADERS
 from longshore.page.view import PageModel
 from longshore_cli.errors import CliError
@@ -30,10 +31,11 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class LocalPage:
     """What a browser on this machine is answered."""
 
-    def __init__(self, page: Document, cluster: Callable[[], PageModel], forward: Forward | None) -> None:
-        """`cluster` blocks; `forward`: to the coordinator, for the page of one job."""
+    def __init__(self, page: Document, path: str, answer: Callable[[], PageModel], forward: Forward | None) -> None:
+        """`answer` blocks, and is given at `path`; `forward`: to the coordinator, for the page of one job."""
         self._page = page
-        self._cluster = cluster
+        self._path = path
+        self._answer = answer
         self._forward = forward
         self._client: aiohttp.ClientSession | None = None
 
@@ -41,7 +43,7 @@ class LocalPage:
         """Its routes; there is none that changes anything."""
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/", self._get_page)
-        application.router.add_get("/api/cluster", self._get_cluster)
+        application.router.add_get(self._path, self._get_answer)
         if self._forward is not None:
             for path in _FROM_COORDINATOR:
                 application.router.add_get(path, self._get_from_coordinator)
@@ -70,8 +72,8 @@ class LocalPage:
         headers = {"Content-Security-Policy": self._page.policy}
         return web.Response(text=self._page.html, content_type="text/html", headers=headers)
 
-    async def _get_cluster(self, request: web.Request) -> web.Response:
-        view = await asyncio.to_thread(self._cluster)
+    async def _get_answer(self, request: web.Request) -> web.Response:
+        view = await asyncio.to_thread(self._answer)
         return web.Response(text=view.model_dump_json(), content_type="application/json")
 
     async def _get_from_coordinator(self, request: web.Request) -> web.Response:
@@ -105,4 +107,9 @@ async def serve(page: LocalPage, port: int, ready: Callable[[str], None]) -> Non
 
 def job_page(cluster: Callable[[], PageModel], forward: Forward) -> LocalPage:
     """The page of one job."""
-    return LocalPage(live_page(), cluster, forward)
+    return LocalPage(live_page(), "/api/cluster", cluster, forward)
+
+
+def fleet_page(fleet: Callable[[], PageModel]) -> LocalPage:
+    """The page of all jobs."""
+    return LocalPage(live_fleet_page(), "/api/fleet", fleet, None)

@@ -17,6 +17,7 @@ _COMMON: Final = ("dom.js",)
 _JOB_SCRIPTS: Final = (
     "uplot-1.6.32.min.js", *_COMMON, "charts.js", "timeline.js", "samples.js", "job.js",
 )  # fmt: skip
+_FLEET_SCRIPTS: Final = ("uplot-1.6.32.min.js", *_COMMON, "charts.js", "fleet.js")
 _ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
@@ -33,6 +34,12 @@ class Document:
 def live_page() -> Document:
     """The page of a job that asks its server for what it shows."""
     return _document(_JOB_SCRIPTS, "", connects=True)
+
+
+@cache
+def live_fleet_page() -> Document:
+    """The page of all jobs, which asks its server as well."""
+    return _document(_FLEET_SCRIPTS, "", connects=True)
 
 
 def report(view: JobView) -> str:

@@ -5,14 +5,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestServer
 
 from longshore.page import document
 from longshore.page.build import job_head
+from longshore.page.fleet import FleetView
+from longshore_cli.page.fleet import extended, fleet_jobs
+from longshore_cli.page.server import fleet_page
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.report import ReportRequest, report_view
 from longshore_runtime.page.server import JobPage, page_server
 from tests.browser import CHROMIUM, Browser, browser
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
+from tests.unit.cli.samples import at_step, condition, rljob
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -30,9 +35,12 @@ COLOURS = """(() => {
   return ['sampling', 'training', 'publishing', 'accepted', 'deferred', 'moved'].filter((name) => found.has(hex(name)));
 })()"""
 """Colours of the timeline that are on its canvas."""
-UNNAMED = """[...document.querySelectorAll('button, select, canvas:not([aria-hidden]), [role=region], progress, figure')]
+UNNAMED = """(() => {
+  const all = document.querySelectorAll('button, select, canvas:not([aria-hidden]), [role=region], progress, figure');
+  return [...all]
   .filter((one) => one.offsetParent !== null && !(one.getAttribute('aria-label') || one.textContent.trim()))
-  .map((one) => one.outerHTML)"""
+  .map((one) => one.outerHTML);
+})()"""
 """What a screen reader could not name."""
 
 
@@ -122,3 +130,23 @@ async def test_a_live_page_follows_the_job_and_says_when_it_cannot(page: Browser
     await page.until("document.body.innerText.includes('no connection')")
     assert all("Failed to load resource" in complaint for complaint in page.complaints)
     page.complaints.clear()
+
+
+async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> None:
+    jobs = fleet_jobs(
+        [
+            rljob(at_step(4), gpus={"rollout": 4}),
+            rljob(phase="Queued", conditions=(condition("Admitted", "False", "WaitsForGPUs", HOSTILE[1]),)),
+        ]
+    )
+    moments = extended(extended((), 1.79e9, jobs), 1.79e9 + 60, jobs)
+    fleet = FleetView(written_s=1.79e9 + 60, namespace="team", jobs=jobs, history=moments)
+    async with TestServer(fleet_page(lambda: fleet).application()) as server:
+        await page.resize(390, 844, is_dark=True, is_phone=True)
+        await page.open(str(server.make_url("/")))
+        text = await page.evaluate("document.body.innerText")
+        for shown in ("demo", "Queued", "WaitsForGPUs", HOSTILE[1], "4 rollout", "namespace team"):
+            assert shown in text
+        assert await page.evaluate("document.documentElement.scrollWidth") == 390
+        assert await page.evaluate("document.querySelectorAll('.uplot').length") == 1
+        assert await page.evaluate("window.hacked") is None

@@ -9,8 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from longshore.page.fleet import FleetMoment
 from longshore_cli.errors import CliError
 from longshore_cli.page.cluster import cluster_view
+from longshore_cli.page.fleet import extended, fleet_jobs
 from longshore_cli.page.forward import Forward, forward_command
 from longshore_cli.page.report import request_line
 from longshore_cli.page.server import job_page
@@ -139,3 +141,50 @@ def test_without_kubectl_the_fix_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(CliError) as found:
         forward_command(Target(), "team", "demo-coordinator", 8088)
     assert "longshore report" in found.value.fix
+
+
+class TestFleet:
+    @staticmethod
+    def job(name: str, created: str, **fields: Any) -> dict[str, Any]:
+        found = rljob(**fields)
+        found["metadata"] |= {"name": name, "creationTimestamp": f"2026-01-01T00:00:{created}Z"}
+        found["spec"] = json.loads(spec().model_dump_json())
+        return found
+
+    def test_unfinished_jobs_come_first_and_among_them_those_that_need_attention(self) -> None:
+        held = (condition("Admitted", "False", "WaitsForGPUs", "4 GPUs are missing"),)
+        found = fleet_jobs(
+            [
+                self.job("done", "09", phase="Succeeded"),
+                self.job("new", "08", runtime=at_step(1)),
+                self.job("old", "01", runtime=at_step(3)),
+                self.job("held", "05", phase="Queued", conditions=held),
+            ]
+        )
+        assert [job.name for job in found] == ["held", "new", "old", "done"]
+        assert found[0].waits_for == "WaitsForGPUs: 4 GPUs are missing"
+
+    def test_gpus_are_counted_by_role_and_those_that_are_waited_for(self) -> None:
+        jobs = fleet_jobs(
+            [
+                self.job("runs", "01", runtime=at_step(1), gpus={"rollout": 3, "trainer": 1}),
+                self.job("waits", "02", phase="Queued"),
+                self.job("done", "03", phase="Succeeded"),
+            ]
+        )
+        (moment,) = extended((), 5.0, jobs)
+        assert moment.gpus == {"rollout": 3, "trainer": 1, "judge": 0, "waiting": 4}
+
+    def test_a_job_that_cannot_be_read_is_shown_all_the_same(self) -> None:
+        wrong = self.job("wrong", "01", phase="Failed")
+        wrong["spec"] = {"rollout": {"strategy": "None"}}
+        (row,) = fleet_jobs([wrong])
+        assert (row.name, row.demand) == ("wrong", 0)
+
+    def test_a_history_of_any_length_stays_bounded_and_keeps_its_ends(self) -> None:
+        history: tuple[FleetMoment, ...] = ()
+        for second in range(5_000):
+            history = extended(history, float(second), ())
+        assert len(history) <= 2_000
+        assert (history[0].time_s, history[-1].time_s) == (0.0, 4_999.0)
+        assert [one.time_s for one in history] == sorted(one.time_s for one in history)

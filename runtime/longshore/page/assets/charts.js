@@ -4,6 +4,13 @@
 const CHART_HEIGHT = 190;
 const PALETTE = ["one", "two", "three", "four", "five", "six"];
 
+/* Steps of a time axis, in seconds. */
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440].map((minutes) => minutes * 60);
+
+function hour(time) {
+  return new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
 class Chart {
   /* series: [{label, values, colour?, points?, dash?, width?}], bands: [[upper, lower, colour]] by place in series */
   constructor(title, options) {
@@ -43,8 +50,10 @@ class Chart {
     if (!this.series) return;
     if (this.plot) this.plot.destroy();
     const text = colour("dim"), line = colour("line");
+    const time = this.options.time;
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const isSparse = this.data[0].length < 40;
+    const x = { label: this.options.x || "step", value: time ? (_, value) => (value === null ? "--" : hour(value)) : undefined };
     const series = this.series.map((one, place) => {
       const stroke = colour(one.colour || PALETTE[place % PALETTE.length]);
       return {
@@ -54,10 +63,10 @@ class Chart {
       };
     });
     this.plot = new uPlot({
-      width: this.width(), height: CHART_HEIGHT, series: [{ label: this.options.x || "step" }, ...series],
-      scales: { x: { time: false }, y: this.scale() },
+      width: this.width(), height: CHART_HEIGHT, series: [x, ...series],
+      scales: { x: { time: Boolean(time) }, y: this.scale() },
       axes: [
-        { ...axis, values: (_, values) => values.map((value) => (Number.isInteger(value) ? figure(value) : "")) },
+        time ? { ...axis, incrs: MINUTES, values: (_, values) => values.map(hour) } : { ...axis, values: (_, values) => values.map((value) => (Number.isInteger(value) ? figure(value) : "")) },
         { ...axis, size: 58, values: (_, values) => values.map((value) => figure(value)) },
       ],
       bands: (this.options.bands || []).filter(([upper, lower]) => lower <= series.length).map(([upper, lower, name]) => ({

@@ -238,8 +238,8 @@ class Page {
       const values = (part) => digests.map((one) => (one[name] ? one[name][part] : null));
       const tint = name === "accepted" ? "one" : "two";
       chart.show(steps, [{ label: "longest", values: values("max"), colour: "five", width: 0, points: true },
-        { label: "10 %", values: values("p10"), colour: tint, width: 0.7, points: false },
-        { label: "half", values: values("p50"), colour: tint }, { label: "90 %", values: values("p90"), colour: tint, width: 0.7, points: false }]);
+        { label: "10%", values: values("p10"), colour: tint, width: 0.7, points: false },
+        { label: "half", values: values("p50"), colour: tint }, { label: "90%", values: values("p90"), colour: tint, width: 0.7, points: false }]);
     }
     charts.moved.show(steps, [{ label: "moved", values: digests.map((one) => one.num_moved), colour: "moved" },
       { label: "aborted", values: digests.map((one) => one.num_aborted), colour: "aborted" },
@@ -276,7 +276,7 @@ class Page {
   showEvents() {
     const notices = ((this.view && this.view.runtime) || {}).notices || [], cluster = this.cluster;
     if (!this.changes.since("events", [notices, cluster])) return;
-    const word = (name) => ({ name, class: "word" }), text = (name) => ({ name });
+    const word = (name) => ({ name, class: "word" }), text = (name) => ({ name, class: "free" });
     const parts = [];
     if (cluster) {
       parts.push(wide(card("Conditions", table("Conditions of the RLJob", [word("Type"), word("Status"), word("Reason"), text("Message"), word("Since")],

@@ -132,6 +132,12 @@ class Page {
   }
 
   failed(error) {
+    if (this.cluster && this.cluster.is_finished) {
+      this.connection.className = "badge";
+      this.connection.textContent = "ended";
+      this.footer.textContent = "The job has ended, and its coordinator with it. `longshore report` writes its page into a file.";
+      return;
+    }
     this.connection.className = "badge bad";
     this.connection.textContent = "no connection";
     this.footer.textContent = "The last answer could not be had: " + error.message;
@@ -184,13 +190,14 @@ class Page {
 
   tiles(runtime, cluster) {
     const heldOut = runtime.heldOut || {}, lengths = runtime.responseTokens || {}, draws = runtime.draws || {};
+    const known = (value) => (runtime.step ? value : null);
     const gpus = cluster ? Object.entries(cluster.gpus).filter(([, count]) => count).map(([role, count]) => count + " " + role).join(", ") : "";
     return [
-      ["reward of the last step", figure(runtime.reward)],
-      ["held-out reward, before → now", figure(heldOut.before) + " → " + figure(heldOut.latest)],
-      ["response tokens, mean · longest", figure(lengths.mean) + " · " + figure(lengths.max)],
-      ["tokens per second", figure(runtime.tokensPerSecond, 0)],
-      ["share of bubble", percent(runtime.bubbleShare)],
+      ["reward of the last step", figure(runtime.reward, 3)],
+      ["held-out reward, before → now", figure(heldOut.before, 2) + " → " + figure(heldOut.latest, 2)],
+      ["response tokens, mean · longest", figure(known(lengths.mean)) + " · " + figure(known(lengths.max))],
+      ["tokens per second", figure(known(runtime.tokensPerSecond), 0)],
+      ["share of bubble", percent(known(runtime.bubbleShare))],
       ["prompts in the long queue", figure(draws.deferred)],
       ...(gpus ? [["GPUs by role", gpus]] : []),
       ["newest checkpoint", runtime.checkpointStep ? "step " + runtime.checkpointStep : "–"],
@@ -308,11 +315,18 @@ class Page {
   }
 }
 
+const ACTIVITIES = {
+  Download: "download from the Hub", PrepareModel: "model and warm start", StartEngines: "start of the engines",
+  ProfileEngines: "measuring the engines", ProfileTrainers: "measuring the trainers", ProfileJudges: "measuring the judges",
+  ProfileSizes: "measuring other tensor-parallel sizes", Train: "training", Publish: "weights to the engines",
+  Evaluate: "evaluation", Done: "end of the pods", Failing: "end of the pods",
+};
+
 function doing(runtime) {
   if (!runtime.activity) return "";
   const round = runtime.round && runtime.activity === "Rollout"
     ? ", " + words(runtime.round.kind).toLowerCase() + " round " + runtime.round.number + ", " + percent(runtime.round.fractionFinished || 0) + " finished" : "";
-  return " · now: " + words(runtime.activity).toLowerCase() + round;
+  return " · now: " + (ACTIVITIES[runtime.activity] || words(runtime.activity).toLowerCase()) + round;
 }
 
 function attempt(cluster, runtime) {

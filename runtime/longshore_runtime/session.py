@@ -23,6 +23,7 @@ from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
+from longshore.checks.trackers import missing_packages
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -57,11 +58,11 @@ from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder, resumed_status
+from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
-from longshore_runtime.telemetry.trace_export import TraceExport
-from longshore_runtime.telemetry.trackers import Run, missing_packages, token, trackers
+from longshore_runtime.telemetry.trackers import Run, trackers
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import Parts, TrainingLoop
@@ -80,18 +81,6 @@ def mistake_of(error: BaseException, storage: Path) -> str | None:
     if is_no_room(error, storage):
         return no_room(Path(str(getattr(error, "filename", None) or storage)))
     return None
-
-
-def _run(settings: Settings, spec: RLJobSpec, output: Path) -> Run:
-    """What trackers show of the job."""
-    return Run(
-        uid=settings.job_uid,
-        name=spec.tracking.name or settings.job,
-        project=spec.tracking.project,
-        group=spec.tracking.group,
-        config=spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-        output=output,
-    )
 
 
 class Session:
@@ -119,7 +108,8 @@ class Session:
         output = self._storage.output_dir
         self._succeeded: bool | None = None
         """How the job ended; None: it may go on."""
-        tracked = trackers(spec.tracking, _run(settings, spec, output), self._tracker_failed)
+        run = Run.of(spec.tracking, settings.job, settings.job_uid, output, spec)
+        tracked = trackers(spec.tracking, run, self._tracker_failed)
         self._exit.callback(lambda: tracked.close(self._succeeded))
         metrics = Metrics(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
@@ -266,26 +256,18 @@ class Session:
             is_colocated=spec.placement is Placement.COLOCATED,
             clock_offset_s=time.time() - SystemClock().now_s(),
         )
-        export = self._trace_export()
-        records = StepRecords(
-            self._storage.output_dir,
-            spec.records,
-            job,
-            copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is for one thread.
-            lambda: Places(engines.lane_places(), trainers.lane_places()),
-            lambda reason: self._recorder.notice(NoticeReason.RECORDS_INCOMPLETE, f"records: {reason}"),
-            None if export is None else export.give,
+        return self._exit.enter_context(
+            recording(
+                self._storage.output_dir,
+                spec.records,
+                spec.tracking.open_telemetry,
+                job,
+                self._names,
+                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is for one thread.
+                lambda: Places(engines.lane_places(), trainers.lane_places()),
+                self._recorder.notice,
+            )
         )
-        self._exit.callback(records.close)
-        return records
-
-    def _trace_export(self) -> TraceExport | None:
-        options = self._spec.tracking.open_telemetry
-        if options is None:
-            return None
-        export = TraceExport(options, token("openTelemetry"), self._names, self._tracker_failed)
-        self._exit.callback(export.close)
-        return export
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)

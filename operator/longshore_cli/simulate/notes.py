@@ -7,7 +7,7 @@ from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
 from longshore_cli import format as fmt
-from longshore_cli.simulate.inputs import Inputs
+from longshore_cli.simulate.inputs import Inputs, Source
 from longshore_cli.simulate.variants import Variant
 
 
@@ -17,6 +17,8 @@ def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
     yield lengths_note(inputs)
     if inputs.trace is not None:
         yield from trace_notes(inputs.trace, spec)
+    if inputs.source is not None:
+        yield from source_notes(inputs.source)
     yield from _hardware_notes(inputs)
     if spec.trainer.data_parallel_size is not None:
         yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
@@ -54,6 +56,19 @@ def trace_notes(trace: Trace, spec: RLJobSpec) -> Iterator[str]:
         yield f"The trace has no column {PROMPT}: every {size} rows count as the responses of one prompt."
     if trace.ignored_columns:
         yield f"Only {NUM_TOKENS} and {PROMPT} are read, not {', '.join(trace.ignored_columns)}."
+
+
+def source_notes(source: Source) -> Iterator[str]:
+    """Where recorded lengths come from, and what is not known of them."""
+    lengths = source.lengths
+    measured = "no profile: costs are those of the model and the GPU" if source.profile is None else "its profile"
+    yield f"From {source.job}: {fmt.count(lengths.num_rounds, 'round')}, and {measured}."
+    if lengths.num_cut:
+        yield (
+            f"{fmt.share(lengths.cut_share)} of the responses that {source.job} started were aborted for good, mostly "
+            "long ones: the lengths here are shorter than what the model wants to write. A job with rollout.strategy "
+            "Synchronous records them all."
+        )
 
 
 def _hardware_notes(inputs: Inputs) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain
 from longshore_cli.transfer import archive, pod
-from longshore_cli.transfer.archive import ArchiveError, Progress, quiet
+from longshore_cli.transfer.archive import ArchiveError, Choice, Progress, quiet
 from longshore_cli.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
 from longshore_kube.resources import PODS, Json
 
@@ -28,15 +28,25 @@ class Claim:
     job: Json | None = None
 
 
-def fetch(kube: Kube, claim: Claim, path: str, destination: Path, *, force: bool, progress: Progress = quiet) -> int:
-    """Copy `path` of the claim to this machine and return the number of files.
+def fetch(
+    kube: Kube,
+    claim: Claim,
+    path: str,
+    destination: Path,
+    *,
+    force: bool,
+    progress: Progress = quiet,
+    choices: Sequence[Choice] = (),
+) -> int:
+    """Copy `path` of the claim to this machine and return the number of files; with `choices`, only files of these.
 
     Raises:
         CliError: one sentence on what is in the way; nothing is left behind then.
     """
     if not force and destination.exists():
         raise CliError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
-    with _channel(kube, claim, pod.archive_command("send", path), read_only=True) as channel:
+    options = [json.dumps(choices)] if choices else []
+    with _channel(kube, claim, pod.archive_command("send", path, *options), read_only=True) as channel:
         try:
             source = io.BufferedReader(Reader(channel), FRAME_BYTES)
             num_files = archive.unpack(source, destination, force=force, progress=progress)

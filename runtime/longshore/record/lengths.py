@@ -24,7 +24,7 @@ class RecordedLengths:
 
 def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
     """Of these rounds, in their order. A draw that was postponed counts with the last round that started it."""
-    groups: dict[tuple[int, str], list[int]] = {}
+    finished: dict[str, list[tuple[int, ResponseRow]]] = {}
     last_step: dict[str, int] = {}
     num_started = num_cut = 0
     for record in records:
@@ -35,9 +35,12 @@ def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
             # What was deferred or kept is sampled to its end by a later round.
             num_cut += row.finish == "abort" and row.outcome is Outcome.UNUSED
             if row.finish != "abort":
-                groups.setdefault((record.step, draw), []).append(row.tokens)
-    lasting = [tuple(tokens) for (step, draw), tokens in groups.items() if last_step[draw] == step]
-    return RecordedLengths(tuple(lasting), num_cut, num_started, len({record.step for record in records}))
+                finished.setdefault(draw, []).append((record.step, row))
+    groups = (
+        tuple(row.tokens for step, row in rows if step == last_step[draw] or row.outcome is Outcome.KEPT)
+        for draw, rows in finished.items()
+    )
+    return RecordedLengths(tuple(filter(None, groups)), num_cut, num_started, len({record.step for record in records}))
 
 
 def _draw(row: ResponseRow) -> str:

@@ -87,7 +87,7 @@ class Outcome(StrEnum):
     DEFERRED = "deferred"
     """Its draw waits for a later round."""
     KEPT = "kept"
-    """Its tokens continue in a later round."""
+    """Its tokens wait for a later round, which continues them or, if it had finished, trains on them."""
     UNUSED = "unused"
 
 

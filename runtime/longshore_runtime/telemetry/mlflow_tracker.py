@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -10,6 +11,8 @@ from typing import Any, Final
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from mlflow.tracking.request_header import registry
+from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
 
 from longshore.api.tracking import Mlflow
 from longshore_runtime.telemetry.trackers import Run
@@ -28,6 +31,28 @@ _ANSWER_LIMIT_S: Final = 15
 _RETRIES: Final = 2
 
 
+class _Authorization(RequestHeaderProvider):
+    """The client itself takes tokens from the environment only, which programs that score responses would inherit."""
+
+    header: str | None = None
+
+    def in_context(self) -> bool:
+        return self.header is not None
+
+    def request_headers(self) -> dict[str, str]:
+        assert self.header is not None
+        return {"Authorization": self.header}
+
+
+registry._request_header_provider_registry.register(_Authorization)
+
+
+def _authorization(user: str | None, token: str | None) -> str | None:
+    if token is None:
+        return None
+    return f"Bearer {token}" if user is None else f"Basic {b64encode(f'{user}:{token}'.encode()).decode()}"
+
+
 class MlflowTracker:
     """One run, found again by a tag with the uid of the job."""
 
@@ -35,10 +60,7 @@ class MlflowTracker:
         # The client takes these from nowhere else.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_ANSWER_LIMIT_S))
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(_RETRIES))
-        if token is not None and options.user is not None:
-            os.environ |= {"MLFLOW_TRACKING_USERNAME": options.user, "MLFLOW_TRACKING_PASSWORD": token}
-        elif token is not None:
-            os.environ["MLFLOW_TRACKING_TOKEN"] = token
+        _Authorization.header = _authorization(options.user, token)
         self._client = MlflowClient(options.address)
         self._run_id = ""
 

@@ -3,10 +3,16 @@ bytes than allowed.
 """
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from longshore_runtime.durable import sync
+
+_MOST_SPARED_BYTES: Final = 4 << 30
+_SPARED_SHARE: Final = 0.05
+"""What records leave of a volume: a checkpoint that finds no room ends the job, a record does not."""
 
 
 class StepFiles:
@@ -35,6 +41,7 @@ class StepFiles:
                 f"the record of step {step} has {len(content):,} bytes, more than {self._max_bytes:,} bytes for all"
             )
         self._directory.mkdir(parents=True, exist_ok=True)
+        _require_spare_room(self._directory, len(content))
         self._make_room(step, self._max_bytes - len(content))
         target = self._directory / f"{self._prefix}{step:06d}{self._suffix}"
         unfinished = target.with_name(f".{target.name}")
@@ -57,3 +64,9 @@ class StepFiles:
         """Oldest step first."""
         found = ((self._name.fullmatch(path.name), path) for path in self._directory.iterdir())
         yield from sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _require_spare_room(directory: Path, num_bytes: int) -> None:
+    total, _, free = shutil.disk_usage(directory)
+    if free - num_bytes < min(_MOST_SPARED_BYTES, _SPARED_SHARE * total):
+        raise OSError(f"the volume is nearly full ({free:,} bytes are free), and the rest is left to checkpoints")

@@ -17,6 +17,8 @@ from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.step_done import JobFacts, StepDone
 from longshore_runtime.types import PromptRecord, Sample
 
+_AT_ONCE: Final = 16
+"""Responses between which other threads get their turn: the next round runs meanwhile."""
 DIRECTORY: Final = "samples"
 PREFIX: Final = "step-"
 SUFFIX: Final = ".parquet"
@@ -63,11 +65,16 @@ def samples_file(done: StepDone, job: JobFacts, decoder: Decoder, share: float) 
     rows = list(_rows(done, job, share))
     if not rows:
         return None
-    texts = decoder.batch_decode([row.pop("tokens") for row in rows], skip_special_tokens=True)
-    table = pa.Table.from_pylist([{**row, "response": text} for row, text in zip(rows, texts, strict=True)], SCHEMA)
     out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
+    with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
+        tables = [_table(rows[first : first + _AT_ONCE], decoder) for first in range(0, len(rows), _AT_ONCE)]
+        writer.write_table(pa.concat_tables(tables))
     return out.getvalue()
+
+
+def _table(rows: Sequence[dict[str, Any]], decoder: Decoder) -> pa.Table:
+    texts = decoder.batch_decode([row.pop("tokens") for row in rows], skip_special_tokens=True)
+    return pa.Table.from_pylist([{**row, "response": text} for row, text in zip(rows, texts, strict=True)], SCHEMA)
 
 
 def is_kept(draw: Draw, share: float) -> bool:

@@ -14,7 +14,7 @@ from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.samples import Decoder
 from longshore_runtime.telemetry.step_done import JobFacts, Places, StepDone, step_facts
 
-_MAX_WAITING: Final = 2
+MAX_WAITING: Final = 2
 """Steps: each of them keeps all its tokens in memory until it is written."""
 
 
@@ -50,6 +50,7 @@ class StepRecords:
         places: Callable[[], Places],
         on_trouble: Callable[[str], None],
         on_record: Callable[[RoundRecord], None] | None = None,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         """`places` is asked by the driver's thread. The thread of this object tells `on_trouble` once why a step is not
         recorded, and gives `on_record` every record."""
@@ -61,7 +62,7 @@ class StepRecords:
         self._samples = StepFiles(output / samples.DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes)
         self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, options.max_rounds_bytes)
         self._thread: Background[tuple[StepDone, Places]] = Background(
-            "step-records", self._write, _MAX_WAITING, on_trouble
+            "step-records", self._write, max_waiting, on_trouble
         )
 
     @property

@@ -4,7 +4,6 @@ A job is one run of a tracker, whatever its attempts: the run is found again by 
 attempt repeats keep their first values.
 """
 
-import importlib.util
 import math
 import os
 import threading
@@ -15,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from longshore.api import contract
 from longshore.api.addresses import redacted
+from longshore.api.base import ApiModel
 from longshore.api.tracking import Tracking
 from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background, in_one_line
 
@@ -36,6 +36,21 @@ class Run:
     config: Mapping[str, Any]
     """The spec."""
     output: Path
+
+    @classmethod
+    def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "Run":
+        """The run of a job."""
+        config = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return cls(uid, tracking.name or job, tracking.project, tracking.group, _without_credentials(config), output)
+
+
+def _without_credentials(value: Any) -> Any:
+    """A spec as it may be shown to all who see a tracker: addresses may hold passwords."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {name: _without_credentials(one) for name, one in value.items()}
+    return [_without_credentials(one) for one in value] if isinstance(value, list) else value
 
 
 class Tracker(Protocol):
@@ -86,6 +101,7 @@ class TrackerThread:
         self._on_trouble = on_trouble
         self._has_told = threading.Event()
         self._is_closing = threading.Event()
+        self._has_given_up = False
         self._retry_s = retry_s
         self._tracker: Tracker | None = None
         self._last_step = -1
@@ -107,13 +123,16 @@ class TrackerThread:
         self._thread.close(limit_s)
 
     def _handle(self, item: _Step | _End) -> None:
-        """Tried again until it succeeds; at the end of the session, once."""
+        """Tried again until it succeeds. At the end of the session, the first failure ends it for all that waits."""
+        if self._has_given_up:
+            raise ConnectionError("it is not reached")
         while True:
             try:
                 self._tell_tracker(item)
                 return
             except Exception as error:  # A service and its client fail in any way.
-                if self._is_closing.wait(0):
+                if self._is_closing.is_set():
+                    self._has_given_up = True
                     raise
                 self._tell(in_one_line(error))
             self._is_closing.wait(self._retry_s)
@@ -183,16 +202,6 @@ def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
         yield "wandb", wandb
     if tracking.mlflow is not None:
         yield "mlflow", mlflow
-
-
-def missing_packages(tracking: Tracking) -> list[str]:
-    """One sentence for each tracker whose package is not installed here."""
-    return [
-        f"tracking.{package}: the Python package {package} is not in the image; use an image with longshore[trackers], "
-        f"or remove tracking.{package}"
-        for package in tracking.packages
-        if importlib.util.find_spec(package) is None
-    ]
 
 
 def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:

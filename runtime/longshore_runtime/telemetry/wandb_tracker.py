@@ -1,6 +1,9 @@
 """Weights & Biases. Imported only where a job names it."""
 
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import wandb
@@ -20,13 +23,21 @@ class WandbTracker:
         self._run: Any = None
 
     def start(self, run: Run) -> int:
+        # The user of the pod has no home directory.
+        for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+            os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / "wandb"))
         is_online = self._options.mode is WandbMode.ONLINE
         settings = wandb.Settings(
             init_timeout=_INIT_LIMIT_S,
             api_key=self._token if is_online else None,
             console="off",
             silent=True,
+            # Metrics only: nothing of the machine, its packages or its code.
             x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            disable_git=True,
+            save_code=False,
             **({"base_url": self._options.address} if self._options.address is not None else {}),
         )
         self._run = wandb.init(

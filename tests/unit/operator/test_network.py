@@ -180,3 +180,16 @@ def test_the_coordinator_alone_reaches_the_hub_and_only_if_the_job_downloads(hub
     }
     without = network_policies(make_job(hub=hub), CONFIG)
     assert to_anywhere(without, Component.COORDINATOR) == set()
+
+
+def test_the_coordinator_alone_reaches_the_trackers_that_the_job_names() -> None:
+    tracking = {
+        "wandb": {"tokenSecret": {"name": "wandb"}},
+        "mlflow": {"address": "http://mlflow:5000"},
+        "openTelemetry": {"endpoint": "http://collector:4318"},
+    }
+    made = network_policies(make_job(tracking=tracking), CONFIG)
+    assert to_anywhere(made, Component.COORDINATOR) == {443, 5000, 4318}
+    assert to_anywhere(made, Component.WORKER) == to_anywhere(made, Component.TRAINER) == set()
+    offline = network_policies(make_job(tracking={"wandb": {"mode": "Offline"}}), CONFIG)
+    assert to_anywhere(offline, Component.COORDINATOR) == set()

@@ -37,6 +37,11 @@ def test_responses_that_lost_a_race_are_counted_since_nobody_knows_their_length(
     assert (found.groups, found.num_cut, found.cut_share) == (((5,),), 1, 0.5)
 
 
+def test_what_waited_whole_for_its_group_counts_with_it() -> None:
+    first = record(1, row("0-0-0", 5, outcome=Outcome.KEPT), row("0-0-1", 7, "abort", Outcome.KEPT))
+    assert recorded_lengths([first, record(2, row("0-0-1", 30))]).groups == ((5, 30),)
+
+
 def test_the_same_prompt_in_two_epochs_is_two_groups() -> None:
     assert recorded_lengths([record(1, row("0-3-0", 5)), record(9, row("1-3-0", 8))]).groups == ((5,), (8,))
 

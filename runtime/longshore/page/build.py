@@ -1,14 +1,13 @@
 """The view of a job, made from what is known of it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from longshore.api.addresses import redacted
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.page.curves import curves
-from longshore.page.view import JobHead, JobView, RoundDigest
+from longshore.page.view import Curves, JobHead, JobView, RoundDigest
 from longshore.policy.log_prob_mismatch import mismatch_limit
 
 MAX_DIGESTS: Final = 100
@@ -37,18 +36,18 @@ def job_head(spec: RLJobSpec, name: str, namespace: str) -> JobHead:
 def job_view(
     job: JobHead,
     runtime: RuntimeStatus | None,
-    rows: Iterable[Mapping[str, Any]],
+    curves: Curves,
     digests: Sequence[RoundDigest],
     round_steps: Sequence[int],
     sample_steps: Sequence[int],
     written_s: float,
 ) -> JobView:
-    """What the page shows at once; `rows` are those of `metrics.jsonl`."""
+    """What the page shows at once."""
     return JobView(
         written_s=written_s,
         job=job,
         runtime=runtime,
-        curves=curves(rows),
+        curves=curves,
         digests=tuple(digests),
         round_steps=tuple(round_steps),
         sample_steps=tuple(sample_steps),

@@ -2,21 +2,34 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import pyarrow.parquet
+import structlog
 
 from longshore.page import samples, timeline
 from longshore.page.build import MAX_DIGESTS
-from longshore.page.view import RoundDigest, RoundView, SampleGroup
+from longshore.page.curves import curves
+from longshore.page.view import Curves, RoundDigest, RoundView, SampleGroup
 from longshore.record import model
 from longshore.record.model import RoundRecord
+
+log = structlog.get_logger()
 
 SAMPLES: Final = "samples"
 """As `telemetry.samples` names it, which a report does without: it knows the engines, and so Ray."""
 _SAMPLE_FILE: Final = re.compile(r"step-(\d{6,})\.parquet", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found in a file that was written at this time."""
+
+    written_ns: int
+    digest: RoundDigest | None
 
 
 class JobFiles:
@@ -29,12 +42,20 @@ class JobFiles:
         self._metrics = output / "metrics.jsonl"
         self._rounds = output / model.DIRECTORY
         self._samples = output / SAMPLES
-        self._digests: dict[int, tuple[int, RoundDigest]] = {}
-        """By step, each with the time at which its file was written."""
+        self._digests: dict[int, _Known] = {}
+        self._curves: tuple[tuple[int, int], Curves] | None = None
+        """With the state of their file."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Another one whenever something was written."""
         return tuple(_state(path) for path in (self._metrics, self._rounds, self._samples))
+
+    def curves(self) -> Curves:
+        """Metrics by step; of a run of 10,000 steps they take most of a second, so they are read once a step."""
+        written = _state(self._metrics)
+        if self._curves is None or self._curves[0] != written:
+            self._curves = written, curves(self.rows())
+        return self._curves[1]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Metrics, line by line."""
@@ -49,20 +70,29 @@ class JobFiles:
         """Steps with a record of their round."""
         return _steps(self._rounds, model.step_of)
 
-    def digests(self) -> list[RoundDigest]:
-        """Of the last rounds, oldest first."""
-        found: dict[int, tuple[int, RoundDigest]] = {}
-        for step in self.round_steps()[-MAX_DIGESTS:]:
-            path = self._rounds / model.file_name(step)
+    def digests(self, most_new: int | None = None) -> tuple[list[RoundDigest], bool]:
+        """Of the last rounds, oldest first, and whether these are all.
+
+        `most_new`: records that this call may read, newest first. One of a large round takes a tenth of a second.
+        """
+        steps = self.round_steps()[-MAX_DIGESTS:]
+        found: dict[int, _Known] = {}
+        num_new = 0
+        for step in reversed(steps):
             try:
-                written_ns = path.stat().st_mtime_ns
+                written_ns = (self._rounds / model.file_name(step)).stat().st_mtime_ns
                 known = self._digests.get(step)
-                is_known = known is not None and known[0] == written_ns
-                found[step] = known if known and is_known else (written_ns, timeline.digest(self._record(step)))
+                if known is None or known.written_ns != written_ns:
+                    if num_new == most_new:
+                        continue
+                    num_new += 1
+                    known = _Known(written_ns, self._digest(step))
+                found[step] = known
             except FileNotFoundError:
                 continue
         self._digests = found
-        return [digest for _, digest in found.values()]
+        digests = [found[step].digest for step in steps if step in found]
+        return [digest for digest in digests if digest is not None], num_new != most_new
 
     def round(self, step: int, max_stays: int = timeline.MAX_STAYS) -> RoundView:
         """The timeline of a round."""
@@ -79,6 +109,14 @@ class JobFiles:
     def groups(self, step: int, draw: str | None = None) -> tuple[SampleGroup, ...]:
         """The groups of a step, or the one of a draw."""
         return samples.groups(self._rows_of(step, filters=draw and [("draw", "=", draw)]))
+
+    def _digest(self, step: int) -> RoundDigest | None:
+        """None for a file that another version wrote, or that is damaged; the page does without it."""
+        try:
+            return timeline.digest(self._record(step))
+        except ValueError as error:
+            log.warning("a round cannot be shown", step=step, reason=str(error).splitlines()[0])
+            return None
 
     def _record(self, step: int) -> RoundRecord:
         return RoundRecord.from_bytes((self._rounds / model.file_name(step)).read_bytes())

@@ -42,7 +42,7 @@ def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> Jo
     job = job_head(request.spec, request.name, request.namespace)
     rounds = dict(_rounds(files))
     found = dict(_samples(files))
-    view = job_view(job, request.runtime, files.rows(), files.digests(), sorted(rounds), sorted(found), written_s)
+    view = job_view(job, request.runtime, files.curves(), files.digests()[0], sorted(rounds), sorted(found), written_s)
     return view.model_copy(update={"cluster": request.cluster, "rounds": rounds, "samples": found})
 
 
@@ -55,7 +55,7 @@ def _rounds(files: JobFiles) -> Iterator[tuple[int, RoundView]]:
     for step in files.round_steps()[-_NUM_ROUNDS:]:
         try:
             yield step, files.round(step, _MAX_STAYS)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # A digest tells of what cannot be read.
             continue
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from aiohttp import hdrs, web
@@ -20,6 +21,8 @@ from longshore_runtime.cluster.served import Served
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.telemetry.status_reporter import StatusSink
 
+_NEW_ROUNDS: Final = 10
+"""Records that are read for one view: the loop that trains shares the interpreter with this server."""
 _COMPRESSED_BYTES: Final = 10_000
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
@@ -40,6 +43,16 @@ class LatestStatus:
         self._sink.close()
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """A view."""
+
+    state: str
+    """Of files and status when everything was read; empty: there is more to read."""
+    tag: str
+    body: bytes
+
+
 class JobPage:
     """What the server answers. Files are read in other threads, one at a time."""
 
@@ -51,8 +64,7 @@ class JobPage:
         self._status = status
         self._any_host = any_host
         self._reading = threading.Lock()
-        self._view: tuple[str, bytes] | None = None
-        """The newest view with its tag."""
+        self._view: _Answer | None = None
 
     def application(self) -> web.Application:
         """Its routes; there is none that changes anything."""
@@ -74,6 +86,8 @@ class JobPage:
             response = await handler(request)
         except FileNotFoundError:
             raise web.HTTPNotFound(text="The storage of the job does not hold this step any longer.") from None
+        except ValueError as error:
+            raise web.HTTPInternalServerError(text="What is kept of this step cannot be read.") from error
         response.headers.update(HEADERS)
         return response
 
@@ -117,16 +131,17 @@ class JobPage:
         return await asyncio.to_thread(alone)
 
     def _newest(self) -> tuple[str, bytes]:
-        status = self._status()
-        state = (self._files.stamp(), status and status.model_dump_json())
-        tag = f'"{hashlib.sha256(repr(state).encode()).hexdigest()[:24]}"'
-        if self._view is None or self._view[0] != tag:
-            files = self._files
+        """The view, made again if anything is new; of many new rounds, some are read now and the rest next time."""
+        status, files = self._status(), self._files
+        state = repr((files.stamp(), status and status.model_dump_json()))
+        if self._view is None or self._view.state != state:
+            digests, are_all = files.digests(_NEW_ROUNDS)
             view = job_view(
-                self._job, status, files.rows(), files.digests(), files.round_steps(), files.sample_steps(), time.time()
+                self._job, status, files.curves(), digests, files.round_steps(), files.sample_steps(), time.time()
             )
-            self._view = tag, _dumped(view)
-        return self._view
+            tag = hashlib.sha256(f"{state} {len(digests)}".encode()).hexdigest()[:24]
+            self._view = _Answer(state if are_all else "", f'"{tag}"', _dumped(view))
+        return self._view.tag, self._view.body
 
 
 def page_server(page: JobPage, hosts: Sequence[str], port: int = PAGE_PORT) -> Served:

@@ -38,7 +38,7 @@ class Elements(HTMLParser):
 
 def view() -> JobView:
     rows = [{"step": 1, f"reward/domain/{text}/mean": 0.5} for text in HOSTILE]
-    made = job_view(job_head(spec(), HOSTILE[0], "team"), status(3), rows, (), (), (), 1.79e9)
+    made = job_view(job_head(spec(), HOSTILE[0], "team"), status(3), curves(rows), (), (), (), 1.79e9)
     return made.model_copy(update={"cluster": cluster()})
 
 

@@ -30,6 +30,11 @@ def page(output: Path, **options: Any) -> JobPage:
     return JobPage(job_head(spec(), "demo", "team"), JobFiles(output), lambda: status(12), **options)
 
 
+def write_step_into(output: Path, step: int) -> None:
+    write_job(output, 0)
+    write_step(output, step, random.Random(step))
+
+
 @pytest.fixture
 async def client(output: Path) -> AsyncIterator[TestClient[Any, Any]]:
     async with TestClient(TestServer(page(output).application())) as client:
@@ -40,7 +45,7 @@ class TestFiles:
     def test_everything_that_was_written_is_found(self, output: Path) -> None:
         files = JobFiles(output)
         assert files.round_steps() == files.sample_steps() == list(range(1, 13))
-        assert [digest.step for digest in files.digests()] == list(range(1, 13))
+        assert [digest.step for digest in files.digests()[0]] == list(range(1, 13))
         assert sorted({row["step"] for row in files.rows()}) == list(range(1, 13))
         assert files.round(3).step == 3
 
@@ -57,7 +62,12 @@ class TestFiles:
 
     def test_a_job_that_has_written_nothing_has_an_empty_page(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path / "none")
-        assert (files.round_steps(), files.sample_steps(), list(files.rows()), files.digests()) == ([], [], [], [])
+        assert (files.round_steps(), files.sample_steps(), list(files.rows()), files.digests()) == (
+            [],
+            [],
+            [],
+            ([], True),
+        )
 
     def test_what_is_being_written_is_not_read(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)
@@ -72,17 +82,45 @@ class TestFiles:
     def test_a_step_that_was_done_again_shows_its_new_round(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=3)
         files = JobFiles(tmp_path)
-        before = files.digests()[2]
+        *others, before = files.digests()[0]
         write_step(tmp_path, 3, random.Random(99))
-        assert files.digests()[2] != before
-        assert files.digests()[:2] == files.digests()[:2]
+        *same, after = files.digests()[0]
+        assert after != before
+        assert same == others
+
+    def test_of_many_rounds_the_newest_are_read_first(self, output: Path) -> None:
+        files = JobFiles(output)
+        read = [
+            [digest.step for digest in found] + [are_all] for found, are_all in (files.digests(5) for _ in range(4))
+        ]
+        assert read == [
+            [8, 9, 10, 11, 12, False],
+            [*range(3, 13), False],
+            [*range(1, 13), True],
+            [*range(1, 13), True],
+        ]
+
+    def test_a_damaged_record_hides_no_other(self, tmp_path: Path) -> None:
+        write_job(tmp_path, num_steps=3)
+        damaged = tmp_path / "rounds" / "round-000002.json.gz"
+        damaged.write_bytes(damaged.read_bytes()[:100])
+        files = JobFiles(tmp_path)
+        assert [digest.step for digest in files.digests()[0]] == [1, 3]
+        assert report_view(_request(), files, 1.79e9).round_steps == (1, 3)
+
+    def test_curves_follow_the_file(self, tmp_path: Path) -> None:
+        files = JobFiles(tmp_path)
+        assert files.curves().steps == ()
+        for num_steps in (1, 2):
+            write_step_into(tmp_path, num_steps)
+            assert files.curves().steps == tuple(range(1, num_steps + 1))
+            assert files.curves() is files.curves(), "what has not changed is not read again"
 
     def test_its_stamp_changes_with_every_step(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path)
         stamps = [files.stamp()]
         for step in (1, 2, 3):
-            write_job(tmp_path, 0)
-            write_step(tmp_path, step, random.Random(step))
+            write_step_into(tmp_path, step)
             stamps.append(files.stamp())
         assert len(set(stamps)) == 4
 
@@ -99,10 +137,16 @@ class TestAnswers:
         view = JobView.model_validate(await (await client.get("/api/view")).json())
         assert view.runtime == status(12)
         assert view.curves.steps == tuple(range(1, 13))
-        assert len(view.digests) == 12
+        assert [digest.step for digest in view.digests] == list(range(3, 13)), "ten at once"
         assert view.sample_steps == tuple(range(1, 13))
 
+    async def test_a_view_is_sent_again_until_all_rounds_were_read(self, client: TestClient[Any, Any]) -> None:
+        first = await client.get("/api/view")
+        second = await client.get("/api/view", headers={"If-None-Match": first.headers["ETag"]})
+        assert [digest.step for digest in JobView.model_validate(await second.json()).digests] == list(range(1, 13))
+
     async def test_a_view_that_has_not_changed_is_not_sent_again(self, client: TestClient[Any, Any]) -> None:
+        await client.get("/api/view")
         tag = (await client.get("/api/view")).headers["ETag"]
         answer = await client.get("/api/view", headers={"If-None-Match": tag})
         assert (answer.status, await answer.read()) == (304, b"")
@@ -131,6 +175,16 @@ class TestAnswers:
     )  # fmt: skip
     async def test_what_is_not_there_is_not_found(self, client: TestClient[Any, Any], path: str) -> None:
         assert (await client.get(path)).status == 404
+
+    async def test_a_damaged_file_is_no_answer_and_no_silence(self, tmp_path: Path) -> None:
+        write_job(tmp_path, num_steps=1)
+        (tmp_path / "rounds" / "round-000001.json.gz").write_bytes(b"damaged")
+        (tmp_path / "samples" / "step-000001.parquet").write_bytes(b"damaged")
+        async with TestClient(TestServer(page(tmp_path).application())) as client:
+            assert (await client.get("/api/view")).status == 200
+            for path in ("/api/rounds/1", "/api/samples/1"):
+                answer = await client.get(path)
+                assert (answer.status, await answer.text()) == (500, "What is kept of this step cannot be read.")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
     async def test_nothing_can_be_changed(self, client: TestClient[Any, Any], method: str) -> None:

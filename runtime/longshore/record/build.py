@@ -8,7 +8,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, StepFacts, StepMarks
 from longshore.record.history import EngineStay, History, history
-from longshore.record.lanes import Span, engine_spans, trainer_spans, training_spans
+from longshore.record.lanes import SHORTEST_S, Span, engine_spans, trainer_spans, training_spans
 from longshore.record.model import (
     GroupRow,
     Interval,
@@ -86,18 +86,21 @@ def engine_seconds(stays: Iterable[EngineStay]) -> dict[ResponseId, float]:
 
 
 def _phases(marks: StepMarks) -> Iterator[Phase]:
-    bounds = (
-        (PhaseName.REGROUP, marks.begun_s, marks.regrouped_s),
-        (PhaseName.REFUSED, marks.regrouped_s, marks.started_s),
-        (PhaseName.ROLLOUT, marks.started_s, marks.sampled_s),
-        (PhaseName.REWARD, marks.sampled_s, marks.scored_s),
-        (PhaseName.TRAIN, marks.scored_s, marks.trained_s),
-        (PhaseName.PUBLISH, marks.trained_s, marks.published_s),
+    ends = (
+        (PhaseName.REGROUP, marks.regrouped_s),
+        (PhaseName.REFUSED, marks.started_s),
+        (PhaseName.ROLLOUT, marks.sampled_s),
+        (PhaseName.REWARD, marks.scored_s),
+        (PhaseName.TRAIN, marks.trained_s),
+        (PhaseName.PUBLISH, marks.published_s),
     )
-    for name, start_s, end_s in bounds:
-        start, end = _since(start_s, marks.begun_s), _since(end_s, marks.begun_s)
-        if end > start:
+    start = 0.0
+    for name, end_s in ends:
+        end = _since(end_s, marks.begun_s)
+        # One that did not take place takes a moment all the same, which the next one gets.
+        if end - start >= SHORTEST_S:
             yield Phase(name=name, start_s=start, end_s=end)
+            start = end
 
 
 def _lanes(facts: StepFacts) -> Iterator[Lane]:

@@ -9,7 +9,7 @@ from longshore.record.model import LaneState
 
 Span = tuple[LaneState, float, float]
 """A state, from when, until when."""
-_SHORTEST_S: Final = 1e-4
+SHORTEST_S: Final = 1e-3
 """Shorter spans cannot be seen in a picture."""
 
 
@@ -80,7 +80,7 @@ def flattened(layers: Sequence[Span], start_s: float, end_s: float) -> list[Span
     places = {at: place for place, at in enumerate(cuts)}
     free = _NextFree(len(states))
     for state, from_s, until_s in reversed(layers):
-        if until_s - from_s < _SHORTEST_S:
+        if until_s - from_s < SHORTEST_S:
             continue
         first = places[min(max(from_s, start_s), end_s)]
         last = places[min(max(until_s, start_s), end_s)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
@@ -36,6 +37,11 @@ class JobFacts:
     clock_offset_s: float
     """Unix time less the driver's clock."""
 
+    @cached_property
+    def prompt_of(self) -> Mapping[int, int]:
+        """Row of the data by index of the draw, where they differ."""
+        return {index: record.index for index, record in self.prompts.items() if index != record.index}
+
 
 @dataclass(frozen=True)
 class Places:
@@ -56,7 +62,7 @@ def step_facts(done: StepDone, places: Places, job: JobFacts) -> StepFacts:
         totals=result,
         messages=result.messages,
         rewards=_rewards(result),
-        prompt_of={index: record.index for index, record in job.prompts.items() if index != record.index},
+        prompt_of=job.prompt_of,
         max_response_tokens=job.max_response_tokens,
         bubble_share=1.0 - min(1.0, result.busy_share),
         num_preemptions=result.num_preemptions,

@@ -97,6 +97,19 @@ async def test_what_models_wrote_stays_text(page: Browser, report: str) -> None:
     assert await page.evaluate(foreign) == 0
 
 
+async def test_a_mistake_that_took_a_text_for_html_would_be_refused(page: Browser, report: str) -> None:
+    await page.open(report)
+    for mistake in (
+        "document.body.innerHTML = '<p>text</p>'",
+        "const one = document.createElement('script'); one.text = 'window.hacked = 1'; document.body.append(one)",
+    ):
+        with pytest.raises(RuntimeError, match="TypeError"):
+            await page.evaluate(f"(() => {{ {mistake} }})()")
+    assert await page.evaluate("window.hacked") is None
+    assert page.complaints and all("Trusted" in complaint for complaint in page.complaints)
+    page.complaints.clear()
+
+
 @pytest.mark.parametrize("is_dark", [False, True])
 async def test_a_phone_scrolls_in_one_direction_only(page: Browser, report: str, is_dark: bool) -> None:
     await page.resize(390, 844, is_dark=is_dark, is_phone=True)

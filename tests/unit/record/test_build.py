@@ -159,6 +159,12 @@ def test_phases_follow_each_other_and_times_count_from_the_begin_of_the_step() -
     assert (record.started, record.phases[2].start_s) == (STARTED + 1_000.0, 2.0)
 
 
+def test_phases_that_did_not_take_place_are_left_out_and_leave_no_gap() -> None:
+    marks = replace(ONE.marks, regrouped_s=-1.9999, started_s=-1.9998)
+    first, *_ = round_record(replace(ONE, marks=marks)).phases
+    assert (first.name, first.start_s) == (PhaseName.ROLLOUT, 0.0)
+
+
 def test_a_lane_per_gpu_shows_what_either_does() -> None:
     apart = tuple(LanePlace(number, 0, Component.WORKER, (number,)) for number in range(2))
     pair = (LanePlace(0, 0, Component.WORKER, (0, 1)),)

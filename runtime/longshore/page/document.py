@@ -15,7 +15,7 @@ from longshore.page.view import JobView, PageModel
 _STYLES: Final = ("uplot-1.6.32.min.css", "page.css")
 _COMMON: Final = ("dom.js",)
 _JOB_SCRIPTS: Final = (
-    "uplot-1.6.32.min.js", *_COMMON, "charts.js", "timeline.js", "samples.js", "job.js",
+    "uplot-1.6.32.min.js", *_COMMON, "charts.js", "timeline.js", "samples.js", "source.js", "job.js",
 )  # fmt: skip
 _FLEET_SCRIPTS: Final = ("uplot-1.6.32.min.js", *_COMMON, "charts.js", "fleet.js")
 _ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}

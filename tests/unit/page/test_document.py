@@ -15,7 +15,7 @@ from longshore.page.curves import curves
 from longshore.page.view import JobView
 from tests.page_job import HOSTILE, cluster, spec, status
 
-OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "job.js", "fleet.js")
+OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "source.js", "job.js", "fleet.js")
 
 
 class Elements(HTMLParser):

@@ -1,18 +1,22 @@
 """The page of a job, read from its storage and served beside the coordinator's metrics."""
 
+import io
 import random
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp.test_utils import TestClient, TestServer
 
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.page.build import job_head
 from longshore.page.view import JobView, RoundView, SampleGroup
+from longshore_runtime.logs import configure_logging
 from longshore_runtime.page.files import SAMPLES, JobFiles, sample_file
-from longshore_runtime.page.report import ReportRequest, chosen_steps, report_view
+from longshore_runtime.page.report import ReportRequest, chosen_steps, report_view, run_report
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts
 from longshore_runtime.telemetry import samples
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
@@ -252,6 +256,46 @@ class TestReport:
     )
     def test_its_samples_are_of_the_newest_steps_and_the_first(self, steps: list[int], chosen: list[int]) -> None:
         assert chosen_steps(steps, 8) == chosen
+
+    def test_the_file_and_nothing_else_goes_to_the_standard_output(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_job(tmp_path / "output", num_steps=2)
+        (tmp_path / "output" / "rounds" / "round-000001.json.gz").write_bytes(b"damaged")
+        monkeypatch.setattr(sys, "stdin", io.StringIO(_request().model_dump_json() + "\n"))
+        configure_logging()
+        try:
+            assert run_report(str(tmp_path), "output") == 0
+        finally:
+            structlog.reset_defaults()
+        told = capsys.readouterr()
+        assert told.out.startswith("<!doctype html>") and told.out.endswith("</html>\n")
+        assert "a round cannot be shown" in told.err
+
+    @pytest.mark.parametrize(
+        ("output", "line", "sentence"),
+        [
+            ("none", "{}", "the job has written nothing yet"),
+            ("../other", "{}", "the job has written nothing yet"),
+            ("output", '{"name": "demo"}', "this image cannot read the job"),
+        ],
+    )
+    def test_what_cannot_be_reported_is_one_sentence(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        output: str,
+        line: str,
+        sentence: str,
+    ) -> None:
+        (tmp_path / "storage" / "output").mkdir(parents=True)
+        (tmp_path / "other").mkdir()
+        monkeypatch.setattr(sys, "stdin", io.StringIO(line))
+        assert run_report(str(tmp_path / "storage"), output) == 1
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert sentence in told.err
 
 
 def _request() -> ReportRequest:

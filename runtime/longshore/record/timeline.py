@@ -44,18 +44,21 @@ def gpu_lanes(record: RoundRecord) -> list[GpuLane]:
 
 
 def _sharing(lanes: Sequence[Lane]) -> list[list[Lane]]:
-    """Lanes with GPUs in common; where no GPUs are known, the engines and replicas of a pod in their order."""
+    """Every engine with the replicas on its GPUs, and the replicas that are on no engine's.
+
+    Where no GPUs are known, the engines and replicas of a pod belong together in their order.
+    """
     groups: list[list[Lane]] = []
     ordinals: dict[int, int] = {}
     for place, lane in enumerate(lanes):
         alike = [one for one in lanes[:place] if (one.component, one.pod, one.kind) == _key(lane)]
         ordinals[lane.lane] = len(alike)
     for lane in lanes:
-        home = next((group for group in groups if any(_share(one, lane, ordinals) for one in group)), None)
-        if home is None:
-            groups.append([lane])
-        else:
+        homes = [group for group in groups if _share(group[0], lane, ordinals)]
+        for home in homes:
             home.append(lane)
+        if not homes:
+            groups.append([lane])
     return groups
 
 
@@ -75,11 +78,10 @@ def _merged(lanes: Sequence[Lane], intervals: Iterable[Interval], duration_s: fl
     layers: list[Span] = [(LaneState.IDLE, 0.0, duration_s)]
     ordered = sorted(intervals, key=lambda interval: _FROM_BACKGROUND_TO_FRONT.index(interval.state))
     layers += [(interval.state, interval.start_s, interval.end_s) for interval in ordered]
-    gpus = tuple(sorted({gpu for lane in lanes for gpu in lane.gpus}))
     return GpuLane(
-        name=_name(lanes, gpus),
+        name=_name(lanes, lanes[0].gpus),
         pod=lanes[0].pod,
-        gpus=gpus,
+        gpus=lanes[0].gpus,
         lanes=tuple(lanes),
         spans=tuple(flattened(layers, 0.0, duration_s)),
     )

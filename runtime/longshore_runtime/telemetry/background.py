@@ -47,12 +47,13 @@ class Background(Generic[T]):
         """Wait until everything that was given is done, but not for ever: a service may hang."""
         try:
             self._items.put(None, timeout=limit_s)
+            self._thread.join(limit_s)
         except queue.Full:
-            log.warning("work is left behind", worker=self._name, num_items=self._items.qsize())
-            return
-        self._thread.join(limit_s)
+            pass  # It hangs: told below.
         if self._thread.is_alive():
             log.warning("work is left behind", worker=self._name, num_items=self._items.qsize())
+        if self.num_lost:
+            log.warning("items were lost", worker=self._name, num_items=self.num_lost)
 
     def _run(self) -> None:
         while (item := self._items.get()) is not None:

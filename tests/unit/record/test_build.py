@@ -172,7 +172,8 @@ def test_a_lane_per_gpu_shows_what_either_does() -> None:
     assert [(lane.name, lane.gpus, len(lane.lanes)) for lane in of_two] == [("worker 0, GPUs 0 to 1", (0, 1), 3)]
     states = {state for state, *_ in of_two[0].spans}
     assert {S.SAMPLING, S.TRAINING, S.PUBLISHING} <= states
-    of_one = gpu_lanes(round_record(replace(ONE, engines=apart, trainers=pair)))
+    alone = (UpdatePasses((TrainerPass(0, SCORED_S, 4.0),), 2.0),)
+    of_one = gpu_lanes(round_record(replace(ONE, engines=apart, trainers=pair, updates=alone)))
     assert [(lane.name, len(lane.lanes)) for lane in of_one] == [("worker 0, GPU 0", 2), ("worker 0, GPU 1", 2)]
     assert all(S.TRAINING in {state for state, *_ in lane.spans} for lane in of_one), "the replica has both GPUs"
     without_gpus = tuple(replace(place, gpus=()) for place in ONE.engines)

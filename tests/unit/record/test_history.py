@@ -83,5 +83,6 @@ def test_whatever_happens_every_launched_response_is_followed_to_its_end(job: Jo
             assert all(stay.end in (StayEnd.MOVED, StayEnd.LOST) for stay in stays[:-1]), "it had ended"
             assert stays[-1].end is not StayEnd.MOVED, "it has left for nowhere"
         ends = Counter(stay.end for stay in found.stays)
-        assert ends[StayEnd.MOVED] == totals.num_moved
+        # One that still waited for another engine when the batch was complete has gone nowhere.
+        assert ends[StayEnd.MOVED] <= totals.num_moved
         assert ends[StayEnd.FINISHED] == len(totals.finished_tokens)

@@ -17,6 +17,7 @@ from longshore_cli import options
 from longshore_cli.check.command import check
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from longshore_cli.options import ClusterKind
+from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
 from longshore_cli.target import Target, kubeconfig_path
 
@@ -329,6 +330,8 @@ def trace(
         _console().print(line, markup=False, soft_wrap=True)
 
 
+app.command()(ui)
+app.command()(report)
 app.command()(simulate)
 app.command()(check)
 

@@ -41,7 +41,8 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
 
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
     the services that rewards ask, and to nothing else. The coordinator alone downloads from the Hub and speaks to
-    trackers. Metrics may be collected from anywhere in the cluster.
+    trackers. Metrics may be collected from anywhere in the cluster. The page of the job shows prompts and responses: it
+    is for port-forward, which no policy sees, and for peers that the installation names.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _all_but_rewards(identity)
@@ -50,13 +51,14 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     to_hub = _to_ports([job.spec.hub.port] if job.spec.uses_hub else [])
     to_trackers = _to_ports(job.spec.tracking.ports)
     to_score = _tcp(contract.REWARD_PORT)
+    to_page = [{"from": list(config.page_peers), "ports": _tcp(contract.PAGE_PORT)}] if config.page_peers else []
     to_api_server = {"ports": _tcp(*config.api_server_ports)}
     policies = [
         _policy(identity.metadata(f"{identity.name}-pods"), others, [{"from": [others]}], [{"to": [others]}, _DNS]),
         _policy(
             identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
             coordinator,
-            [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
+            [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}, *to_page],
             [
                 {"to": [rewards], "ports": to_score},
                 to_api_server,

@@ -2,12 +2,15 @@
 
 import json
 import time
+import urllib.request
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from longshore.api import contract
+from longshore.page.view import JobView
 from longshore.record.model import LaneState, Outcome, RoundRecord
 from longshore.record.timeline import gpu_lanes
 from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
@@ -36,6 +39,8 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
         "openTelemetry": {"endpoint": "http://127.0.0.1:9"},
     }
     job = cluster.apply(manifest)
+    job.wait_step(2)
+    assert_the_page_is_served(cluster)
     cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
@@ -60,6 +65,8 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
     assert "finished" in cluster.kubectl("logs", "-f", "small-coordinator")
     job.wait_nothing_runs()
 
+    cluster.longshore("report", "small", "-o", str(tmp_path / "report.html"))
+    assert_a_report_shows_it(tmp_path / "report.html")
     cluster.longshore("fetch", "small", str(tmp_path / "model"))
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -67,6 +74,29 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
     assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("12")
     assert_recorded(cluster, job, tmp_path)
     job.delete()
+
+
+def assert_the_page_is_served(cluster: Cluster) -> None:
+    """By the coordinator, while the job runs."""
+    address = cluster.kubectl("get", "pod", "small-coordinator", "-o", "jsonpath={.status.podIP}")
+    with urllib.request.urlopen(f"http://{address}:{contract.PAGE_PORT}/api/view", timeout=60) as answer:
+        view = JobView.model_validate_json(answer.read())
+    assert view.runtime is not None and view.runtime.step >= 2
+    assert {"critic/rewards/mean", "perf/bubble_share"} <= view.curves.values.keys()
+
+
+def assert_a_report_shows_it(path: Path) -> None:
+    """Its rounds, with responses on the lanes, and its samples as text."""
+    data = path.read_text(encoding="utf-8").split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    view = JobView.model_validate_json(data)
+    assert view.cluster is not None and view.cluster.phase == "Succeeded"
+    assert {event.reason for event in view.cluster.events or ()} >= {"Finished"}
+    assert view.round_steps == view.sample_steps == tuple(digest.step for digest in view.digests)
+    assert set(view.curves.steps) - {0} == set(view.round_steps)
+    for step, shown in view.rounds.items():
+        assert {"sampling", "training"} <= shown.seconds.keys()
+        assert {"accepted"} <= {stay.outcome for lane in shown.lanes for stay in lane.stays}
+        assert all(group.prompt and len(group.responses) == 4 for group in view.samples[step])
 
 
 def assert_recorded(cluster: Cluster, job: Job, directory: Path) -> None:

@@ -64,16 +64,26 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
     Raises:
         CliError: one sentence on what is in the way.
     """
-    with _channel(kube, claim, pod.archive_command("list", path), read_only=True) as channel:
-        text = b""
-        while data := channel.receive():
-            text += data
-        channel.finish()
+    text = ask(kube, claim, pod.archive_command("list", path))
     try:
         found = json.loads(text)
         return {plain(str(name)): int(num_bytes) for name, num_bytes in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CliError("The helper pod answers with what is no list.", "Try it again.") from error
+
+
+def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
+    """Run a program beside the claim, which it cannot write, give it a line, and return what it says.
+
+    Raises:
+        CliError: one sentence on what is in the way.
+    """
+    with _channel(kube, claim, command, read_only=True, what=what) as channel:
+        if line:
+            channel.send(line)
+        answer = b"".join(iter(channel.receive, b""))
+        channel.finish()
+    return answer
 
 
 def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
@@ -94,13 +104,13 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
 
 
 @contextmanager
-def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -> Iterator[Channel]:
+def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool, what: str = "copy") -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
     pods = PODS.path(kube.namespace)
     name = kube.request("POST", pods, manifest)["metadata"]["name"]
     try:
         _wait_running(kube, pods, name)
-        channel = Channel(kube, name, pod.CONTAINER, command)
+        channel = Channel(kube, name, pod.CONTAINER, command, what)
         try:
             yield channel
         finally:

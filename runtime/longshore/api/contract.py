@@ -24,6 +24,8 @@ ENV_STORAGE: Final = "LONGSHORE_STORAGE"
 """Directory where `spec.storage` is mounted."""
 ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
 """File for the one sentence that says why a pod ended."""
+ENV_PAGE_OPEN: Final = "LONGSHORE_PAGE_OPEN"
+"""Set: the page of the job listens at the address of the pod as well (coordinator only)."""
 ENV_REWARD_TOKENS: Final = "LONGSHORE_REWARD_TOKENS"
 """Directory with one file per reward function that has a `tokenSecret` or a judge pool (pods that score only)."""
 ENV_REWARD_TOKEN: Final = "LONGSHORE_REWARD_TOKEN"
@@ -61,6 +63,8 @@ RAY_PORT: Final = 6379
 """The Ray head listens here, on the coordinator pod's address."""
 HEALTH_PORT: Final = 8080
 """`/readyz` and `/metrics` of the coordinator; `/readyz` of workers."""
+PAGE_PORT: Final = 8088
+"""The page of a job, in its coordinator; for port-forward, and for those whom the installation lets in."""
 JUDGE_PORT: Final = 8000
 """`/health` and the OpenAI-compatible interface of judge pods."""
 REWARD_PORT: Final = 8001

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api import contract
+from longshore_operator.plan import OperatorConfig
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
 from tests.unit.operator.model import CONFIG, make_job
 
@@ -285,6 +286,17 @@ def test_the_token_of_the_hub_reaches_the_coordinator_alone_and_only_if_it_downl
     assert path == f"{mount_paths(coordinator)['hub-token']}/{contract.HUB_TOKEN_KEY}"
     assert not any(("hf", "read") in secrets(other) for other in others)
     assert not any(("hf", "read") in secrets(pod) for pod in all_pods(hub=hub))
+
+
+def test_the_page_of_a_job_listens_for_others_only_where_policies_say_who_they_are() -> None:
+    peers = ({"namespaceSelector": {}},)
+    job = make_job()
+    for config, is_open in (
+        (OperatorConfig("runtime:1"), False),
+        (OperatorConfig("runtime:1", page_peers=peers), True),
+        (OperatorConfig("runtime:1", page_peers=peers, network_policies=False), False),
+    ):
+        assert (contract.ENV_PAGE_OPEN in environment(coordinator_pod(job, config, 1))) is is_open
 
 
 def test_tokens_of_trackers_reach_the_coordinator_alone_each_as_a_file_of_its_own() -> None:

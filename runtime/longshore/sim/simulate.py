@@ -1,7 +1,7 @@
 """A whole job on the virtual clock: rounds, rewards, updates, publications."""
 
 from collections.abc import Collection
-from functools import partial
+from functools import cache, partial
 from statistics import fmean
 
 from longshore.api.runtime_status import RoundKind
@@ -188,7 +188,8 @@ class _Simulation:
     def _build_fleet(self, tp_size: int) -> Fleet:
         engine, costs = self._job.rollout.engine, self._job.engine_costs
         shape = EngineShape(
-            step_cost=partial(costs.decode_step, tp_size=tp_size),
+            # Engines ask for the few batch sizes that there are again and again.
+            step_cost=cache(partial(costs.decode_step, tp_size=tp_size)),
             prefill_s=partial(costs.prefill_s, tp_size=tp_size),
             kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
             max_num_seqs=engine.max_num_seqs,

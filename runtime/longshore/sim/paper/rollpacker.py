@@ -8,9 +8,9 @@ The published configurations (`examples` of its code, those with 128 x 8 respons
 requests at once, and reference solutions whose run times are known, which the adaptive timeout begins with. Qwen3-8B
 in section 4.2 thinks before it answers: its lengths are APRIL's.
 
-What Table 1 calls training is computation, and everything that happens once in a step: optimizer states and gradients
-that move between host and GPUs, the update itself, weights that engines fetch. One figure cannot tell the two apart.
-Computation has the utilisation that the simulator assumes everywhere, and the rest is found from the figure.
+What Table 1 calls training is computation, switches and publication as the simulator has them everywhere, and the way
+of the batch through the one controller, which pads every response to the limit. The last is found from the figure.
+Section 6.7 states that training takes longer with a larger batch although GPUs grow with it, as only this does.
 """
 
 import math
@@ -100,7 +100,7 @@ class RollPackerConstants:
     prompt_share: float = 0.8
     memory_share: float = 0.85
     step_overhead_s: float = 0.002
-    switch_factor: float = 1.0
+    padded_token_s: float = 0.0
     maths_s: float = 0.5
     judge_s: float = 1.0
     sandbox_run_s: float = 0.1
@@ -119,7 +119,7 @@ class RollPackerConstants:
                      "deviations within prompts and over batches, APRIL, section 3.2.3"),
             Constant("GPU memory of engines", self.memory_share, "share", "published configurations"),
             Constant("overhead of a decode step", self.step_overhead_s, "s", "Table 3, without scaling"),
-            Constant("what happens once in a step", self.switch_factor, "times the transfer of its bytes",
+            Constant("controller, per token of the padded batch", self.padded_token_s, "s",
                      f"{table1}, training over rollout"),
             Constant("verifying a maths answer", self.maths_s, "worker s", "Table 1, reward over rollout on math"),
             Constant("judging a response", self.judge_s, "worker s", "Table 1, reward over rollout on judge"),
@@ -208,22 +208,20 @@ def job(
             knows_reference_times=variant.adaptive_timeout,
         ),
         accuracy=Accuracy(seed=seed),
-        profile=_profile(constants, setting),
+        profile=_profile(constants, setting, shape),
         plans_parallelism=variant.plans_parallelism,
         seed=seed,
     )
 
 
-def _profile(constants: RollPackerConstants, setting: Setting) -> Profile:
-    """What is done once in a step takes `switch_factor` times as long as moving its bytes."""
-    costs, times = Costs(_GPU, MODELS[setting.model]), constants.switch_factor
-    num_replicas = setting.num_gpus // setting.gpus_per_replica
+def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape) -> Profile:
+    """The controller's part comes last, with the update: it overlaps with nothing."""
+    costs, num_replicas = Costs(_GPU, MODELS[setting.model]), setting.num_gpus // setting.gpus_per_replica
+    num_padded_tokens = shape.num_prompts * shape.num_responses * setting.max_tokens
     return Profile(
         step_overhead_s=constants.step_overhead_s,
-        to_training_s=times * costs.to_training_s(setting.num_gpus),
-        optimizer_s=times * costs.optimizer_s(setting.gpus_per_replica, num_replicas),
-        to_rollout_s=times * costs.to_rollout_s(setting.num_gpus),
-        publish_s=times * costs.publish_s(setting.tp_size),
+        optimizer_s=costs.optimizer_s(setting.gpus_per_replica, num_replicas)
+        + constants.padded_token_s * num_padded_tokens,
         regroup_s=0.0,
     )
 
@@ -265,16 +263,17 @@ class _Calibration:
         target_s = self.baselines["rollpacker/table3/none/step"]
 
         def with_overhead(overhead_s: float) -> RollPackerConstants:
-            return self._with_switches(replace(constants, step_overhead_s=overhead_s))
+            return self._with_controller(replace(constants, step_overhead_s=overhead_s))
 
         overhead_s = solve(lambda each: _long_round_s(with_overhead(each)), target_s, 0.0, 0.008)
         return with_overhead(overhead_s)
 
-    def _with_switches(self, constants: RollPackerConstants) -> RollPackerConstants:
-        """What is done once in a step makes up for what computation does not explain of Table 1."""
-        rollout_s, train_s, once_s = _stages_s(constants)
-        wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS) - train_s
-        return replace(constants, switch_factor=constants.switch_factor * max(0.0, wanted_s) / once_s)
+    def _with_controller(self, constants: RollPackerConstants) -> RollPackerConstants:
+        """The controller makes up for what the rest does not explain of Table 1."""
+        rollout_s, train_s = _stages_s(replace(constants, padded_token_s=0.0))
+        wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS)
+        num_padded_tokens = _num_samples() * SETTINGS["14B"].max_tokens
+        return replace(constants, padded_token_s=max(0.0, wanted_s - train_s) / num_padded_tokens)
 
     def _reward_s(self, task: Task, rollout_s: float) -> float:
         return rollout_s * self._over_rollout(task, "reward")
@@ -297,15 +296,11 @@ def _least_squares(over_median: Mapping[float, float]) -> float:
     return sum(z * log for z, log in deviates.items()) / sum(z**2 for z in deviates)
 
 
-def _stages_s(constants: RollPackerConstants) -> tuple[float, float, float]:
-    """Rollout; training; switches, publication and the optimizer: 14B/16k with veRL."""
+def _stages_s(constants: RollPackerConstants) -> tuple[float, float]:
+    """Rollout; training with switches and publication: 14B/16k with veRL."""
     sim_job = job(constants, SETTINGS["14B"], VERL, Task.MATHS, seed=0)
     steps = simulate(sim_job, _CALIBRATION_STEPS, keeps_spans=False).steps
-    costs, gpus = sim_job.trainer_costs, sim_job.gpus.num_gpus
-    replica = sim_job.trainer.gpus_per_replica
-    once_s = costs.to_training_s(gpus) + costs.optimizer_s(replica, gpus // replica)
-    train_s = fmean(step.train_s for step in steps) - once_s
-    return fmean(step.rollout_s for step in steps), train_s, once_s + fmean(step.publish_s for step in steps)
+    return fmean(step.rollout_s for step in steps), fmean(step.train_s + step.publish_s for step in steps)
 
 
 def _long_round_s(constants: RollPackerConstants) -> float:

@@ -30,7 +30,7 @@ _UNITS: Final = {
     Unit.SECONDS: "{:,.0f} s",
     Unit.TOKENS: "{:,.0f} tokens",
     Unit.PERCENT: "{:.1f} %",
-    Unit.PERCENT_MORE: "+{:.0f} %",
+    Unit.PERCENT_MORE: "{:+.0f} %",
     Unit.PERCENT_LESS: "{:.1f} % less",
 }
 _GOAL: Final = 0.15

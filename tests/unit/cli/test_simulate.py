@@ -48,6 +48,9 @@ def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
         assert (one["onPolicy"] == "Relaxed") == (one["offPolicyShare"] > 0)
 
 
+RACE: Json = {"rollout__tailBatching": {"responseFactor": 1.25}}
+
+
 def by_chance(directory: Path) -> Path:
     """Lengths of 64 prompts: the first of their responses is long, for no reason that lies in the prompt."""
     path = directory / "lengths.csv"
@@ -59,7 +62,7 @@ def by_chance(directory: Path) -> Path:
 def test_a_race_between_responses_shortens_the_trained_ones_in_however_many_steps(tmp_path: Path) -> None:
     options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path))
     for num_steps in ("10", "40"):
-        found = report(manifest(tmp_path), *options, "--steps", num_steps)
+        found = report(manifest(tmp_path, **RACE), *options, "--steps", num_steps)
         assert by_strategy(found)["Synchronous"]["lengthBias"] == 0
         assert by_strategy(found)["TailBatching"]["lengthBias"] < -0.5
         assert any("in however many steps; rollout.tailBatching.responseFactor: 1" in note for note in found["notes"])
@@ -73,7 +76,7 @@ def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_few
     profile = tmp_path / "profile.yaml"
     profile.write_text("trainTokensPerSecond: 20\n")
     options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path), "--profile", profile)
-    found = report(manifest(tmp_path), *options)
+    found = report(manifest(tmp_path, **RACE), *options)
     raced = by_strategy(found)["TailBatching"]
     assert raced["speedup"] > 1.1
     assert raced["tokenSpeedup"] < 1

@@ -8,7 +8,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.inputs import Inputs, Source
-from longshore_cli.simulate.variants import Variant
+from longshore_cli.simulate.variants import Variant, num_training_gpus, total_gpus
 
 
 def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
@@ -24,7 +24,10 @@ def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
         yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
     if spec.algorithm.dynamic_sampling:
         yield "Dynamic sampling: rewards are made up, half of them right and the longest prompts the hardest."
-    if any(variant.spec.rollout.is_pipelined for variant in variants):
+    if num_training := num_training_gpus(spec):
+        own = total_gpus(spec)
+        yield f"Disaggregated: {own} GPUs sample and {num_training} train; bubble and GPU hours are those of all."
+    elif any(variant.spec.rollout.is_pipelined for variant in variants):
         yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
     if any(variant.strategy is Strategy.PARTIAL_ROLLOUT for variant in variants):
         yield "PartialRollout trains on tokens of older weights: it needs rollout.onPolicy: Relaxed."

@@ -17,6 +17,7 @@ RUN python -m venv --without-pip /opt/longshore \
 COPY README.md LICENSE ./
 COPY runtime/longshore runtime/longshore
 COPY runtime/longshore_kube runtime/longshore_kube
+COPY runtime/longshore_client runtime/longshore_client
 COPY operator/longshore_operator operator/longshore_operator
 RUN /opt/uv/bin/uv pip install --python /opt/longshore/bin/python --no-cache --compile-bytecode --no-deps \
     --preview-features build-dependency-hashes --build-constraints requirements.lock --require-build-hashes .

@@ -19,9 +19,9 @@ from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import Trace, csv_trace, jsonl_trace
 from longshore_cli import format as fmt
-from longshore_cli import jobs
-from longshore_cli.errors import CliError
 from longshore_cli.simulate.errors import BadInput, BadSpec
+from longshore_client import jobs
+from longshore_client.errors import ClientError
 
 DEFAULT_GPU: Final = "H100"
 _TINY: Final = ModelShape("Tiny", num_parameters=328e3, num_layers=2, hidden_size=128, kv_bytes_per_token=512)
@@ -87,7 +87,7 @@ def read_job(path: Path) -> RLJob:
     """The only RLJob of a manifest, checked as the API server would check it."""
     try:
         documents = jobs.read_manifest(path)
-    except CliError as error:
+    except ClientError as error:
         raise BadInput(error.message, error.fix) from error
     except (UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error

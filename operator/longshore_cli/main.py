@@ -15,6 +15,7 @@ from longshore.api.names import Component
 from longshore_cli import format as fmt
 from longshore_cli import options
 from longshore_cli.check.command import check
+from longshore_cli.convert.command import convert
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from longshore_cli.options import ClusterKind
 from longshore_cli.simulate.command import simulate
@@ -311,6 +312,8 @@ def profile(
 
 app.command()(simulate)
 app.command()(check)
+# Arguments of verl, as --config-name, are named among what is left out.
+app.command(context_settings={"ignore_unknown_options": True})(convert)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from longshore.api.rollout import Strategy
-from longshore.api.spec import RLJobSpec
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.inputs import Inputs
@@ -22,7 +22,8 @@ def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
         yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
     if spec.algorithm.dynamic_sampling:
         yield "Dynamic sampling: rewards are made up, half of them right and the longest prompts the hardest."
-    if any(variant.spec.rollout.is_pipelined for variant in variants):
+    is_shared = spec.placement is Placement.COLOCATED
+    if is_shared and any(variant.spec.rollout.is_pipelined for variant in variants):
         yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
     if any(variant.strategy is Strategy.PARTIAL_ROLLOUT for variant in variants):
         yield "PartialRollout trains on tokens of older weights: it needs rollout.onPolicy: Relaxed."

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 def metrics_frame(path: Path) -> "pandas.DataFrame":
     """A row for each step of a `metrics.jsonl`, by its number; a metric that a step lacks is NaN.
 
-    The coordinator may be writing: a last line without its end is left out.
+    A step has a line of its own for its evaluation, and step 0 is the one before training. The coordinator may be
+    writing: a last line without its end is left out.
     """
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    rows = [json.loads(line) for line in whole.splitlines()]
-    return _pandas().DataFrame(rows, columns=None if rows else ["step"]).set_index("step")
+    steps: dict[int, dict[str, float]] = {}
+    for line in whole.splitlines():
+        row = json.loads(line)
+        steps.setdefault(row["step"], {}).update(row)
+    return _pandas().DataFrame(steps.values(), columns=None if steps else ["step"]).set_index("step")
 
 
 def samples_frame(path: Path) -> "pandas.DataFrame":

@@ -122,14 +122,17 @@ class Job:
         found = self._kube.items(EVENTS.path(self.namespace), fields=f"involvedObject.uid={self._view.uid}")
         return newest_events(map(event_view, found), _MAX_EVENTS)
 
-    def logs(self, component: Component = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
+    def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
              tail: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
         """Lines of the log of a pod."""
-        pod = jobs.pod_name(self.name, component, index)
+        pod = jobs.pod_name(self.name, Component(component), index)
         return jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
 
     def metrics(self) -> "pandas.DataFrame":
-        """A row for each step that is done, by its number; a column for each metric (`docs/reference/metrics.md`)."""
+        """A row for each step, by its number, and a column for each metric (`docs/reference/metrics.md`).
+
+        Step 0 is the evaluation before training.
+        """
         with tempfile.TemporaryDirectory() as folder:
             return frames.metrics_frame(self._copied("metrics.jsonl", Path(folder)))
 

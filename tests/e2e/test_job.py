@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -25,12 +25,21 @@ def small_quickstart(root: Path) -> Json:
     return manifest
 
 
-def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, root: Path, tmp_path: Path) -> None:
-    job = cluster.apply(small_quickstart(root))
-    cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
+def test_the_job_of_the_notebook_trains_with_vllm_and_behaves_as_on_any_cluster(
+    cluster: Cluster, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+    *cells, clean_up = code_cells(root / "docs/how-to/use-from-python.ipynb")
+    names: Json = {}
+    for cell in cells:
+        exec(cell, names)
+    job = Job(cluster, "notebook")
+    cluster.kubectl("wait", "--for=condition=Complete", "rljob/notebook", "--timeout=10s")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
     runtime = status["runtime"]
+    assert list(names["metrics"].index) == list(range(runtime["step"] + 1)), "step 0 is the first evaluation"
     assert runtime["short"]["rounds"] >= 4
     assert runtime["long"]["rounds"] >= 1
     assert runtime["draws"]["deferred"] == 0
@@ -40,21 +49,28 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
         mismatch = json.loads(line).get("rollout_corr/log_prob_mismatch_max", 0.0)
         assert mismatch < 1e-3, "engine and trainer disagree about log-probabilities"
 
-    table = cluster.kubectl("get", "rljobs", "small")
+    table = cluster.kubectl("get", "rljobs", "notebook")
     assert table.splitlines()[0].split() == [
         "NAME", "PHASE", "ROUND", "STEP", "STEPS", "REWARD", "ROLLOUT-GPUS", "TRAINER-GPUS", "AGE",
     ]  # fmt: skip
-    assert table.splitlines()[1].split()[:2] == ["small", "Succeeded"]
-    assert "Finished" in cluster.kubectl("describe", "rljob", "small")
-    assert "finished" in cluster.kubectl("logs", "-f", "small-coordinator")
+    assert table.splitlines()[1].split()[:2] == ["notebook", "Succeeded"]
+    assert "Finished" in cluster.kubectl("describe", "rljob", "notebook")
+    assert "finished" in cluster.kubectl("logs", "-f", "notebook-coordinator")
     job.wait_nothing_runs()
 
-    cluster.longshore("fetch", "small", str(tmp_path / "model"))
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() < 1_000_000
-    assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("12")
-    job.delete()
+    assert AutoModelForCausalLM.from_pretrained(names["path"]).num_parameters() < 1_000_000
+    assert AutoTokenizer.from_pretrained(names["path"]).encode("12")
+    exec(clean_up, names)
+    assert cluster.kubectl("get", "rljob", "notebook", "--ignore-not-found", "-o", "name") == ""
+    job.assert_nothing_is_left()
+
+
+def code_cells(notebook: Path) -> list[str]:
+    """The programs of a notebook."""
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> None:

@@ -121,7 +121,8 @@ def trained(demo: Job, kube: Kube, tmp_path: Path) -> Iterator[Job]:
     """A job that has written metrics, samples and a model."""
     folder = tmp_path / "output"
     (folder / "samples").mkdir(parents=True)
-    steps = [{"step": 1, "actor/lr": 0.5}, {"step": 2, "actor/lr": 0.25, "val/reward/mean": 1.0}]
+    steps = [{"step": 0, "val/reward/mean": 0.0}, {"step": 1, "actor/lr": 0.5}, {"step": 2, "actor/lr": 0.25},
+             {"step": 2, "val/reward/mean": 1.0}]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps) + '{"step": 3, "act')
     for step in (1, 2):
         pandas.DataFrame({"step": [step, step], "response": ["3 2 1", "3 1"]}).to_parquet(
@@ -138,9 +139,9 @@ def trained(demo: Job, kube: Kube, tmp_path: Path) -> Iterator[Job]:
 
 def test_what_a_job_wrote_is_read_as_data_frames_and_its_model_is_copied(trained: Job, tmp_path: Path) -> None:
     metrics = trained.metrics()
-    assert list(metrics.index) == [1, 2]
-    assert metrics["actor/lr"].tolist() == [0.5, 0.25]
-    assert metrics["val/reward/mean"].isna().tolist() == [True, False]
+    assert list(metrics.index) == [0, 1, 2], "a step and its evaluation are one row"
+    assert metrics["actor/lr"].tolist()[1:] == [0.5, 0.25]
+    assert metrics["val/reward/mean"].isna().tolist() == [False, True, False]
     assert trained.samples()["step"].tolist() == [2, 2]
     assert trained.samples(step=1)["response"].tolist() == ["3 2 1", "3 1"]
     with pytest.raises(ClientError, match=r"there is no .*/samples/step-000009.parquet' in the storage"):

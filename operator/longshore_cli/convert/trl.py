@@ -182,6 +182,14 @@ def clipping(settings: Settings) -> Outcome:
     return Outcome({f"{_TO}.clipLow": low, f"{_TO}.clipHigh": low if high is None else high})
 
 
+@entry(["beta", "use_bias_correction_kl"], [f"{_TO}.klCoefficient"], "estimated with k3", beta=0.0,
+       use_bias_correction_kl=True)  # fmt: skip
+def kl_penalty(settings: Settings) -> Outcome:
+    weight, key = settings.number("beta") or 0.0, "use_bias_correction_kl"
+    lost = {key: "the KL penalty is not multiplied by the ratio"} if weight and settings.flag(key) else {}
+    return Outcome({f"{_TO}.klCoefficient": weight}, lost)
+
+
 _SCHEDULES: Final = {
     "constant": "Constant", "constant_with_warmup": "Constant", "linear": "Linear", "cosine": "Cosine",
     "cosine_with_min_lr": "Cosine",
@@ -304,7 +312,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     direct("adam_epsilon", f"{_TO}.adamEpsilon", default=1e-8),
     direct("max_grad_norm", f"{_TO}.maxGradNorm", default=1.0),
     clipping,
-    direct("beta", f"{_TO}.klCoefficient", "estimated with k3", default=0.0),
+    kl_penalty,
     correction,
     direct("seed", f"{_TO}.seed", default=42),
     direct("vllm_gpu_memory_utilization", f"{_ENGINE}.gpuMemoryUtilization", default=0.3),

@@ -11,7 +11,6 @@ IGNORED: Final = (
     Ignored(("min_p",), _WHOLE, (None, 0, 0.0)),
     Ignored(("generation_kwargs*", "cache_implementation"), "engines are vLLM: see rollout.engine.extraArgs"),
     Ignored(("delta",), "there is no second, upper clip"),
-    Ignored(("use_bias_correction_kl",), "the KL term is not multiplied by the ratio", (False,)),
     Ignored(("mask_truncated_completions",),
             "responses that were cut count; algorithm.overlongBufferTokens lowers their rewards", (False,)),
     Ignored(("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),

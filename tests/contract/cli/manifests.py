@@ -35,3 +35,9 @@ def report(kube: Kube, name: str, status: Json) -> None:
     """Write a status as operator and coordinator would."""
     path = f"{kube.job_path(name)}/status"
     kube.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+
+
+def pod(name: str, program: str) -> Json:
+    container = {"name": "longshore", "image": IMAGE, "command": ["python", "-c", program]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"restartPolicy": "Never", "containers": [container]}}  # fmt: skip

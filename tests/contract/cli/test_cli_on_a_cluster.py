@@ -18,7 +18,7 @@ from longshore_client import jobs
 from longshore_client.kube import Kube
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import Json
-from tests.contract.cli.manifests import IMAGE, claim, job, report
+from tests.contract.cli.manifests import IMAGE, claim, job, pod, report
 from tests.unit.cli.samples import at_step, condition
 
 TIMEOUT_S = 60.0
@@ -256,12 +256,6 @@ def test_logs_are_those_of_the_component(kubeconfig: Path, kube: Kube, manifest:
     missing = longshore(kubeconfig, "logs", "demo")
     assert missing.exit_code == 1
     assert "no pod demo-coordinator" in missing.stderr
-
-
-def pod(name: str, program: str) -> Json:
-    container = {"name": "longshore", "image": IMAGE, "command": ["python", "-c", program]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {"restartPolicy": "Never", "containers": [container]}}  # fmt: skip
 
 
 def test_a_deleted_job_is_gone_with_its_pods_when_delete_returns(kube: Kube, manifest: Path) -> None:

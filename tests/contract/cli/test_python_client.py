@@ -14,7 +14,7 @@ from longshore_client.kube import Kube
 from longshore_client.transfer import copy
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import Json
-from tests.contract.cli.manifests import IMAGE, claim, job, report
+from tests.contract.cli.manifests import IMAGE, claim, job, pod, report
 from tests.unit.cli.samples import at_step, condition
 
 
@@ -148,3 +148,29 @@ def test_what_a_job_wrote_is_read_as_data_frames_and_its_model_is_copied(trained
         trained.samples(step=9)
     copied = fetch(trained, tmp_path / "copied")
     assert [path.name for path in copied.iterdir()] == ["config.json"]
+
+
+def test_a_program_in_a_pod_asks_with_the_service_account_of_the_pod(demo: Job, kubeconfig: Path, kube: Kube) -> None:
+    rules = [{"apiGroups": ["longshore.dev"], "resources": ["rljobs"], "verbs": ["get", "list", "patch"]}]
+    subjects = [{"kind": "ServiceAccount", "name": "notebook", "namespace": "default"}]
+    rbac, kind = "rbac.authorization.k8s.io", {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role"}
+    for one in (
+        {"apiVersion": "v1", "kind": "ServiceAccount"},
+        {"apiVersion": f"{rbac}/v1", "kind": "Role", "rules": rules},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "subjects": subjects,
+            "roleRef": kind | {"name": "notebook"},
+        },
+    ):
+        kube.apply(one | {"metadata": {"name": "notebook"}})
+    program = (
+        "from longshore.client import get, list_jobs; print(list_jobs()); print(get('demo').suspend().spec.suspend)"
+    )
+    notebook = pod("notebook", program)
+    notebook["spec"]["serviceAccountName"] = "notebook"
+    kube.apply(notebook)
+    lines = jobs.pod_log(kube, "notebook", follow=True, tail_lines=None, previous=False)
+    assert list(lines) == ["[<RLJob demo: Pending, step 0/3>]", "True"]
+    assert demo.refresh().spec.suspend

@@ -26,7 +26,7 @@ def model(name: str) -> Outcome:
 
 def data(files: Sequence[str]) -> Outcome:
     """Training files."""
-    named = {name: f"data/{_base(name)}" for name in files}
+    named = {name: f"data/{_tail(name)}" for name in files}
     to_do = tuple(_put(name, path) for name, path in named.items())
     formats = {path: _FORMATS.get(PurePosixPath(path).suffix, "HuggingFace") for path in named.values()}
     if len(formats) == 1:
@@ -40,6 +40,12 @@ def data(files: Sequence[str]) -> Outcome:
 
 def _base(name: str) -> str:
     return PurePosixPath(name.rstrip("/")).name or "unnamed"
+
+
+def _tail(name: str) -> str:
+    """File and directory: files of several data sets often have the same name."""
+    parts = [part for part in PurePosixPath(name).parts if part not in ("/", "~", ".", "..", "data")]
+    return "/".join(parts[-2:]) or "unnamed"
 
 
 def _put(name: str, path: str) -> str:

@@ -46,12 +46,15 @@ def lengths(settings: Settings) -> Outcome:
     return Outcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
 
 
+_REWARD_MODEL: Final = "reward_model_name_or_path"
 _MATHS: Final = {"accuracy_reward", "trl.rewards.accuracy_reward"}
 
 
-@entry(["reward_funcs", "reward_weights"], ["spec.reward.functions", "spec.data.answerField"],
+@entry(["reward_funcs", "reward_weights", _REWARD_MODEL], ["spec.reward.functions", "spec.data.answerField"],
        "`accuracy_reward` is kind Maths with column `solution`; others kind Python with `signature: TRL`")  # fmt: skip
 def rewards(settings: Settings) -> Outcome:
+    if settings[_REWARD_MODEL]:
+        raise Refused(_REWARD_MODEL, "reward models that give a number are not available; a judge reads and grades")
     names, weights = settings.texts("reward_funcs"), settings["reward_weights"] or []
     if not names:
         raise Refused("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")

@@ -28,8 +28,6 @@ IGNORED: Final = (
     Ignored(("trust_remote_code",), "code of a model repository is not run", (False,)),
     Ignored(("dtype", "torch_dtype", "attn_implementation", "model_init_kwargs*"),
             "trainer and engines choose by the model; engines have rollout.engine.dtype"),
-    Ignored(("reward_model_name_or_path",),
-            "a reward model that returns a number has no counterpart; a judge (kind Judge) reads and grades"),
     Ignored(("disable_dropout",), "dropout is always off", (True,)),
     Ignored(("cast_lm_head_to_fp32", "router_aux_loss_coef"), "the trainer decides by itself", (False,)),
     Ignored(("remove_unused_columns",), "reward functions see every column", (False,)),

@@ -74,7 +74,7 @@ def test_a_run_of_verl_becomes_the_same_job_with_verls_defaults_where_it_is_sile
     }  # fmt: skip
     assert found["model"] == {"hub": "Qwen/Qwen2-7B-Instruct", "maxContextTokens": 1536}
     assert found["data"] == {
-        "path": "data/train.parquet", "format": "Parquet", "promptField": "prompt", "domainField": "data_source",
+        "path": "data/gsm8k/train.parquet", "format": "Parquet", "promptField": "prompt", "domainField": "data_source",
         "answerField": "reward_model.ground_truth", "maxPromptTokens": 512,
     }  # fmt: skip
     assert found["rollout"] == {
@@ -156,6 +156,12 @@ def test_a_path_is_below_the_storage_and_to_be_copied() -> None:
     assert any("longshore put CLAIM /mnt/models/Qwen2.5-7B/ models/Qwen2.5-7B" in one for one in found.to_do)
 
 
+def test_files_of_the_same_name_stay_apart() -> None:
+    found = spec(verl(data__train_files=["/mnt/gsm8k/train.parquet", "/mnt/math/train.parquet"]))
+    paths = [source["path"] for source in found["data"]["sources"]]
+    assert paths == ["data/gsm8k/train.parquet", "data/math/train.parquet"]
+
+
 def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
     found = verl(actor_rollout_ref__actor__entropy_coeff=0.001, actor_rollout_ref__rollout__top_p=1.0)
     assert "no entropy bonus" in found.left_out["actor_rollout_ref.actor.entropy_coeff"]
@@ -181,6 +187,10 @@ def test_a_misspelt_key_is_told_with_what_it_may_mean() -> None:
          "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
         (verl(actor_rollout_ref__actor__optim__lr="fast"), "actor_rollout_ref.actor.optim.lr", "valid number"),
         (verl(data__train_files=None), "data.train_files", "a job needs data"),
+        (verl(actor_rollout_ref__rollout__multi_turn__enable=True), "actor_rollout_ref.rollout.multi_turn.enable",
+         "one turn"),
+        (verl(reward_model__enable=True), "reward_model.enable", "a judge"),
+        (trl(reward_model_name_or_path="a/b"), "reward_model_name_or_path", "a judge"),
         (trl(loss_type="cispo"), "loss_type", "choose one of dapo"),
         (trl(num_processes=None), "num_processes", "per process"),
         (trl(per_device_train_batch_size=3), "gradient_accumulation_steps", "no whole groups of 8"),

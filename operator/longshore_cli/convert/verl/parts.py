@@ -65,15 +65,29 @@ def chat(settings: Settings) -> Outcome:
 
 
 _REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
+_REWARD_MODELS: Final = ("reward.reward_model.enable", "reward_model.enable")
+_TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
+
+
+@entry([_TURNS], [], "false: a response is one turn")
+def turns(settings: Settings) -> Outcome:
+    if settings.flag(_TURNS):
+        raise Refused(_TURNS, "a response is one turn")
+    return Outcome()
 
 
 @entry(
-    [f"{group}.{name}" for group in _REWARDS for name in ("path", "name")],
+    [*(f"{group}.{name}" for group in _REWARDS for name in ("path", "name")), *_REWARD_MODELS],
     ["spec.reward.functions"],
     "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` takes along; "
     "without one, kind Maths",
 )
 def rewards(settings: Settings) -> Outcome:
+    for key in _REWARD_MODELS:
+        if settings.flag(key):
+            raise Refused(
+                key, "reward models that give a number are not available; a judge (kind Judge) reads and grades"
+            )
     for group in _REWARDS:
         if path := settings.text(f"{group}.path"):
             module = PurePosixPath(path).stem
@@ -202,6 +216,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     direct("data.prompt_key", "spec.data.promptField", default="prompt"),
     direct("data.reward_fn_key", "spec.data.domainField", "domains choose reward functions", default="data_source"),
     chat,
+    turns,
     rewards,
     direct(f"{ROLLOUT}.tensor_model_parallel_size", f"{_ENGINE}.tensorParallelSize", default=2),
     direct(f"{ROLLOUT}.gpu_memory_utilization", f"{_ENGINE}.gpuMemoryUtilization", default=0.5),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from longshore.api import names
 from longshore.api.mistakes import mistakes
 from longshore.api.rljob import RLJob
+from longshore.api.spec import RLJobSpec
 from longshore_cli.convert.mapping import Fields, Outcome, Refused, Settings, System
 
 _SIMILAR: Final = 0.75
@@ -110,7 +111,10 @@ def _guess(key: str, system: System) -> str:
 
 def _checked(found: _Findings, system: System) -> dict[str, Any] | None:
     """The manifest, if it passes validation; else the keys that prevent it are noted."""
-    manifest = _nested({"apiVersion": names.API_VERSION, "kind": names.KIND} | found.fields)
+    nested = _nested(found.fields)
+    sections = [str(field.alias) for field in RLJobSpec.model_fields.values()]
+    spec = dict(sorted(nested["spec"].items(), key=lambda section: sections.index(section[0])))
+    manifest = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": nested["metadata"], "spec": spec}
     try:
         # As JSON: the API server does not turn texts into numbers either.
         RLJob.model_validate_json(json.dumps(manifest, default=str), strict=True)

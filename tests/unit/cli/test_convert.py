@@ -313,7 +313,10 @@ def test_the_manifest_goes_to_standard_output_and_everything_else_to_standard_er
     file.write_text(yaml.safe_dump(VERL_RUN))
     done = CliRunner().invoke(app, ["convert", str(file), "trainer.logger=[wandb]", "--config-name=ppo_trainer"])
     assert done.exit_code == 0, done.output
-    RLJob.model_validate(yaml.safe_load(done.stdout))
+    manifest = yaml.safe_load(done.stdout)
+    RLJob.model_validate(manifest)
+    assert list(manifest) == ["apiVersion", "kind", "metadata", "spec"]
+    assert list(manifest["spec"])[:3] == ["model", "data", "algorithm"], "sections are in the order of the reference"
     assert "trainer.logger = ['wandb']: metrics go to TensorBoard files" in done.stderr
     assert "--config-name" in done.stderr
     refused = CliRunner().invoke(app, ["convert", str(file), "algorithm.adv_estimator=gae"])

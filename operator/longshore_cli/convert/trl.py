@@ -231,7 +231,7 @@ _MODES: Final = {
 
 
 @entry([f"{_CORRECTION}_correction", f"{_CORRECTION}_mode", f"{_CORRECTION}_clip_max", f"{_CORRECTION}_cap",
-        f"{_CORRECTION}_clip_min", "use_vllm"],
+        f"{_CORRECTION}_clip_min"],
        [f"{_TO}.rolloutCorrection"],
        "without the correction `{rolloutIs: None, rolloutRs: None}`: the clip compares with the trainer's own old "
        "log-probabilities, as in TRL",
@@ -239,7 +239,7 @@ _MODES: Final = {
        vllm_importance_sampling_clip_max=3.0)  # fmt: skip
 def correction(settings: Settings) -> Outcome:
     key, low = f"{_CORRECTION}_mode", settings.number(f"{_CORRECTION}_clip_min")
-    if not settings.flag(f"{_CORRECTION}_correction") or settings["use_vllm"] is False:
+    if not settings.flag(f"{_CORRECTION}_correction"):
         return Outcome({f"{_TO}.rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"}})
     if settings.text(key) not in _MODES:
         raise Refused(key, f"{settings[key]} is not available; choose one of {', '.join(_MODES)}")

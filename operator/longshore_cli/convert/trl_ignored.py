@@ -6,6 +6,7 @@ from longshore_cli.convert.mapping import Ignored
 
 _WHOLE: Final = "tokens are sampled from the whole distribution, or importance ratios would be wrong"
 IGNORED: Final = (
+    Ignored(("use_vllm",), "engines are vLLM, and their log-probabilities are corrected as TRL does with it", (True,)),
     Ignored(("top_p", "repetition_penalty"), _WHOLE, (1, 1.0)),
     Ignored(("top_k",), _WHOLE, (0, -1)),
     Ignored(("min_p",), _WHOLE, (None, 0, 0.0)),

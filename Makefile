@@ -59,6 +59,10 @@ generate: $(READY) ## Write CRD and reference pages from the models
 bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
 	@$(BIN)/python -m benchmarks.$(NAME) $(BENCH_FLAGS)
 
+.PHONY: predictions
+predictions: $(READY) ## Write the predictions in the headers of the manifests again
+	$(BIN)/python -m docs.manifest_predictions
+
 .PHONY: figures
 figures: $(READY) ## Draw the figures of the docs again
 	$(BIN)/python -m docs.figures

@@ -17,11 +17,12 @@ RUN python -m venv --without-pip /opt/longshore \
 COPY README.md LICENSE ./
 COPY runtime/longshore runtime/longshore
 COPY runtime/longshore_kube runtime/longshore_kube
+COPY runtime/longshore_client runtime/longshore_client
 COPY operator/longshore_operator operator/longshore_operator
 RUN /opt/uv/bin/uv pip install --python /opt/longshore/bin/python --no-cache --compile-bytecode --no-deps \
     --preview-features build-dependency-hashes --build-constraints requirements.lock --require-build-hashes .
 COPY images/check_imports.py /tmp/
-RUN /opt/longshore/bin/python -I /tmp/check_imports.py 'longshore.*' 'longshore_kube.*' 'longshore_operator.*'
+RUN /opt/longshore/bin/python -I /tmp/check_imports.py 'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_operator.*'
 
 FROM ${BASE}
 COPY --from=build /opt/longshore /opt/longshore

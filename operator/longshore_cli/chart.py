@@ -7,13 +7,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from longshore.api import names
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
+from longshore_client.installed import NAMESPACE, RELEASE
+from longshore_client.kube import Kube
 from longshore_kube.errors import ApiError
-from longshore_kube.resources import DEPLOYMENTS, Json
+from longshore_kube.resources import Json
 
-RELEASE: Final = "longshore"
-NAMESPACE: Final = "longshore-system"
 TIMEOUT_S: Final = 120
 _WORKED: Final = {"deployed", "superseded"}
 _CRD: Final = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names.PLURAL}.{names.GROUP}"
@@ -148,27 +147,6 @@ def uninstall(cluster: Cluster, namespace: str) -> bool:
             return True
     except helm.HelmError as error:
         raise CliError(f"Helm could not remove the chart: {' '.join(str(error).split())}") from error
-
-
-def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
-    """Deployments of the release."""
-    return kube.items(DEPLOYMENTS.path(namespace), labels=f"app.kubernetes.io/instance={RELEASE}")
-
-
-def installed_runtime_image(kube: Kube) -> str | None:
-    """The image that the installed operator gives to jobs; None where that cannot be seen."""
-    try:
-        deployments = operator_deployments(kube, NAMESPACE)
-    except ApiError as error:
-        if error.code in (403, 404):
-            return None
-        raise
-    for deployment in deployments:
-        for container in deployment["spec"]["template"]["spec"]["containers"]:
-            for word in container.get("command", []) + container.get("args", []):
-                if word.startswith("--runtime-image="):
-                    return str(word.partition("=")[2])
-    return None
 
 
 def _helm() -> ModuleType:

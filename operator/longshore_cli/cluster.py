@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from longshore_cli import chart, state
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
-from longshore_cli.transfer.pod import trouble
+from longshore_client import installed, state
+from longshore_client.kube import Kube
+from longshore_client.transfer.pod import trouble
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import DEPLOYMENTS, Json
 
@@ -75,7 +75,7 @@ def wait_for_operator(kube: Kube, namespace: str, timeout_s: float = OPERATOR_TI
     Raises:
         CliError: they were not in time; with the pod's trouble and the tail of its log.
     """
-    for deployment in chart.operator_deployments(kube, namespace):
+    for deployment in installed.operator_deployments(kube, namespace):
         name = deployment["metadata"]["name"]
         path = DEPLOYMENTS.path(namespace)
         changes = kube.watch(path, f"metadata.name={name}", timeout_s=timeout_s)

@@ -1,19 +1,14 @@
-"""What went wrong, in one sentence and a fix; expected errors never show a traceback."""
+"""Expected errors of the command line; they never show a traceback."""
 
 from typing import Final
 
-from longshore_cli.plain import plain
+from longshore_client.errors import ClientError
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
 
-class CliError(Exception):
-    """An expected error: what is wrong (one sentence), and what to do about it."""
+class CliError(ClientError):
+    """An expected error, and the exit code that it ends the program with."""
 
     exit_code = EXIT_FAILED
-
-    def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(plain(message))
-        self.message = plain(message)
-        self.fix = plain(fix)

@@ -15,11 +15,13 @@ from longshore.api.names import Component
 from longshore_cli import format as fmt
 from longshore_cli import options
 from longshore_cli.check.command import check
+from longshore_cli.convert.command import convert
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from longshore_cli.options import ClusterKind
 from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
-from longshore_cli.target import Target, kubeconfig_path
+from longshore_client.errors import ClientError
+from longshore_client.target import Target, kubeconfig_path
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -42,7 +44,7 @@ class _Commands(TyperGroup):
             if told is None:
                 raise
             _print_error(told)
-            raise typer.Exit(told.exit_code) from None
+            raise typer.Exit(told.exit_code if isinstance(told, CliError) else EXIT_FAILED) from None
 
 
 app = typer.Typer(
@@ -98,6 +100,7 @@ def down(
 ) -> None:
     """Stop the cluster on this machine with everything in it, or remove Longshore from the current one."""
     from longshore_cli import chart, cluster
+    from longshore_client.installed import NAMESPACE
 
     console = _console()
     if kind is ClusterKind.EMBEDDED:
@@ -105,7 +108,7 @@ def down(
         console.print("The embedded cluster is stopped." if was_running else "No embedded cluster was running here.")
         return
     where = chart.Cluster(kubeconfig_path(Target(kubeconfig, context)), context)
-    removed = chart.uninstall(where, chart.NAMESPACE)
+    removed = chart.uninstall(where, NAMESPACE)
     console.print("Longshore is removed; its CRD and RLJobs stay." if removed else "Longshore was not installed.")
 
 
@@ -122,8 +125,8 @@ def submit(
     context: options.Context = None,
 ) -> None:
     """Apply the objects of a file."""
-    from longshore_cli import jobs
-    from longshore_cli.modules import read_modules, submit_with, with_modules
+    from longshore_client import jobs
+    from longshore_client.modules import read_modules, submit_with, with_modules
 
     documents, config_map = jobs.read_manifest(file), None
     if modules:
@@ -160,7 +163,7 @@ def logs(
     context: options.Context = None,
 ) -> None:
     """Print the log of a pod of a job."""
-    from longshore_cli import jobs
+    from longshore_client import jobs
 
     kube = Target(kubeconfig, context, namespace).connect()
     pod = jobs.pod_name(job, component, index)
@@ -186,17 +189,18 @@ def fetch_model(
     context: options.Context = None,
 ) -> None:
     """Copy the final model of a job, or its newest checkpoint, to this machine, checked by SHA-256."""
-    from longshore_cli import fetch, jobs
-    from longshore_cli.transfer import copy
+    from longshore_cli.fetch import checkpoint_lines
+    from longshore_client import jobs, outputs
+    from longshore_client.transfer import copy
 
     kube = Target(kubeconfig, context, namespace).connect()
     found = kube.job(job)
     claim = jobs.claim_of(kube, job, image)
     if lists:
-        there = fetch.checkpoint_lines(copy.listing(kube, claim, fetch.checkpoints_path(found)))
+        there = checkpoint_lines(copy.listing(kube, claim, outputs.checkpoints_path(found)))
         _console().print("\n".join(there) or f"The RLJob {job!r} has no checkpoint.", markup=False, soft_wrap=True)
         return
-    wanted = fetch.source_path(found, checkpoint, path)
+    wanted = outputs.source_path(found, checkpoint, path)
     destination = destination or Path(job)
     with _transfer_progress() as progress:
         task = progress.add_task(f"{job}:{wanted}", total=None)
@@ -220,8 +224,8 @@ def put(
     context: options.Context = None,
 ) -> None:
     """Copy a file or directory into the storage of a job, checked by SHA-256."""
-    from longshore_cli import jobs
-    from longshore_cli.transfer import copy
+    from longshore_client import jobs
+    from longshore_client.transfer import copy
 
     kube = Target(kubeconfig, context, namespace).connect()
     is_job = kube.find_job(job_or_claim) is not None
@@ -243,7 +247,7 @@ def suspend(
     context: options.Context = None,
 ) -> None:
     """Stop the pods of a job; its state is kept."""
-    from longshore_cli import jobs
+    from longshore_client import jobs
 
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=True)
     _console().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
@@ -257,7 +261,7 @@ def resume(
     context: options.Context = None,
 ) -> None:
     """Go on with a suspended job from its newest checkpoint."""
-    from longshore_cli import jobs
+    from longshore_client import jobs
 
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=False)
     _console().print(f"rljob/{job} is being resumed.")
@@ -334,6 +338,8 @@ app.command()(ui)
 app.command()(report)
 app.command()(simulate)
 app.command()(check)
+# Arguments of verl, as --config-name, are named among what is left out.
+app.command(context_settings={"ignore_unknown_options": True})(convert)
 
 
 @app.command()
@@ -385,17 +391,17 @@ def _transfer_progress() -> "Progress":
     return Progress(*columns, console=_errors(), disable=not _errors().is_terminal)
 
 
-def _told(error: Exception) -> CliError | None:
+def _told(error: Exception) -> ClientError | None:
     """As one sentence, if it is an error that is expected."""
-    if isinstance(error, CliError):
+    if isinstance(error, ClientError):
         return error
-    from longshore_cli.explained import explain
+    from longshore_client.explained import explain
     from longshore_kube.errors import KubeError
 
     return explain(error) if isinstance(error, KubeError) else None
 
 
-def _print_error(error: CliError) -> None:
+def _print_error(error: ClientError) -> None:
     _errors().print("error:", style="bold red", end=" ")
     _errors().print(error.message, markup=False, soft_wrap=True)
     if error.fix:

@@ -15,14 +15,14 @@ from longshore.api.spec import Profiling
 from longshore.api.status import Phase
 from longshore.sim.profile import DecodePoint, Profile
 from longshore_cli import format as fmt
-from longshore_cli import jobs
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.options import PROFILE_FILE
 from longshore_cli.simulate.inputs import read_profile
-from longshore_cli.transfer import copy
 from longshore_cli.watch.follow import follow
-from longshore_cli.watch.model import verdict
+from longshore_client import jobs
+from longshore_client.kube import Kube
+from longshore_client.transfer import copy
+from longshore_client.view import verdict
 from longshore_kube.resources import Json
 
 _SUFFIX: Final = "-profile"

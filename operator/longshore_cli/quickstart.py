@@ -16,16 +16,17 @@ from rich.rule import Rule
 
 from longshore.api import names
 from longshore.api.status import Phase
-from longshore_cli import chart, cluster, jobs, summary
+from longshore_cli import chart, cluster, summary
 from longshore_cli import format as fmt
 from longshore_cli.chart import ChartOptions
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.options import ClusterKind
-from longshore_cli.target import Target, kubeconfig_path
 from longshore_cli.watch.follow import follow
 from longshore_cli.watch.history import History
-from longshore_cli.watch.model import verdict
+from longshore_client import jobs
+from longshore_client.kube import Kube
+from longshore_client.target import Target, kubeconfig_path
+from longshore_client.view import verdict
 from longshore_kube.errors import ApiError
 
 NUM_STEPS: Final = 5

@@ -9,12 +9,12 @@ from typing import Final
 
 from longshore.record import model
 from longshore.record.model import RoundRecord
-from longshore_cli import jobs
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.options import PROFILE_FILE
-from longshore_cli.transfer import copy
-from longshore_cli.transfer.archive import Choice
+from longshore_client import jobs
+from longshore_client.kube import Kube
+from longshore_client.transfer import copy
+from longshore_client.transfer.archive import Choice
 
 _RANGE: Final = re.compile(r"(?P<first>\d{0,9})((?P<colon>:)(?P<last>\d{0,9}))?", re.ASCII)
 _MATCH: Final = f"{model.PREFIX}*{model.SUFFIX}"

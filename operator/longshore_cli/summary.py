@@ -9,7 +9,7 @@ from longshore.api.runtime_status import KindCount, RuntimeStatus
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import History
-from longshore_cli.watch.model import assigned
+from longshore_client.view import assigned
 
 Row = tuple[str, str]
 

@@ -179,6 +179,10 @@ class Job:
     def delete(self) -> None:
         """Delete the job and see that nothing of it is left: no object, no process."""
         self.cluster.kubectl("delete", "rljob", self.name, "--timeout=120s")
+        self.assert_nothing_is_left()
+
+    def assert_nothing_is_left(self) -> None:
+        """See that no object of the deleted job is left, and no process."""
         selector = f"longshore.dev/job={self.name}"
         kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)

@@ -125,6 +125,54 @@ def assert_recorded(cluster: Cluster, job: Job, directory: Path) -> None:
     assert f"From small: {len(rounds)} rounds" in told
 
 
+def test_the_job_of_the_notebook_trains_with_vllm_and_behaves_as_on_any_cluster(
+    cluster: Cluster, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+    *cells, clean_up = code_cells(root / "docs/how-to/use-from-python.ipynb")
+    names: Json = {}
+    for cell in cells:
+        exec(cell, names)
+    job = Job(cluster, "notebook")
+    cluster.kubectl("wait", "--for=condition=Complete", "rljob/notebook", "--timeout=10s")
+    status = job.status()
+    assert status["phase"] == "Succeeded", job.story()
+    runtime = status["runtime"]
+    assert list(names["metrics"].index) == list(range(runtime["step"] + 1)), "step 0 is the first evaluation"
+    assert runtime["short"]["rounds"] >= 4
+    assert runtime["long"]["rounds"] >= 1
+    assert runtime["draws"]["deferred"] == 0
+    assert runtime["heldOut"]["before"] is not None
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    for line in (job.output() / "metrics.jsonl").read_text().splitlines():
+        mismatch = json.loads(line).get("rollout_corr/log_prob_mismatch_max", 0.0)
+        assert mismatch < 1e-3, "engine and trainer disagree about log-probabilities"
+
+    table = cluster.kubectl("get", "rljobs", "notebook")
+    assert table.splitlines()[0].split() == [
+        "NAME", "PHASE", "ROUND", "STEP", "STEPS", "REWARD", "ROLLOUT-GPUS", "TRAINER-GPUS", "AGE",
+    ]  # fmt: skip
+    assert table.splitlines()[1].split()[:2] == ["notebook", "Succeeded"]
+    assert "Finished" in cluster.kubectl("describe", "rljob", "notebook")
+    assert "finished" in cluster.kubectl("logs", "-f", "notebook-coordinator")
+    job.wait_nothing_runs()
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(names["path"]).num_parameters() < 1_000_000
+    assert AutoTokenizer.from_pretrained(names["path"]).encode("12")
+    exec(clean_up, names)
+    assert cluster.kubectl("get", "rljob", "notebook", "--ignore-not-found", "-o", "name") == ""
+    job.assert_nothing_is_left()
+
+
+def code_cells(notebook: Path) -> list[str]:
+    """The programs of a notebook."""
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
 def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> None:
     manifest = small_quickstart(root)
     manifest["metadata"]["name"] = "lossy"

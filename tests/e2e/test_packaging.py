@@ -33,7 +33,9 @@ def test_the_core_alone_installs_pydantic_and_nothing_else(root: Path, tmp_path:
     subprocess.run([str(python), "-I", "-c", decides], check=True)
 
 
-@pytest.mark.parametrize("program", ["longshore_operator.main", "longshore_cli.main", "longshore_devcluster.cluster"])
+@pytest.mark.parametrize(
+    "program", ["longshore_operator.main", "longshore_cli.main", "longshore_devcluster.cluster", "longshore.client"]
+)
 def test_programs_outside_the_pods_import_neither_torch_nor_ray(program: str) -> None:
     say = f"import sys, {program}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", say], capture_output=True, text=True, check=True)

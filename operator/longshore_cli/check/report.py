@@ -9,7 +9,7 @@ from rich.console import Console
 
 from longshore.checks.result import CheckResult, Outcome
 from longshore_cli import format as fmt
-from longshore_cli.plain import plain
+from longshore_client.plain import plain
 
 _MOST_SHOWN: Final = 20
 """Mistakes of one check."""

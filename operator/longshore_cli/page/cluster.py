@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from longshore.page.view import ClusterView, ConditionView, EventView
-from longshore_cli.client import Kube
-from longshore_cli.watch import model
+from longshore_client.kube import Kube
+from longshore_client.view import event_view, job_view, newest_events
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import EVENTS, Json
 
@@ -34,7 +34,7 @@ def read_events(kube: Kube, uid: str) -> list[Json] | None:
 
 def cluster_view(job: Json, events: Iterable[Json] | None) -> ClusterView:
     """An RLJob and its events as the page shows them."""
-    view = model.job_view(job)
+    view = job_view(job)
     status = view.status
     return ClusterView(
         phase=view.phase.value,
@@ -59,7 +59,7 @@ def cluster_view(job: Json, events: Iterable[Json] | None) -> ClusterView:
 def _events(events: Iterable[Json]) -> tuple[EventView, ...]:
     found = list(events)
     counts = {event["metadata"].get("uid", ""): _count(event) for event in found}
-    newest = model.newest_events(map(model.event_view, found), _MAX_EVENTS)
+    newest = newest_events(map(event_view, found), _MAX_EVENTS)
     return tuple(
         EventView(time=one.time, type=one.type, reason=one.reason, message=one.message, count=counts[one.uid])
         for one in newest

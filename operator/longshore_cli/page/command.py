@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore_cli import options
-from longshore_cli.target import Target
+from longshore_client.target import Target
 
 if TYPE_CHECKING:
     from longshore_cli.page.server import LocalPage
@@ -52,7 +52,7 @@ def _one_job(target: Target, job: str) -> "LocalPage":
     from longshore_cli.page.cluster import read_cluster
     from longshore_cli.page.forward import forward
     from longshore_cli.page.server import job_page
-    from longshore_cli.watch.model import job_view
+    from longshore_client.view import job_view
 
     kube = target.connect()
     found = job_view(kube.job(job))

@@ -10,8 +10,8 @@ from longshore.api import names
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import ConditionStatus, ConditionType
 from longshore.page.fleet import FleetJob, FleetMoment, FleetView
-from longshore_cli.client import Kube
-from longshore_cli.watch import model
+from longshore_client.kube import Kube
+from longshore_client.view import JobView, job_view
 from longshore_kube.resources import Json, Resource
 
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
@@ -67,7 +67,7 @@ def extended(before: Sequence[FleetMoment], now_s: float, jobs: Iterable[FleetJo
 
 
 def _row(job: Json) -> FleetJob:
-    view = model.job_view(job)
+    view = job_view(job)
     status, runtime = view.status, view.runtime
     has_round = any(one.rounds for one in (runtime.short, runtime.long, runtime.full))
     return FleetJob(
@@ -98,6 +98,6 @@ def _demand(job: Json) -> int:
     return sum(one.replicas * one.gpus_per_pod for one in pods)
 
 
-def _waits_for(view: model.JobView) -> str:
+def _waits_for(view: JobView) -> str:
     held = [one for one in view.status.conditions if one.type in _HOLD_UP and one.status is ConditionStatus.FALSE]
     return "; ".join(f"{one.reason}: {one.message}" if one.message else one.reason for one in held[:1])

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from longshore_cli.errors import CliError
-from longshore_cli.target import Target, kubeconfig_path
+from longshore_client.target import Target, kubeconfig_path
 
 _LISTENS: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 _START_TIMEOUT_S: Final = 30.0

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Final
 
 from longshore.api import contract
-from longshore_cli import jobs
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.page.cluster import cluster_view, read_events
-from longshore_cli.transfer import copy
-from longshore_cli.watch.model import job_view
+from longshore_client import jobs
+from longshore_client.kube import Kube
+from longshore_client.transfer import copy
+from longshore_client.view import job_view
 from longshore_kube.resources import Json
 
 _START: Final = b"<!doctype html>"

@@ -7,7 +7,7 @@ import typer
 
 from longshore_cli import options
 from longshore_cli.simulate.errors import BadInput
-from longshore_cli.target import Target
+from longshore_client.target import Target
 
 if TYPE_CHECKING:
     from longshore_cli.simulate.inputs import Source

@@ -20,9 +20,9 @@ from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import Trace, csv_trace, jsonl_trace, recorded_trace
 from longshore_cli import format as fmt
-from longshore_cli import jobs
-from longshore_cli.errors import CliError
 from longshore_cli.simulate.errors import BadInput, BadSpec
+from longshore_client import jobs
+from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
 DEFAULT_GPU: Final = "H100"
@@ -109,7 +109,7 @@ def read_job(path: Path) -> RLJob:
     """The only RLJob of a manifest, checked as the API server would check it."""
     try:
         documents = jobs.read_manifest(path)
-    except CliError as error:
+    except ClientError as error:
         raise BadInput(error.message, error.fix) from error
     except (UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error

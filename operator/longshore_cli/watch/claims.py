@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from longshore.api import names
-from longshore_cli.client import Kube
+from longshore_client.kube import Kube
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import CLAIMS, EVENTS, STORAGE_CLASSES, Json
 from longshore_kube.times import rfc3339

@@ -13,7 +13,7 @@ from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import History, Line, Notice, StepDone
-from longshore_cli.watch.model import EventView, JobView, assigned, problems
+from longshore_client.view import EventView, JobView, assigned, problems
 
 PHASE_STYLES: Final = {
     Phase.QUEUED: "blue",

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console
 
-from longshore_cli.client import Change, Kube
 from longshore_cli.errors import CliError
 from longshore_cli.watch import claims, history
 from longshore_cli.watch.history import History
-from longshore_cli.watch.model import JobView, event_view, job_view
 from longshore_cli.watch.screen import screen_for
+from longshore_client.errors import ClientError
+from longshore_client.kube import Change, Kube
+from longshore_client.view import JobView, event_view, job_view
 from longshore_kube.errors import ApiError, KubeError
 from longshore_kube.resources import EVENTS, Json
 
@@ -75,7 +76,7 @@ def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
                 if is_over.is_set():
                     return
                 arrived.put((source, kind, item))
-        except (CliError, KubeError) as error:
+        except (ClientError, KubeError) as error:
             arrived.put(error)
 
     for source, changes in watches.items():

@@ -6,7 +6,7 @@ from typing import Final
 
 from longshore.api.runtime_status import ENDING_ACTIVITIES, ResponseTokens, RoundKind, RuntimeStatus
 from longshore_cli.watch import words
-from longshore_cli.watch.model import JobView
+from longshore_client.view import JobView
 
 PACE_STEPS: Final = 8
 """The pace is that of the last so many steps."""

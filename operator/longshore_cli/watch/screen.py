@@ -9,7 +9,7 @@ from rich.live import Live
 
 from longshore_cli.watch import dashboard, text
 from longshore_cli.watch.history import History, Line
-from longshore_cli.watch.model import EventView, newest_events
+from longshore_client.view import EventView, newest_events
 
 NUM_EVENTS: Final = 4
 REFRESH_HZ: Final = 4.0

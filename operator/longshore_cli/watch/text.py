@@ -3,7 +3,7 @@
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
 from longshore_cli.watch.history import Line, Notice, StepDone
-from longshore_cli.watch.model import EventView, JobView, verdict
+from longshore_client.view import EventView, JobView, verdict
 
 
 def line_text(line: Line) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 
 from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.status import Phase
-from longshore_cli.watch.model import JobView
+from longshore_client.view import JobView
 
 _WORDS: Final[Mapping[str, str]] = {
     Phase.PENDING: "waiting for pods",

@@ -4,6 +4,7 @@ import json
 from typing import Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from longshore.api.addresses import ADDRESS_ERROR, redacted
 from longshore.api.limits import TOO_LARGE
@@ -19,21 +20,29 @@ def sentence(error: ValidationError, root: str = "") -> str:
 
     `root`: what the model is part of, as `spec`; fields are told from there.
     """
-    first, *others = error.errors(include_url=False)
-    path = ".".join([*([root] if root else []), *(str(part) for part in first["loc"])])
-    message = first["msg"].removeprefix("Value error, ")
-    at = f"{path}: " if path else ""
-    if first["type"] == BROKEN_RULE:
-        told = f"{at}{message}"
-    elif first["type"] == _NO_SUCH_FIELD:
-        told = f"{at}there is no such field"
-    elif first["type"] == "missing":
-        told = f"{at}the field is required"
-    else:
-        told = f"{at}{message[0].lower()}{message[1:]}"
-        if first["type"] not in (_NO_JSON, TOO_LARGE, ADDRESS_ERROR):
-            told += f", not {_shown(first['input'])}"
+    (_, told), *others = mistakes(error, root)
     return told + (f" (and {len(others)} more)" if others else "")
+
+
+def mistakes(error: ValidationError, root: str = "") -> list[tuple[str, str]]:
+    """Field and sentence of every mistake."""
+    return [_told(one, root) for one in error.errors(include_url=False)]
+
+
+def _told(one: ErrorDetails, root: str) -> tuple[str, str]:
+    path = ".".join([*([root] if root else []), *(str(part) for part in one["loc"])])
+    message = one["msg"].removeprefix("Value error, ")
+    at = f"{path}: " if path else ""
+    if one["type"] == BROKEN_RULE:
+        return path, f"{at}{message}"
+    if one["type"] == _NO_SUCH_FIELD:
+        return path, f"{at}there is no such field"
+    if one["type"] == "missing":
+        return path, f"{at}the field is required"
+    told = f"{at}{message[0].lower()}{message[1:]}"
+    if one["type"] not in (_NO_JSON, TOO_LARGE, ADDRESS_ERROR):
+        told += f", not {_shown(one['input'])}"
+    return path, told
 
 
 def _shown(value: object) -> str:

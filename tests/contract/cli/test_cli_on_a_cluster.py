@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,96 +21,16 @@ from typer.testing import CliRunner, Result
 
 from longshore.api import contract
 from longshore.page.view import JobView
-from longshore_cli import jobs
-from longshore_cli.client import Kube
 from longshore_cli.main import app
-from longshore_cli.target import Target
-from longshore_devcluster.launcher import cluster_process
+from longshore_client import jobs
+from longshore_client.kube import Kube
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import PODS, Json
 from tests import page_job
+from tests.contract.cli.manifests import IMAGE, claim, job, pod, report
 from tests.unit.cli.samples import at_step, condition
 
-ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60.0
-IMAGE = "python:3.11"
-"""The embedded kubelet runs the machine's own Python."""
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An embedded cluster that knows RLJobs; no operator runs, so that tests write the status themselves."""
-    with cluster_process(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster.kubeconfig
-
-
-@pytest.fixture(scope="module")
-def kube(kubeconfig: Path) -> Kube:
-    """A client of the cluster."""
-    return Target(kubeconfig).connect()
-
-
-@pytest.fixture(scope="module")
-def crd(kube: Kube) -> None:
-    """RLJobs are known."""
-    (definition,) = jobs.read_manifest(ROOT / "crds" / "longshore.dev_rljobs.yaml")
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    kube.request("POST", path, definition)
-    name = definition["metadata"]["name"]
-    for _, item in kube.watch(path, f"metadata.name={name}", timeout_s=TIMEOUT_S):
-        if any(
-            c["type"] == "Established" and c["status"] == "True" for c in item.get("status", {}).get("conditions", [])
-        ):
-            return
-    raise AssertionError("the CRD was not established")
-
-
-@pytest.fixture
-def manifest(tmp_path: Path, crd: None) -> Path:
-    """A small job with a claim of its own."""
-    path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump_all([claim("shared"), job("demo")]))
-    return path
-
-
-@pytest.fixture(autouse=True)
-def no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Jobs of a test go with it."""
-    yield
-    if "crd" in request.fixturenames:
-        kube: Kube = request.getfixturevalue("kube")
-        for item in kube.request("GET", kube.job_path())["items"]:
-            kube.request("DELETE", kube.job_path(item["metadata"]["name"]))
-
-
-def job(name: str, **spec: object) -> Json:
-    return {
-        "apiVersion": "longshore.dev/v1alpha1",
-        "kind": "RLJob",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {"builtin": "Tiny"},
-            "data": {"builtin": "Counting"},
-            "algorithm": {"steps": 3, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 64},
-            "storage": {"claimName": "shared"},
-            **spec,
-        },
-    }
-
-
-def claim(name: str) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-
-
-def report(kube: Kube, name: str, status: Json) -> None:
-    """Write a status as operator and coordinator would."""
-    path = f"{kube.job_path(name)}/status"
-    kube.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
 
 
 def longshore(kubeconfig: Path, *arguments: object) -> Result:
@@ -347,12 +267,6 @@ def test_logs_are_those_of_the_component(kubeconfig: Path, kube: Kube, manifest:
     assert "no pod demo-coordinator" in missing.stderr
 
 
-def pod(name: str, program: str) -> Json:
-    container = {"name": "longshore", "image": IMAGE, "command": ["python", "-c", program]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {"restartPolicy": "Never", "containers": [container]}}  # fmt: skip
-
-
 def test_a_deleted_job_is_gone_with_its_pods_when_delete_returns(kube: Kube, manifest: Path) -> None:
     list(jobs.submit(kube, jobs.read_manifest(manifest)))
     owned = pod("demo-worker-0", "import signal; signal.pause()")
@@ -490,8 +404,8 @@ def _start_coordinator(kube: Kube, output: Path) -> None:
             "spec": {"restartPolicy": "Never", "containers": [container]},
         }
     )
-    for _, pod in kube.watch(PODS.path("default"), "metadata.name=demo-coordinator", timeout_s=TIMEOUT_S):
-        if any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())):
+    for _, found in kube.watch(PODS.path("default"), "metadata.name=demo-coordinator", timeout_s=TIMEOUT_S):
+        if any(one["type"] == "Ready" and one["status"] == "True" for one in found["status"].get("conditions", ())):
             return
     raise AssertionError("the pod is not ready")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from longshore.api import contract
-from longshore_cli.transfer.archive import unpack
-from longshore_cli.transfer.pod import archive_command, helper_pod
+from longshore_client.transfer.archive import unpack
+from longshore_client.transfer.pod import archive_command, helper_pod
 from tests.unit.cli.test_archive import contents, packed
 
 

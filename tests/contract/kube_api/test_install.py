@@ -15,7 +15,7 @@ import pytest
 from longshore_cli import chart
 from longshore_cli.chart import ChartOptions, Cluster
 from longshore_cli.errors import CliError
-from longshore_cli.target import Target
+from longshore_client.target import Target
 from tests.contract.kube_api.api import Api
 
 pytest.importorskip("helm_python")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore_cli.transfer import archive
-from longshore_cli.transfer.archive import ArchiveError, pack, unpack
+from longshore_client.transfer import archive
+from longshore_client.transfer.archive import ArchiveError, pack, unpack
 from tests.properties import examples
 
 

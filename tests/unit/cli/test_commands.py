@@ -11,13 +11,14 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from longshore.api.names import Component
-from longshore_cli import chart, fetch, jobs, state
-from longshore_cli.client import Kube
+from longshore_cli import chart, fetch
 from longshore_cli.cluster import is_available
-from longshore_cli.errors import CliError
-from longshore_cli.explained import explain
 from longshore_cli.main import app
-from longshore_cli.target import Target, kubeconfig_path
+from longshore_client import jobs, outputs, state
+from longshore_client.errors import ClientError
+from longshore_client.explained import explain
+from longshore_client.kube import Kube
+from longshore_client.target import Target, kubeconfig_path
 from longshore_kube.errors import AccessError, ApiError, KubeError, Unreachable, Unreadable
 from tests.unit.cli.samples import at_step, rljob
 
@@ -96,7 +97,7 @@ def test_the_kubeconfig_is_the_option_then_the_variable_then_the_embedded_cluste
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(content)
-    with pytest.raises(CliError, match=sentence):
+    with pytest.raises(ClientError, match=sentence):
         jobs.read_manifest(path)
 
 
@@ -118,18 +119,18 @@ def test_pods_are_named_by_component_and_index() -> None:
 
 def test_fetch_means_the_final_model_a_checkpoint_or_a_path() -> None:
     finished = rljob({**at_step(10), "finalModel": "rljobs/demo/final"}, phase="Succeeded")
-    assert fetch.source_path(finished, None, None) == "rljobs/demo/final"
-    assert fetch.source_path(finished, None, "rljobs/demo/metrics.jsonl") == "rljobs/demo/metrics.jsonl"
-    assert fetch.source_path(finished, 7, None) == "rljobs/demo-uid-1/checkpoints/step-000007/trainer"
-    with pytest.raises(CliError, match="exclude each other"):
-        fetch.source_path(finished, 7, "x")
+    assert outputs.source_path(finished, None, None) == "rljobs/demo/final"
+    assert outputs.source_path(finished, None, "rljobs/demo/metrics.jsonl") == "rljobs/demo/metrics.jsonl"
+    assert outputs.source_path(finished, 7, None) == "rljobs/demo-uid-1/checkpoints/step-000007/trainer"
+    with pytest.raises(ClientError, match="exclude each other"):
+        outputs.source_path(finished, 7, "x")
 
 
 def test_fetch_of_a_job_without_a_final_model_means_its_newest_checkpoint() -> None:
     running = rljob({**at_step(5), "checkpointStep": 4})
-    assert fetch.source_path(running, None, None) == "rljobs/demo-uid-1/checkpoints/step-000004/trainer"
-    with pytest.raises(CliError, match="neither a final model nor a checkpoint"):
-        fetch.source_path(rljob(at_step(5)), None, None)
+    assert outputs.source_path(running, None, None) == "rljobs/demo-uid-1/checkpoints/step-000004/trainer"
+    with pytest.raises(ClientError, match="neither a final model nor a checkpoint"):
+        outputs.source_path(rljob(at_step(5)), None, None)
 
 
 def test_checkpoints_are_listed_by_step() -> None:
@@ -160,10 +161,10 @@ class OneJob:
 )  # fmt: skip
 def test_resume_of_a_failed_job_says_how_to_go_on(runtime: dict[str, Any], fix: str) -> None:
     kube = cast(Kube, OneJob(rljob(runtime, phase="Failed")))
-    with pytest.raises(CliError, match="'demo' failed already and cannot be resumed") as caught:
+    with pytest.raises(ClientError, match="'demo' failed already and cannot be resumed") as caught:
         jobs.set_suspended(kube, "demo", suspended=False)
     assert fix in caught.value.fix
-    with pytest.raises(CliError, match="'demo' failed already and cannot be suspended"):
+    with pytest.raises(ClientError, match="'demo' failed already and cannot be suspended"):
         jobs.set_suspended(kube, "demo", suspended=True)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from longshore.api.runtime_status import RoundKind
 from longshore_cli.watch.history import History, Line, Notice, StepDone, advance, begin
-from longshore_cli.watch.model import job_view
 from longshore_cli.watch.text import line_text
+from longshore_client.view import job_view
 from tests.unit.cli.samples import at_step, rljob
 
 

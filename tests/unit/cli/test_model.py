@@ -1,7 +1,7 @@
 """How an RLJob is read."""
 
 from longshore.api.status import Phase
-from longshore_cli.watch.model import event_view, job_view, newest_events, problems, verdict
+from longshore_client.view import event_view, job_view, newest_events, problems, verdict
 from tests.unit.cli.samples import at_step, condition, rljob
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from longshore.api.reward import Modules
 from longshore.api.rljob import RLJob
-from longshore_cli.errors import CliError
-from longshore_cli.modules import read_modules, with_modules
+from longshore_client.errors import ClientError
+from longshore_client.modules import read_modules, with_modules
 
 FILES = {"mine.py": b"def score(p, r, a): return 1.0\n"}
 JOB: dict[str, Any] = {
@@ -51,9 +51,9 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
 @pytest.mark.parametrize(
     ("documents", "files", "told"),
     [
-        ([CLAIM], FILES, "--with needs a file with one RLJob, and this one has 0."),
-        ([JOB, JOB], FILES, "--with needs a file with one RLJob, and this one has 2."),
-        ([JOB], {"mine.py": b"def score("}, "--with: mine.py, line 1: not valid Python"),
+        ([CLAIM], FILES, "Reward modules belong to one RLJob, and this file has 0."),
+        ([JOB, JOB], FILES, "Reward modules belong to one RLJob, and this file has 2."),
+        ([JOB], {"mine.py": b"def score("}, "Reward modules: mine.py, line 1: not valid Python"),
         ([JOB | {"spec": {**JOB["spec"], "reward": {"modules": {"configMap": "a", "files": ["a.py"]}}}}], FILES,
          "spec.reward.modules is set in the file."),
         ([JOB | {"spec": {}}], FILES, "spec.model: the field is required"),
@@ -62,7 +62,7 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
 def test_what_cannot_be_submitted_is_told_before_anything_is_applied(
     documents: list[Any], files: dict[str, bytes], told: str
 ) -> None:
-    with pytest.raises(CliError) as caught:
+    with pytest.raises(ClientError) as caught:
         with_modules(documents, files)
     assert caught.value.message.startswith(told)
 
@@ -72,7 +72,7 @@ def test_files_are_read_by_their_names(tmp_path: Path) -> None:
         (tmp_path / directory).mkdir()
         (tmp_path / directory / "mine.py").write_bytes(b"x = 1")
     assert read_modules([tmp_path / "a" / "mine.py"]) == {"mine.py": b"x = 1"}
-    with pytest.raises(CliError, match=r"Two files are called mine\.py"):
+    with pytest.raises(ClientError, match=r"Two files are called mine\.py"):
         read_modules([tmp_path / "a" / "mine.py", tmp_path / "b" / "mine.py"])
-    with pytest.raises(CliError, match="There is no file"):
+    with pytest.raises(ClientError, match="There is no file"):
         read_modules([tmp_path / "a"])

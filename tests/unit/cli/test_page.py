@@ -16,7 +16,7 @@ from longshore_cli.page.fleet import extended, fleet_jobs
 from longshore_cli.page.forward import Forward, forward_command
 from longshore_cli.page.report import request_line
 from longshore_cli.page.server import job_page
-from longshore_cli.target import Target
+from longshore_client.target import Target
 from longshore_runtime.page.report import ReportRequest
 from tests.page_job import cluster, spec
 from tests.unit.cli.samples import at_step, condition, rljob

@@ -10,11 +10,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore_cli.client import Kube
-from longshore_cli.errors import CliError
-from longshore_cli.explained import explain
-from longshore_cli.plain import plain, plain_json
-from longshore_cli.watch.model import job_view
+from longshore_client.errors import ClientError
+from longshore_client.explained import explain
+from longshore_client.kube import Kube
+from longshore_client.plain import plain, plain_json
+from longshore_client.view import job_view
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError, Unreachable
 from tests.contract.kube_client.script import Script, access_to
@@ -52,7 +52,7 @@ async def test_status_conditions_logs_and_errors_are_made_plain() -> None:
     assert view.status.conditions[0].message == plain(ATTACK)
     async with cluster(ATTACK.encode()) as kube:
         assert await asyncio.to_thread(lambda: list(kube.log_lines("demo-coordinator"))) == [plain(ATTACK)]
-    assert CliError(ATTACK, ATTACK).message == CliError(ATTACK, ATTACK).fix == plain(ATTACK)
+    assert ClientError(ATTACK, ATTACK).message == ClientError(ATTACK, ATTACK).fix == plain(ATTACK)
 
 
 def test_passwords_in_addresses_are_left_out() -> None:

@@ -1,6 +1,6 @@
 """The helper pod."""
 
-from longshore_cli.transfer.pod import archive_command, helper_pod, trouble
+from longshore_client.transfer.pod import archive_command, helper_pod, trouble
 from tests.unit.cli.samples import rljob
 
 

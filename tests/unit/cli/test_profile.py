@@ -11,9 +11,9 @@ from longshore.api.names import MAX_JOB_NAME_LENGTH
 from longshore.api.rljob import RLJob
 from longshore.sim.profile import JudgePoint
 from longshore_cli import profile as profiling
-from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.profile import Plan, profiling_job, profiling_name
+from longshore_client.kube import Kube
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.resources import Json

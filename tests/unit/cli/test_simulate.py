@@ -242,3 +242,13 @@ def test_the_built_in_model_needs_no_name_and_assumptions_are_told(tmp_path: Pat
 def test_by_default_whole_periods_of_tail_batching_are_simulated(tmp_path: Path) -> None:
     third = manifest(tmp_path, rollout__tailBatching={"promptFactor": 1.5})
     assert report(third, "--strategies", "TailBatching")["numSteps"] == 21
+
+
+def test_trainers_with_gpus_of_their_own_do_not_share_those_of_the_rollout(tmp_path: Path) -> None:
+    shared = "Pipelined: rollout and trainer share the GPUs"
+    apart = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 8}}
+    pipelined, steps = {"rollout": {"strategy": "GroupPipeline"}}, ("--steps", "2")
+    assert any(note.startswith(shared) for note in report(manifest(tmp_path, **pipelined), *steps)["notes"])
+    assert not any(
+        note.startswith(shared) for note in report(manifest(tmp_path, **pipelined, **apart), *steps)["notes"]
+    )

@@ -11,8 +11,8 @@ from longshore_cli import summary
 from longshore_cli.watch import text
 from longshore_cli.watch.dashboard import dashboard, line
 from longshore_cli.watch.history import History, Notice, StepDone, advance, begin
-from longshore_cli.watch.model import EventView, job_view
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
+from longshore_client.view import EventView, job_view
 from tests.unit.cli.samples import at_step, condition, rljob
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from longshore_cli import client as module
-from longshore_cli.client import Change, Kube
-from longshore_cli.explained import explain
+from longshore_client import kube as module
+from longshore_client.explained import explain
+from longshore_client.kube import Change, Kube
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError
 from tests.contract.kube_client.script import Script, access_to, event, failure, page, stream

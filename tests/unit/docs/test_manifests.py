@@ -1,23 +1,53 @@
-"""Manifests with the values of papers."""
+"""Manifests with the values of papers: they are valid, fit their GPUs, and predict what the simulator does."""
 
 from pathlib import Path
 
 import pytest
+from docs.manifest_predictions import MANIFESTS, predicted, predicting, written
 
 from longshore.checks.memory import ModelSize, memory_mistakes
+from longshore.checks.result import Outcome
+from longshore_cli.check import run
 from longshore_cli.simulate.inputs import read_job
 
-_MANIFESTS = Path(__file__).parents[3] / "manifests"
+_TOLERANCE = 0.05
+"""Of a prediction in a header: a change of the simulator that moves it further is worth writing it again."""
+_QWEN2_5_32B = ModelSize(32_763_876_352, 64, 5120, 27648, 152064, 8, 128)
+_PAPERS = ["april", "rolloutpipe", "rollpacker-14b", "rollpacker-32b", "rollpacker-7b"]
 
 
 @pytest.mark.parametrize(
     ("name", "model", "num_updates"),
     [
-        ("dapo.yaml", ModelSize(32_763_876_352, 64, 5120, 27648, 152064, 8, 128), 16),
-        ("april.yaml", ModelSize(4_022_468_096, 36, 2560, 9728, 151936, 8, 128), 1),
+        ("dapo", _QWEN2_5_32B, 16),
+        ("april", ModelSize(4_022_468_096, 36, 2560, 9728, 151936, 8, 128), 1),
+        ("rollpacker-7b", ModelSize(7_615_616_512, 28, 3584, 18944, 152064, 4, 128), 1),
+        ("rollpacker-14b", ModelSize(14_770_033_664, 48, 5120, 13824, 152064, 8, 128), 1),
+        ("rollpacker-32b", _QWEN2_5_32B, 1),
+        ("rolloutpipe", ModelSize(1_720_574_976, 28, 2048, 6144, 151936, 8, 128), 48),
     ],
 )
 def test_recipes_of_papers_fit_the_gpus_that_they_ask_for(name: str, model: ModelSize, num_updates: int) -> None:
-    spec = read_job(_MANIFESTS / name).spec
-    assert memory_mistakes(spec, model, 80e9) == []
+    spec = read_job(MANIFESTS / f"{name}.yaml").spec
+    gpu_bytes = 24e9 if name == "rolloutpipe" else 80e9
+    assert memory_mistakes(spec, model, gpu_bytes) == []
     assert spec.algorithm.num_updates == num_updates * spec.algorithm.steps
+
+
+@pytest.mark.parametrize("manifest", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_manifest_passes_the_checks_that_need_no_files(manifest: Path) -> None:
+    assert [found for found in run.checked(manifest, run.Options()) if found.outcome is Outcome.FAILED] == []
+
+
+def test_the_experiments_of_the_papers_have_a_prediction() -> None:
+    assert [path.stem for path in predicting()] == _PAPERS
+
+
+@pytest.mark.parametrize("name", _PAPERS)
+def test_a_header_predicts_what_the_simulator_does(name: str) -> None:
+    manifest = MANIFESTS / f"{name}.yaml"
+    said, found = written(manifest), predicted(manifest)
+    assert said.num_gpus == found.num_gpus
+    for figure in ("step_s", "gpu_hours", "speedup"):
+        told = f"{figure} in the header of {manifest.name} is stale: run `make predictions`"
+        assert getattr(said, figure) == pytest.approx(getattr(found, figure), rel=_TOLERANCE), told

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from longshore.api import names
-from longshore_cli.errors import CliError
-from longshore_cli.plain import plain, plain_json
+from longshore_client.errors import ClientError
+from longshore_client.plain import plain, plain_json
 from longshore_kube.blocking import Blocking
 from longshore_kube.client import APPLY_TYPE, JSON_TYPE, Patch
 from longshore_kube.errors import ApiError, KubeError, Unreachable, Unreadable
@@ -91,7 +91,7 @@ class Kube:
         """The RLJob `name`.
 
         Raises:
-            CliError: there is none.
+            ClientError: there is none.
         """
         found = self.find_job(name)
         if found is None:
@@ -102,7 +102,7 @@ class Kube:
         """Merge `patch` into the RLJob `name`.
 
         Raises:
-            CliError: there is no such job.
+            ClientError: there is no such job.
         """
         try:
             return self.request("PATCH", self.job_path(name), patch, content_type=Patch.MERGE.value)
@@ -115,7 +115,7 @@ class Kube:
         """Server-side apply one object of any kind.
 
         Raises:
-            CliError: the cluster does not know the kind.
+            ClientError: the cluster does not know the kind.
             ApiError: the server refused the object.
         """
         metadata = document["metadata"]
@@ -138,8 +138,8 @@ class Kube:
         limit_s = None if follow else _LOG_TIMEOUT_S
         return map(plain, self.api.iterate(lambda client: client.text_lines(path, query, timeout_s=limit_s)))
 
-    def _no_job(self, name: str) -> CliError:
-        return CliError(
+    def _no_job(self, name: str) -> ClientError:
+        return ClientError(
             f"There is no RLJob {name!r} in namespace {self.namespace!r}.",
             "List them all with `kubectl get rljobs -A`, or choose another --namespace.",
         )
@@ -156,7 +156,7 @@ class Kube:
             if resource["kind"] == kind and "/" not in resource["name"]:
                 group, _, version = api_version.rpartition("/")
                 return Resource(group, version, resource["name"], kind, resource["namespaced"])
-        raise CliError(
+        raise ClientError(
             f"The cluster does not know the kind {kind} of {api_version}.",
             "Install Longshore first: `longshore up`." if kind == names.KIND else "",
         )

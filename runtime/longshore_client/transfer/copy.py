@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from longshore_cli.client import Kube
-from longshore_cli.errors import CliError
-from longshore_cli.plain import plain
-from longshore_cli.transfer import archive, pod
-from longshore_cli.transfer.archive import ArchiveError, Choice, Progress, quiet
-from longshore_cli.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
+from longshore_client.errors import ClientError
+from longshore_client.kube import Kube
+from longshore_client.plain import plain
+from longshore_client.transfer import archive, pod
+from longshore_client.transfer.archive import ArchiveError, Choice, Progress, quiet
+from longshore_client.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
 from longshore_kube.resources import PODS, Json
 
 POD_TIMEOUT_S: Final = 300.0
@@ -41,10 +41,10 @@ def fetch(
     """Copy `path` of the claim to this machine and return the number of files; with `choices`, only files of these.
 
     Raises:
-        CliError: one sentence on what is in the way; nothing is left behind then.
+        ClientError: one sentence on what is in the way; nothing is left behind then.
     """
     if not force and destination.exists():
-        raise CliError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
+        raise ClientError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
     options = [json.dumps(choices)] if choices else []
     with _channel(kube, claim, pod.archive_command("send", path, *options), read_only=True) as channel:
         try:
@@ -53,7 +53,7 @@ def fetch(
         except ArchiveError as error:
             # When the sender failed, its own sentence says more than the stream that broke off.
             channel.finish()
-            raise CliError(f"The copy failed: {error}") from error
+            raise ClientError(f"The copy failed: {error}") from error
         channel.finish()
         return num_files
 
@@ -62,21 +62,21 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
     """Bytes of everything in a directory of the claim, by name; empty where there is no such directory.
 
     Raises:
-        CliError: one sentence on what is in the way.
+        ClientError: one sentence on what is in the way.
     """
     text = ask(kube, claim, pod.archive_command("list", path))
     try:
         found = json.loads(text)
         return {plain(str(name)): int(num_bytes) for name, num_bytes in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CliError("The helper pod answers with what is no list.", "Try it again.") from error
+        raise ClientError("The helper pod answers with what is no list.", "Try it again.") from error
 
 
 def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
     """Run a program beside the claim, which it cannot write, give it a line, and return what it says.
 
     Raises:
-        CliError: one sentence on what is in the way.
+        ClientError: one sentence on what is in the way.
     """
     with _channel(kube, claim, command, read_only=True, what=what) as channel:
         if line:
@@ -90,16 +90,16 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
     """Copy a file or directory of this machine to `path` in the claim.
 
     Raises:
-        CliError: one sentence on what is in the way; nothing is left behind then.
+        ClientError: one sentence on what is in the way; nothing is left behind then.
     """
     if not source.exists():
-        raise CliError(f"There is no {source} on this machine.")
+        raise ClientError(f"There is no {source} on this machine.")
     options = ["force"] if force else []
     with _channel(kube, claim, pod.archive_command("receive", path, *options), read_only=False) as channel:
         try:
             archive.pack(source, cast(IO[bytes], Writer(channel)), progress)
         except (ArchiveError, OSError) as error:
-            raise CliError(f"The copy failed: {error}") from error
+            raise ClientError(f"The copy failed: {error}") from error
         channel.finish()
 
 
@@ -128,7 +128,7 @@ def _wait_running(kube: Kube, pods: str, name: str) -> None:
                 return
             case "Failed" | "Succeeded":
                 break
-    raise CliError(
+    raise ClientError(
         f"The helper pod {name} does not run: {reason}.",
         "It needs the claim, and an image with Python (choose one with --image).",
     )

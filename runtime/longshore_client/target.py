@@ -4,13 +4,16 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longshore_cli import state
+from longshore_client import state
 
 if TYPE_CHECKING:
-    from longshore_cli.client import Kube
+    from longshore_client.kube import Kube
+    from longshore_kube.access import Access
+    from longshore_kube.blocking import Blocking
 
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 
@@ -24,20 +27,32 @@ class Target:
     namespace: str | None = None
 
     def connect(self) -> "Kube":
-        """A client for the cluster.
+        """A client for the cluster; those for the same cluster and user share their connections.
 
         Raises:
             AccessError: the kubeconfig does not exist, is of no use, or has no such context.
         """
         # Imported here for the commands that need no cluster, and for --help.
-        from longshore_cli.client import FIELD_MANAGER, Kube
+        from longshore_client.kube import Kube
+
+        access = self._access()
+        return Kube(_connection(access), self.namespace or access.namespace)
+
+    def _access(self) -> "Access":
         from longshore_kube.access import from_kubeconfig, in_cluster
-        from longshore_kube.blocking import Blocking
 
         path, default = kubeconfig_path(self), Path(_DEFAULT_KUBECONFIG).expanduser()
         is_in_pod = path is None and "KUBERNETES_SERVICE_HOST" in os.environ and not default.exists()
-        access = in_cluster() if is_in_pod else from_kubeconfig(path or default, self.context)
-        return Kube(Blocking(access, FIELD_MANAGER), self.namespace or access.namespace)
+        return in_cluster() if is_in_pod else from_kubeconfig(path or default, self.context)
+
+
+@lru_cache(maxsize=8)
+def _connection(access: "Access") -> "Blocking":
+    """A connection has a thread of its own: a notebook that asks for a job a thousand times keeps one."""
+    from longshore_client.kube import FIELD_MANAGER
+    from longshore_kube.blocking import Blocking
+
+    return Blocking(access, FIELD_MANAGER)
 
 
 def kubeconfig_path(target: Target, environment: Mapping[str, str] = os.environ,

@@ -1,4 +1,4 @@
-"""`longshore submit --with FILE`: reward modules travel in a ConfigMap that belongs to their job."""
+"""Reward modules (`longshore submit --with FILE`) travel in a ConfigMap that belongs to their job."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
 from longshore.checks.modules import module_mistakes
-from longshore_cli.client import Kube
-from longshore_cli.errors import CliError
+from longshore_client.errors import ClientError
+from longshore_client.kube import Kube
 from longshore_kube.resources import Json
 
 
@@ -20,14 +20,16 @@ def read_modules(paths: Sequence[Path]) -> dict[str, bytes]:
     """Files by name.
 
     Raises:
-        CliError: one cannot be read, or two have the same name.
+        ClientError: one cannot be read, or two have the same name.
     """
     files: dict[str, bytes] = {}
     for path in paths:
         if not path.is_file():
-            raise CliError(f"There is no file {path}.", "--with takes Python files; name a package's files one by one.")
+            raise ClientError(
+                f"There is no file {path}.", "Modules are Python files; name those of a package one by one."
+            )
         if path.name in files:
-            raise CliError(f"Two files are called {path.name}.", "Rename one: they are imported by their names.")
+            raise ClientError(f"Two files are called {path.name}.", "Rename one: they are imported by their names.")
         files[path.name] = path.read_bytes()
     return files
 
@@ -38,17 +40,17 @@ def with_modules(documents: Sequence[Json], files: Mapping[str, bytes]) -> tuple
     Its name follows from the content: modules of a job that runs never change under it.
 
     Raises:
-        CliError: there is not one RLJob, or the modules cannot be used by it.
+        ClientError: there is not one RLJob, or the modules cannot be used by it.
     """
     jobs = [document for document in documents if document["kind"] == names.KIND]
     if len(jobs) != 1:
-        raise CliError(f"--with needs a file with one RLJob, and this one has {len(jobs)}.")
+        raise ClientError(f"Reward modules belong to one RLJob, and this file has {len(jobs)}.")
     (job,) = jobs
     name = names.modules_config_map(job["metadata"]["name"], _digest(files))
     spec = dict(job.get("spec") or {})
     reward: Any = spec.get("reward") or {}
     if not isinstance(reward, dict) or reward.get("modules"):
-        raise CliError("spec.reward.modules is set in the file.", "Remove it, or leave --with out.")
+        raise ClientError("spec.reward.modules is set in the file.", "Remove it, or add no files.")
     spec["reward"] = {**reward, "modules": {"configMap": name, "files": sorted(files)}}
     _require_usable(spec, files)
     changed = [{**job, "spec": spec} if document is job else document for document in documents]
@@ -82,9 +84,9 @@ def _require_usable(spec: Json, files: Mapping[str, bytes]) -> None:
     try:
         functions = RLJobSpec.model_validate(spec).reward.functions
     except ValidationError as error:
-        raise CliError(sentence(error, "spec"), "Correct the file.") from error
+        raise ClientError(sentence(error, "spec"), "Correct the file.") from error
     if mistakes := module_mistakes(files, functions):
-        raise CliError(f"--with: {mistakes[0]}.")
+        raise ClientError(f"Reward modules: {mistakes[0]}.")
 
 
 def _config_map(name: str, job: Json, files: Mapping[str, bytes]) -> Json:

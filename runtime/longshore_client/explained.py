@@ -1,13 +1,13 @@
 """Errors of the Kubernetes client as a sentence and a fix."""
 
-from longshore_cli.errors import CliError
+from longshore_client.errors import ClientError
 from longshore_kube.errors import AccessError, ApiError, KubeError, Unreadable
 
 
-def explain(error: KubeError) -> CliError:
+def explain(error: KubeError) -> ClientError:
     """The sentence for an error of the Kubernetes client."""
     message, fix = _words(error)
-    return CliError(" ".join(message.split()), fix)
+    return ClientError(" ".join(message.split()), fix)
 
 
 def _words(error: KubeError) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
-from longshore_cli.errors import CliError
+from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
 
@@ -73,7 +73,7 @@ def _status(stored: Json) -> RLJobStatus:
     except ValidationError as error:
         if "runtime" in stored:
             return _status({name: value for name, value in stored.items() if name != "runtime"})
-        raise CliError(f"The status of the RLJob cannot be read: {sentence(error, 'status')}.") from error
+        raise ClientError(f"The status of the RLJob cannot be read: {sentence(error, 'status')}.") from error
 
 
 def event_view(event: Json) -> EventView:

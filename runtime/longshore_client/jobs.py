@@ -9,12 +9,12 @@ import yaml
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.status import Phase
-from longshore_cli import chart
-from longshore_cli.client import Kube
-from longshore_cli.errors import CliError
-from longshore_cli.transfer.copy import Claim
-from longshore_cli.transfer.pod import trouble
-from longshore_cli.watch.model import job_view
+from longshore_client import installed
+from longshore_client.errors import ClientError
+from longshore_client.kube import Kube
+from longshore_client.transfer.copy import Claim
+from longshore_client.transfer.pod import trouble
+from longshore_client.view import job_view
 from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
@@ -25,21 +25,21 @@ def read_manifest(path: Path) -> list[Json]:
     """The objects of a YAML file.
 
     Raises:
-        CliError: there is no such file, or it holds no objects.
+        ClientError: there is no such file, or it holds no objects.
     """
     if not path.is_file():
-        raise CliError(f"There is no file {path}.")
+        raise ClientError(f"There is no file {path}.")
     try:
         documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
     except yaml.YAMLError as error:
-        raise CliError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise ClientError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     for document in documents:
         is_object = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
         if not is_object or not {"apiVersion", "kind"} <= document.keys() or "name" not in document["metadata"]:
-            raise CliError(f"{path} holds something that is no Kubernetes object.",
+            raise ClientError(f"{path} holds something that is no Kubernetes object.",
                            "Each document needs apiVersion, kind and metadata.name.")  # fmt: skip
     if not documents:
-        raise CliError(f"{path} is empty.")
+        raise ClientError(f"{path} is empty.")
     return documents
 
 
@@ -89,14 +89,14 @@ def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
     """Stop the pods of a job, or let it go on.
 
     Raises:
-        CliError: there is no such job, or it is finished.
+        ClientError: there is no such job, or it is finished.
     """
     job = kube.job(name)
     view = job_view(job)
     if view.is_finished:
         what = "suspended" if suspended else "resumed"
         fix = "" if suspended or view.phase is Phase.SUCCEEDED else _how_to_go_on(job)
-        raise CliError(f"The RLJob {name!r} {view.phase.lower()} already and cannot be {what}.", fix)
+        raise ClientError(f"The RLJob {name!r} {view.phase.lower()} already and cannot be {what}.", fix)
     kube.patch_job(name, {"spec": {"suspend": suspended}})
 
 
@@ -119,17 +119,17 @@ def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previ
     """Lines of a pod's log; with `follow` from its start, which is waited for, to its end.
 
     Raises:
-        CliError: there is no such pod, or it has not started.
+        ClientError: there is no such pod, or it has not started.
     """
     pods = PODS.path(kube.namespace)
     found = kube.find(f"{pods}/{pod}")
     if found is None:
-        raise CliError(f"There is no pod {pod} now.", "`longshore watch` shows what the job does, or how it ended.")
+        raise ClientError(f"There is no pod {pod} now.", "`longshore watch` shows what the job does, or how it ended.")
     if follow:
         changes = kube.watch(pods, f"metadata.name={pod}", timeout_s=START_TIMEOUT_S)
         found = next((item for _, item in changes if has_started(item)), found)
     if not has_started(found):
-        raise CliError(f"The pod {pod} has not started yet: {trouble(found) or 'its container is being created'}.")
+        raise ClientError(f"The pod {pod} has not started yet: {trouble(found) or 'its container is being created'}.")
     yield from kube.log_lines(pod, follow=follow, tail_lines=tail_lines, previous=previous)
 
 
@@ -142,7 +142,7 @@ def delete(kube: Kube, name: str) -> None:
     """Delete an RLJob and wait until it and its pods are gone; a claim that it does not own stays.
 
     Raises:
-        CliError: it did not go in time.
+        ClientError: it did not go in time.
     """
     kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
     _wait_gone(kube, kube.job_path(), name, f"The RLJob {name!r}")
@@ -155,7 +155,7 @@ def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
     """The storage claim of a job, with an image that its pods run too.
 
     Raises:
-        CliError: there is no such job, or no image to be found.
+        ClientError: there is no such job, or no image to be found.
     """
     job = kube.job(name)
     storage = job["spec"]["storage"]
@@ -168,10 +168,10 @@ def claim_named(kube: Kube, claim: str, image: str | None) -> Claim:
     """A storage claim that belongs to no job yet.
 
     Raises:
-        CliError: there is no such claim, or no image to be found.
+        ClientError: there is no such claim, or no image to be found.
     """
     if kube.find(CLAIMS.path(kube.namespace, claim)) is None:
-        raise CliError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
+        raise ClientError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
     return Claim(claim, image or _installed_image(kube))
 
 
@@ -189,9 +189,9 @@ def _pod_image(kube: Kube, name: str) -> str | None:
 
 
 def _installed_image(kube: Kube) -> str:
-    image = chart.installed_runtime_image(kube)
+    image = installed.runtime_image(kube)
     if image is None:
-        raise CliError(
+        raise ClientError(
             "The helper pod needs an image with Python, and neither a pod of the job nor the operator shows one.",
             "Name one with --image, as the runtime image that the chart was installed with.",
         )
@@ -203,4 +203,4 @@ def _wait_gone(kube: Kube, collection: str, name: str, what: str) -> None:
         return
     changes = kube.watch(collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)
     if not any(kind == "DELETED" for kind, _ in changes):
-        raise CliError(f"{what} did not go within {DELETE_TIMEOUT_S:.0f} s.")
+        raise ClientError(f"{what} did not go within {DELETE_TIMEOUT_S:.0f} s.")

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from longshore_cli.client import Kube
-from longshore_cli.errors import CliError
+from longshore_client.errors import ClientError
+from longshore_client.kube import Kube
 from longshore_kube.client import Client
 from longshore_kube.errors import KubeError
 from longshore_kube.resources import PODS
@@ -38,7 +38,7 @@ class Channel:
         """Start `command`; `what` people call that which it does.
 
         Raises:
-            CliError: the cluster refuses to run it.
+            ClientError: the cluster refuses to run it.
         """
         query = [("container", container), *(("command", word) for word in command)]
         query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
@@ -48,7 +48,7 @@ class Channel:
         try:
             self._socket = kube.api.call(lambda client: client.websocket(path, query, (_PROTOCOL,)))
         except KubeError as error:
-            raise CliError(
+            raise ClientError(
                 f"The pod {pod} cannot be entered: {error}",
                 "Copying needs the right to create pods/exec in the namespace.",
             ) from error
@@ -61,7 +61,7 @@ class Channel:
         """The next bytes of standard output; empty at its end.
 
         Raises:
-            CliError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
+            ClientError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
         """
         while self._is_open:
             if data := self._take():
@@ -72,7 +72,7 @@ class Channel:
         """Bytes for standard input.
 
         Raises:
-            CliError: the program has ended.
+            ClientError: the program has ended.
         """
         try:
             for start in range(0, len(data), FRAME_BYTES):
@@ -80,12 +80,12 @@ class Channel:
                 if self._api.call(partial(self._write, frame), SILENCE_S):
                     self._take()
                 if not self._is_open:
-                    raise CliError(f"The {self._what} broke off: {self._message() or 'the program has ended'}")
+                    raise ClientError(f"The {self._what} broke off: {self._message() or 'the program has ended'}")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            with suppress(CliError):
+            with suppress(ClientError):
                 # What the program said before it ended is still on its way.
                 self.receive()
-            raise CliError(
+            raise ClientError(
                 f"The {self._what} broke off: {self._message() or error or 'nothing is taken any more'}"
             ) from error
 
@@ -93,14 +93,14 @@ class Channel:
         """Wait for the end of the program.
 
         Raises:
-            CliError: it failed; the sentence is its own.
+            ClientError: it failed; the sentence is its own.
         """
         while self.receive():
             pass
         if not self._verdict:
-            raise CliError("The connection to the helper pod was lost.", f"Try the {self._what} again.")
+            raise ClientError("The connection to the helper pod was lost.", f"Try the {self._what} again.")
         if not _is_success(self._verdict):
-            raise CliError(f"The {self._what} failed: {self._message() or 'no reason given'}")
+            raise ClientError(f"The {self._what} failed: {self._message() or 'no reason given'}")
 
     def close(self) -> None:
         """Let go of the connection, which ends the program if it still runs."""
@@ -111,7 +111,9 @@ class Channel:
         try:
             message = self._api.call(self._next, SILENCE_S)
         except TimeoutError as error:
-            raise CliError("Nothing arrives from the helper pod any more.", f"Try the {self._what} again.") from error
+            raise ClientError(
+                "Nothing arrives from the helper pod any more.", f"Try the {self._what} again."
+            ) from error
         if message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
             self._is_open = False
             return b""
@@ -119,7 +121,7 @@ class Channel:
         if not isinstance(frame, bytes) or not frame[:1]:
             self._is_open = False
             reason = " ".join(str(message.data).split()) or message.type.name
-            raise CliError(f"The connection to the helper pod broke off: {reason}.", f"Try the {self._what} again.")
+            raise ClientError(f"The connection to the helper pod broke off: {reason}.", f"Try the {self._what} again.")
         match frame[0]:
             case _Frame.STDOUT:
                 return frame[1:]

@@ -1,0 +1,147 @@
+"""A configuration as an RLJob: what every key became, what was left out and why, or which key prevents a job."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from longshore.api import names
+from longshore.api.mistakes import mistakes
+from longshore.api.rljob import RLJob
+from longshore.api.spec import RLJobSpec
+from longshore_cli.convert.mapping import Fields, Outcome, Refused, Settings, System
+
+_SIMILAR: Final = 0.75
+"""Unknown keys that are as alike to a known one are probably misspelt."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What came of a configuration."""
+
+    job: dict[str, Any] | None
+    """The manifest; None where something prevents it."""
+    converted: Mapping[str, tuple[str, ...]]
+    """Keys, and the fields that they decide."""
+    same: tuple[str, ...]
+    """Keys whose values need no field, since Longshore does the same."""
+    left_out: Mapping[str, str]
+    """Keys, and why."""
+    unknown: Mapping[str, str]
+    """Keys that are not known, and what they may be meant to be."""
+    prevented: Mapping[str, str]
+    """Keys that no RLJob can follow, and why."""
+    to_do: tuple[str, ...] = ()
+    """What is left for a person."""
+
+
+@dataclass
+class _Findings:
+    fields: Fields = field(default_factory=dict)
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fields, and the keys that decided them."""
+    converted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    prevented: dict[str, str] = field(default_factory=dict)
+    to_do: list[str] = field(default_factory=list)
+
+
+def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversion:
+    """The RLJob of a configuration. `fixed`: fields that no key of it can decide, and that win."""
+    found = _Findings(dict(system.always))
+    settings = Settings(given, system.defaults())
+    for one in system.entries:
+        keys = tuple(key for key in given if one.matches(key))
+        try:
+            outcome = one.convert(settings)
+        except Refused as refused:
+            found.prevented[refused.key] = refused.reason
+            continue
+        _take(found, outcome, keys, one.keys)
+    _sort_the_rest(system, given, found)
+    found.fields |= fixed
+    job = None if found.prevented else _checked(found, system)
+    return Conversion(
+        job,
+        found.converted,
+        tuple(found.same),
+        found.left_out,
+        found.unknown,
+        found.prevented,
+        tuple(dict.fromkeys(found.to_do)),
+    )
+
+
+def _take(found: _Findings, outcome: Outcome, keys: tuple[str, ...], all_keys: tuple[str, ...]) -> None:
+    found.fields |= outcome.fields
+    found.sources |= dict.fromkeys(outcome.fields, keys or all_keys)
+    found.to_do += outcome.to_do
+    found.left_out |= outcome.lost
+    for key in keys:
+        if key not in outcome.lost:
+            found.converted[key] = (*found.converted.get(key, ()), *outcome.fields)
+
+
+def _sort_the_rest(system: System, given: Mapping[str, Any], found: _Findings) -> None:
+    """Keys that no entry takes, and defaults of the other system that have no field."""
+    for key, value in given.items():
+        if key in found.converted or key in found.left_out or any(one.matches(key) for one in system.entries):
+            continue
+        about = next((one for one in system.ignored if one.matches(key)), None)
+        if about is None:
+            found.unknown[key] = _guess(key, system)
+        elif value is None or any(value is one or (value == one and type(value) is type(one)) for one in about.neutral):
+            found.same.append(key)
+        else:
+            found.left_out[key] = about.reason
+    for one in system.ignored:
+        if one.default is not None and not any(one.matches(key) for key in given):
+            found.left_out[f"{one.keys[0]} = {one.default} (by default)"] = one.reason
+
+
+def _guess(key: str, system: System) -> str:
+    close = difflib.get_close_matches(key, [one for one in system.known_keys() if "*" not in one], 1, _SIMILAR)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _checked(found: _Findings, system: System) -> dict[str, Any] | None:
+    """The manifest, if it passes validation; else the keys that prevent it are noted."""
+    nested = _nested(found.fields)
+    sections = [str(field.alias) for field in RLJobSpec.model_fields.values()]
+    spec = dict(sorted(nested["spec"].items(), key=lambda section: sections.index(section[0])))
+    manifest = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": nested["metadata"], "spec": spec}
+    try:
+        # As JSON: the API server does not turn texts into numbers either.
+        RLJob.model_validate_json(json.dumps(manifest, default=str), strict=True)
+    except ValidationError as error:
+        for path, reason in mistakes(error):
+            found.prevented.setdefault(_key_of(path, found, system), reason)
+        return None
+    return manifest
+
+
+def _key_of(path: str, found: _Findings, system: System) -> str:
+    """The key that decided a field, or that could have done so; the field itself where there is none."""
+    deciding = [keys for field, keys in found.sources.items() if _overlap(path, field)]
+    deciding += [one.keys for one in system.entries if any(_overlap(path, field) for field in one.fields)]
+    return deciding[0][0] if deciding else path
+
+
+def _overlap(path: str, field: str) -> bool:
+    return path == field or path.startswith(f"{field}.") or field.startswith(f"{path}.")
+
+
+def _nested(fields: Fields) -> dict[str, Any]:
+    manifest: dict[str, Any] = {}
+    for path, value in fields.items():
+        *parents, last = path.split(".")
+        inner = manifest
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return manifest

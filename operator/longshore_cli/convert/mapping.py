@@ -1,0 +1,178 @@
+"""How keys of another system become fields of an RLJob. The conversion and the tables of the pages follow from it."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import yaml
+
+Fields = dict[str, Any]
+"""Paths in an RLJob, as `spec.algorithm.steps`, and their values."""
+_REFERENCE: Final = re.compile(r"\$\{(oc\.select:\s*)?(?P<key>[\w.]+)(,\s*(?P<default>[^{}]*))?\}")
+"""A value of OmegaConf that is that of another key."""
+
+
+class Refused(Exception):
+    """No RLJob does what a key asks for."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Keys and values of a configuration. What it leaves out has the other system's default."""
+
+    given: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        """Value of a key; None where it is neither given nor has a default."""
+        value, seen = self._stored(key), {key}
+        while isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)) and reference["key"] not in seen:
+            seen.add(reference["key"])
+            referred = self._stored(reference["key"])
+            value = _literal(reference["default"] or "null") if referred is None else referred
+        return value
+
+    def _stored(self, key: str) -> Any:
+        return self.given.get(key, self.defaults.get(key))
+
+    def number(self, key: str) -> float | None:
+        """Value of a key that is a number or unset."""
+        value = self[key]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise Refused(key, f"{value!r} is no number")
+        return value
+
+    def count(self, key: str, least: int = 1) -> int | None:
+        """Value of a key that is a whole number or unset; below `least` is unset, too."""
+        value = self.number(key)
+        if value is None or value < least:
+            return None
+        if value != int(value):
+            raise Refused(key, f"{value!r} is no whole number")
+        return int(value)
+
+    def wanted(self, key: str, why: str) -> int:
+        """Value of a key that must be a positive whole number."""
+        value = self.count(key)
+        if value is None:
+            raise Refused(key, why)
+        return value
+
+    def text(self, key: str) -> str | None:
+        """Value of a key that is a text or unset."""
+        value = self[key]
+        if value is not None and not isinstance(value, str):
+            raise Refused(key, f"{value!r} is no text")
+        return value or None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Value of a key that is a text or a list of them."""
+        value = self[key]
+        values = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(one, str) for one in values if one is not None):
+            raise Refused(key, f"{value!r} is neither a text nor a list of texts")
+        return tuple(one for one in values if one)
+
+    def flag(self, key: str) -> bool:
+        """Value of a key that is true or false; unset is false."""
+        value = self[key]
+        if value not in (None, True, False):
+            raise Refused(key, f"{value!r} is neither true nor false")
+        return bool(value)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes of an entry."""
+
+    fields: Fields = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Keys that the fields do not express, and why."""
+    to_do: tuple[str, ...] = ()
+    """What is left for a person."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Keys that decide fields together."""
+
+    keys: tuple[str, ...]
+    fields: tuple[str, ...]
+    how: str
+    """For the table of the page."""
+    convert: Callable[[Settings], Outcome]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def matches(self, key: str) -> bool:
+        """Whether it decides about a key."""
+        return any(fnmatchcase(key, pattern) for pattern in self.keys)
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Keys without a field."""
+
+    keys: tuple[str, ...]
+    reason: str
+    """Why nothing is lost, or what Longshore does instead."""
+    neutral: tuple[Any, ...] = ()
+    """Values besides null with which Longshore does the same."""
+    default: Any = None
+    """Of the other system, where it is worth a word although nobody set it."""
+
+    def matches(self, key: str) -> bool:
+        """Whether it is about a key."""
+        return any(fnmatchcase(key, pattern) for pattern in self.keys)
+
+
+@dataclass(frozen=True)
+class System:
+    """Another system."""
+
+    name: str
+    version: str
+    """Whose keys these are."""
+    entries: Sequence[Entry]
+    ignored: Sequence[Ignored]
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that follow from the system and not from a key."""
+
+    def defaults(self) -> dict[str, Any]:
+        """Of the keys that decide fields."""
+        return {key: value for one in self.entries for key, value in one.defaults.items()}
+
+    def known_keys(self) -> Iterator[str]:
+        """All keys and patterns."""
+        yield from (key for one in self.entries for key in one.keys)
+        yield from (key for one in self.ignored for key in one.keys)
+
+
+def direct(key: str, path: str, how: str = "", *, default: Any = None) -> Entry:
+    """A key whose value is that of a field; null leaves the field out."""
+
+    def convert(settings: Settings) -> Outcome:
+        value = settings[key]
+        return Outcome({} if value is None else {path: value})
+
+    return Entry((key,), (path,), how, convert, {} if default is None else {key: default})
+
+
+def entry(keys: Iterable[str], fields: Iterable[str], how: str,
+          **defaults: Any) -> Callable[[Callable[[Settings], Outcome]], Entry]:  # fmt: skip
+    """Decorator: the function converts these keys. Names of defaults have `__` for dots."""
+    known = {key.replace("__", "."): value for key, value in defaults.items()}
+    return lambda convert: Entry(tuple(keys), tuple(fields), how, convert, known)

@@ -1,0 +1,36 @@
+"""What a conversion found, for people: on standard error, since the manifest may go to a file or a pipe."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from longshore_cli import format as fmt
+from longshore_cli.convert.conversion import Conversion
+from longshore_cli.convert.mapping import System
+
+
+def lines(found: Conversion, system: System, given: Mapping[str, Any], computed: tuple[str, ...]) -> Iterator[str]:
+    """A line for each thing to know."""
+    yield (
+        f"{fmt.count(len(found.converted), 'key')} of {system.name} converted; "
+        f"{fmt.count(len(found.same), 'key')} need no field, since Longshore does the same."
+    )
+    if found.left_out:
+        yield "Left out:"
+        by_reason = defaultdict(list)
+        for key, reason in found.left_out.items():
+            by_reason[reason].append(f"{key} = {given[key]}" if key in given else key)
+        for reason, keys in by_reason.items():
+            yield f"  {', '.join(keys)}: {reason}."
+    if found.unknown:
+        yield f"Not known as keys of {system.name} {system.version}, and left out:"
+        yield from (f"  {key} = {given[key]}{f': {guess}' if guess else ''}" for key, guess in found.unknown.items())
+    if computed:
+        yield "Left out, since only the program knows their values (add them as key=value):"
+        yield f"  {', '.join(computed)}"
+    if found.prevented:
+        yield "No RLJob can do this:"
+        yield from (f"  {key}: {reason}." for key, reason in found.prevented.items())
+    elif found.to_do:
+        yield "Still to do:"
+        yield from (f"  {one}" for one in found.to_do)

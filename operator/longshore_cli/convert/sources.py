@@ -1,0 +1,145 @@
+"""Reads a configuration: YAML, JSON, keyword arguments in Python, and overrides `key=value`, all as dotted keys."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from longshore_cli.simulate.errors import BadInput
+
+_FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
+"""Numbers as `1e-6`, which YAML 1.1 takes for a text and both systems for a number."""
+_CALLS: Final = ("GRPOConfig", "GRPOTrainer", "ModelConfig", "ScriptArguments", "GRPOScriptArguments")
+_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
+"""Arguments of GRPOTrainer that are objects of the program."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Keys, and those whose values only the program knows."""
+
+    given: Mapping[str, Any]
+    computed: tuple[str, ...] = ()
+
+
+@dataclass
+class _Found:
+    given: dict[str, Any] = field(default_factory=dict)
+    computed: list[str] = field(default_factory=list)
+
+
+def read(arguments: Sequence[str]) -> Source:
+    """A file, with `key=value` over it; `~key` removes a key.
+
+    Raises:
+        BadInput: something cannot be read.
+    """
+    found = _Found()
+    files = [Path(one) for one in arguments if not _is_override(one)]
+    if len(files) > 1:
+        raise BadInput(f"{files[1]} is one file too many, or no setting key=value.")
+    for file in files:
+        _read_file(file, found)
+    for override in filter(_is_override, arguments):
+        _override(override, found)
+    if not found.given:
+        raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
+    return Source(found.given, tuple(found.computed))
+
+
+def _is_override(argument: str) -> bool:
+    return argument.startswith(("~", "+", "--")) or ("=" in argument and not Path(argument).is_file())
+
+
+def _read_file(file: Path, found: _Found) -> None:
+    if not file.is_file():
+        raise BadInput(f"There is no file {file}.")
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".py":
+            return _read_python(text, found)
+        content = yaml.safe_load(text)
+    except (UnicodeDecodeError, OSError, yaml.YAMLError, SyntaxError) as error:
+        raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{file} holds no mapping of settings.")
+    found.given |= _flat(content)
+    return None
+
+
+def _read_python(text: str, found: _Found) -> None:
+    """Keyword arguments of the calls that configure a training. Nothing is run."""
+    for call in ast.walk(ast.parse(text)):
+        if not isinstance(call, ast.Call) or _name(call.func) not in _CALLS:
+            continue
+        for argument in call.keywords:
+            if argument.arg is None:
+                found.computed.append("**")
+            elif argument.arg == "reward_funcs" and (functions := list(_functions(argument.value))):
+                found.given["reward_funcs"] = functions
+            elif argument.arg not in _PASSED_ON:
+                _literal(argument.arg, argument.value, found)
+
+
+def _literal(key: str, value: ast.expr, found: _Found) -> None:
+    try:
+        found.given |= _flat({key: ast.literal_eval(value)})
+    except ValueError:
+        found.computed.append(key)
+
+
+def _functions(value: ast.expr) -> Iterator[str]:
+    """Names of reward functions, which are objects in Python."""
+    items = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    for item in items:
+        if isinstance(item, ast.Constant) and isinstance(item.value, str):
+            yield item.value
+        elif isinstance(item, ast.Name | ast.Attribute):
+            yield ast.unparse(item)
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _override(text: str, found: _Found) -> None:
+    if text.startswith("~"):
+        gone = text.removeprefix("~").partition("=")[0]
+        found.given = {
+            key: value for key, value in found.given.items() if key != gone and not key.startswith(f"{gone}.")
+        }
+        return
+    key, sign, value = text.removeprefix("++").removeprefix("+").partition("=")
+    if not sign and not key.startswith("--"):
+        raise BadInput(f"{text!r} is neither a file nor a setting key=value.")
+    try:
+        content = yaml.safe_load(value) if value else None
+    except yaml.YAMLError as error:
+        raise BadInput(f"{text!r}: the value cannot be read: {' '.join(str(error).split())}") from error
+    if isinstance(content, dict) and not content:
+        found.given[key] = None
+        return
+    found.given = {known: old for known, old in found.given.items() if not known.startswith(f"{key}.")}
+    found.given |= _flat({key: content})
+
+
+def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys; an empty mapping is unset."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{key}.")
+        else:
+            flat[key] = None if value == {} else _number(value)
+    return flat
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value

@@ -1,0 +1,233 @@
+"""verl's model, data, rewards, engines and GPUs."""
+
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from longshore_cli.convert import places
+from longshore_cli.convert.mapping import Entry, Outcome, Refused, Settings, direct, entry
+from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
+
+_MODEL: Final = "actor_rollout_ref.model"
+_MEGATRON: Final = f"{ACTOR}.megatron"
+_ENGINE: Final = "spec.rollout.engine"
+_EXTRA: Final = f"{_ENGINE}.extraArgs"
+
+
+@entry(
+    [f"{_MODEL}.path"],
+    ["spec.model.hub", "spec.model.path"],
+    "`hub` for a name of the Hub, else `path` below `models/` of the storage",
+)
+def model(settings: Settings) -> Outcome:
+    name = settings.text(f"{_MODEL}.path")
+    if name is None:
+        raise Refused(f"{_MODEL}.path", "it is unset, and a job needs a model")
+    return places.model(name)
+
+
+@entry(
+    ["data.max_prompt_length", f"{ROLLOUT}.prompt_length", f"{ROLLOUT}.max_model_len"],
+    ["spec.data.maxPromptTokens", "spec.model.maxContextTokens"],
+    "the context is `max_model_len`, or else holds the longest prompt and the longest response",
+    data__max_prompt_length=512,
+)
+def lengths(settings: Settings) -> Outcome:
+    prompt = settings.wanted("data.max_prompt_length", "prompts need a limit")
+    response = settings.wanted("data.max_response_length", "responses need a limit")
+    context = settings.count(f"{ROLLOUT}.max_model_len") or prompt + response
+    return Outcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
+
+
+@entry(
+    ["data.train_files"],
+    ["spec.data.path", "spec.data.format", "spec.data.sources"],
+    "one file, or `sources` for several, below `data/` of the storage",
+)
+def data(settings: Settings) -> Outcome:
+    files = settings.texts("data.train_files")
+    if not files:
+        raise Refused("data.train_files", "it is unset, and a job needs data")
+    return places.data(files)
+
+
+@entry(
+    [f"{_MODEL}.custom_chat_template", "data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs.*"],
+    ["spec.data.chat"],
+    "`template` and `templateArguments`",
+)
+def chat(settings: Settings) -> Outcome:
+    prefix = "data.apply_chat_template_kwargs"
+    arguments = {key.removeprefix(f"{prefix}."): value for key, value in settings.given.items()
+                 if key.startswith(f"{prefix}.")}  # fmt: skip
+    template = settings.text(f"{_MODEL}.custom_chat_template")
+    fields: dict[str, Any] = {"spec.data.chat.template": template} if template else {}
+    return Outcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
+
+
+_REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
+_REWARD_MODELS: Final = ("reward.reward_model.enable", "reward_model.enable")
+_TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
+
+
+@entry([_TURNS], [], "false: a response is one turn")
+def turns(settings: Settings) -> Outcome:
+    if settings.flag(_TURNS):
+        raise Refused(_TURNS, "a response is one turn")
+    return Outcome()
+
+
+@entry(
+    [*(f"{group}.{name}" for group in _REWARDS for name in ("path", "name")), *_REWARD_MODELS],
+    ["spec.reward.functions"],
+    "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` takes along; "
+    "without one, kind Maths",
+)
+def rewards(settings: Settings) -> Outcome:
+    for key in _REWARD_MODELS:
+        if settings.flag(key):
+            raise Refused(
+                key, "reward models that give a number are not available; a judge (kind Judge) reads and grades"
+            )
+    for group in _REWARDS:
+        if path := settings.text(f"{group}.path"):
+            module = PurePosixPath(path).stem
+            function = {"name": "reward", "kind": "Python", "signature": "Verl",
+                        "importPath": f"{module}:{settings.text(f'{group}.name') or 'compute_score'}"}  # fmt: skip
+            return Outcome({"spec.reward.functions": [function]}, to_do=(f"Submit the job with `--with {path}`.",))
+    told = (
+        "Look at spec.reward.functions: kind Maths takes the place of verl's own functions, which it chooses by "
+        "data_source. Test cases need kind Code."
+    )
+    return Outcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=(told,))
+
+
+@entry(
+    ["trainer.nnodes", "trainer.n_gpus_per_node"],
+    ["spec.workers.replicas", "spec.workers.gpusPerPod"],
+    "a pod for every node",
+    trainer__nnodes=1,
+    trainer__n_gpus_per_node=8,
+)
+def workers(settings: Settings) -> Outcome:
+    return Outcome({
+        "spec.workers.replicas": settings.wanted("trainer.nnodes", "a job needs nodes"),
+        "spec.workers.gpusPerPod": settings.wanted("trainer.n_gpus_per_node", "a node needs GPUs"),
+    })  # fmt: skip
+
+
+@entry(
+    [f"{ACTOR}.strategy", "model_engine", f"{ACTOR}.fsdp_config.fsdp_size", f"{_MEGATRON}.tensor_model_parallel_size",
+     f"{_MEGATRON}.pipeline_model_parallel_size", f"{_MEGATRON}.context_parallel_size"],
+    ["spec.trainer.backend", "spec.trainer.fsdpSize", "spec.trainer.tensorParallelSize",
+     "spec.trainer.pipelineParallelSize", "spec.trainer.contextParallelSize"],
+    "Torch for FSDP, Megatron for Megatron. A replica lies inside one pod, so FSDP over more GPUs becomes FSDP over "
+    "those of a pod",
+    actor_rollout_ref__actor__strategy="fsdp",
+    actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
+)  # fmt: skip
+def trainer(settings: Settings) -> Outcome:
+    if "megatron" in (settings[f"{ACTOR}.strategy"], settings["model_engine"]):
+        sizes = {"tensorParallelSize": "tensor_model_parallel_size", "contextParallelSize": "context_parallel_size",
+                 "pipelineParallelSize": "pipeline_model_parallel_size"}  # fmt: skip
+        fields = {f"spec.trainer.{ours}": settings.count(f"{_MEGATRON}.{name}") or 1 for ours, name in sizes.items()}
+        return Outcome({"spec.trainer.backend": "Megatron"} | fields)
+    if settings[f"{ACTOR}.strategy"] not in ("fsdp", "fsdp2") or settings["model_engine"] not in (None, "dp"):
+        key = f"{ACTOR}.strategy" if settings["model_engine"] in (None, "dp") else "model_engine"
+        raise Refused(key, f"{settings[key]} is not available; choose fsdp or megatron")
+    key, per_pod = f"{ACTOR}.fsdp_config.fsdp_size", workers.convert(settings).fields["spec.workers.gpusPerPod"]
+    size = settings.count(key) or per_pod
+    lost = {} if size <= per_pod else {key: f"a replica lies inside one pod: fsdpSize is {per_pod}"}
+    return Outcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": min(size, per_pod)}, lost)
+
+
+@entry(
+    [f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ppo_micro_batch_size_per_gpu"],
+    ["spec.trainer.maxTokensPerMicroBatch"],
+    "`ppo_max_token_len_per_gpu`, or so many of the longest responses with their prompts",
+    actor_rollout_ref__actor__ppo_max_token_len_per_gpu=16384,
+)
+def micro_batch(settings: Settings) -> Outcome:
+    key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    if settings.flag(f"{ACTOR}.use_dynamic_bsz"):
+        tokens = settings.count(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    elif samples := settings.count(key):
+        tokens = samples * lengths.convert(settings).fields["spec.model.maxContextTokens"]
+    else:
+        tokens = None
+    return Outcome({} if tokens is None else {"spec.trainer.maxTokensPerMicroBatch": tokens})
+
+
+@entry(
+    [f"{ROLLOUT}.max_num_batched_tokens", f"{ROLLOUT}.enable_chunked_prefill", f"{ROLLOUT}.enable_prefix_caching",
+     f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.vllm.*"],
+    [_EXTRA],
+    "arguments of vLLM under their names",
+)  # fmt: skip
+def engine_arguments(settings: Settings) -> Outcome:
+    named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
+    arguments = {name: settings[f"{ROLLOUT}.{name}"] for name in named if settings[f"{ROLLOUT}.{name}"] is not None}
+    prefix = f"{ROLLOUT}.engine_kwargs.vllm."
+    arguments |= {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
+    return Outcome({_EXTRA: arguments} if arguments else {})
+
+
+@entry(
+    [f"{ROLLOUT}.free_cache_engine"],
+    [f"{_ENGINE}.sleepLevel"],
+    "false: 0, engines stay awake",
+)
+def sleeping(settings: Settings) -> Outcome:
+    return Outcome({f"{_ENGINE}.sleepLevel": 0} if settings[f"{ROLLOUT}.free_cache_engine"] is False else {})
+
+
+@entry(
+    ["trainer.save_freq", "trainer.max_actor_ckpt_to_keep"],
+    ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],
+    "a job always writes checkpoints: -1 leaves the default of 10 steps",
+)
+def checkpoints(settings: Settings) -> Outcome:
+    fields = {
+        "everySteps": settings.count("trainer.save_freq"),
+        "keep": settings.count("trainer.max_actor_ckpt_to_keep"),
+    }
+    return Outcome({f"spec.checkpoint.{name}": value for name, value in fields.items() if value})
+
+
+@entry(
+    ["trainer.test_freq", f"{ROLLOUT}.val_kwargs.n", f"{ROLLOUT}.val_kwargs.do_sample",
+     f"{ROLLOUT}.val_kwargs.temperature"],
+    ["spec.evaluation.everySteps", "spec.evaluation.responsesPerPrompt", "spec.evaluation.temperature"],
+    "greedy unless `do_sample`, as in verl",
+)  # fmt: skip
+def evaluation(settings: Settings) -> Outcome:
+    samples = settings.flag(f"{ROLLOUT}.val_kwargs.do_sample")
+    temperature = settings.number(f"{ROLLOUT}.val_kwargs.temperature") or 0.0
+    return Outcome({
+        "spec.evaluation.everySteps": settings.count("trainer.test_freq") or 0,
+        "spec.evaluation.responsesPerPrompt": settings.count(f"{ROLLOUT}.val_kwargs.n") or 1,
+        "spec.evaluation.temperature": temperature if samples else 0.0,
+    })  # fmt: skip
+
+
+ENTRIES: Final[tuple[Entry, ...]] = (
+    model,
+    lengths,
+    data,
+    direct("data.prompt_key", "spec.data.promptField", default="prompt"),
+    direct("data.reward_fn_key", "spec.data.domainField", "domains choose reward functions", default="data_source"),
+    chat,
+    turns,
+    rewards,
+    direct(f"{ROLLOUT}.tensor_model_parallel_size", f"{_ENGINE}.tensorParallelSize", default=2),
+    direct(f"{ROLLOUT}.gpu_memory_utilization", f"{_ENGINE}.gpuMemoryUtilization", default=0.5),
+    direct(f"{ROLLOUT}.max_num_seqs", f"{_ENGINE}.maxNumSeqs"),
+    direct(f"{ROLLOUT}.dtype", f"{_ENGINE}.dtype"),
+    direct(f"{ROLLOUT}.enforce_eager", f"{_ENGINE}.enforceEager"),
+    engine_arguments,
+    sleeping,
+    workers,
+    trainer,
+    micro_batch,
+    checkpoints,
+    evaluation,
+)

@@ -1,0 +1,43 @@
+"""Tables of a job as pandas data frames. pandas is imported only where one is asked for."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from longshore_client.errors import ClientError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def metrics_frame(path: Path) -> "pandas.DataFrame":
+    """A row for each step of a `metrics.jsonl`, by its number; a metric that a step lacks is NaN.
+
+    A step has a line of its own for its evaluation, and step 0 is the one before training. The coordinator may be
+    writing: a last line without its end is left out.
+    """
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    steps: dict[int, dict[str, float]] = {}
+    for line in whole.splitlines():
+        row = json.loads(line)
+        steps.setdefault(row["step"], {}).update(row)
+    return _pandas().DataFrame(steps.values(), columns=None if steps else ["step"]).set_index("step")
+
+
+def samples_frame(path: Path) -> "pandas.DataFrame":
+    """A row for each response of a Parquet file of samples."""
+    return _pandas().read_parquet(path)
+
+
+def _pandas() -> ModuleType:
+    try:
+        import pandas
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ClientError(
+            f"Data frames need pandas and pyarrow, and {error.name} is not installed.",
+            "Run `pip install pandas pyarrow`.",
+        ) from error
+    assert isinstance(pandas, ModuleType)
+    return pandas

@@ -1,0 +1,332 @@
+"""`longshore convert`: configurations of verl and TRL become RLJobs, and nothing of them goes without a word."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from longshore.api.crd import rljob_crd
+from longshore.api.rljob import RLJob
+from longshore_cli.convert import sources
+from longshore_cli.convert.conversion import Conversion, convert
+from longshore_cli.convert.mapping import System
+from longshore_cli.convert.systems import SYSTEMS, job_name, system_of
+from longshore_cli.convert.trl import TRL
+from longshore_cli.convert.verl import VERL
+from longshore_cli.main import app
+from longshore_cli.simulate.errors import BadInput
+from tests.properties import examples
+
+_SCHEMA: Final[dict[str, Any]] = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+FIXED: Final = {"metadata.name": "converted", "spec.storage.claimName": "shared"}
+VERL_RUN: Final = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_files": "~/data/gsm8k/train.parquet",
+    "data.train_batch_size": 1024,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 1024,
+    "actor_rollout_ref.model.path": "Qwen/Qwen2-7B-Instruct",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
+    "actor_rollout_ref.rollout.n": 5,
+    "trainer.total_training_steps": 105,
+}
+TRL_RUN: Final = {
+    "model_name_or_path": "Qwen/Qwen2.5-0.5B",
+    "dataset_name": "openai/gsm8k",
+    "dataset_config": "main",
+    "reward_funcs": ["accuracy_reward"],
+    "per_device_train_batch_size": 16,
+    "num_generations": 8,
+    "num_processes": 4,
+    "max_steps": 100,
+}
+RUNS: Final = {VERL.name: VERL_RUN, TRL.name: TRL_RUN}
+
+
+def verl(**changed: Any) -> Conversion:
+    """A run of verl; `__` in names stands for dots."""
+    return convert(VERL, VERL_RUN | {key.replace("__", "."): value for key, value in changed.items()}, FIXED)
+
+
+def trl(**changed: Any) -> Conversion:
+    return convert(TRL, TRL_RUN | changed, FIXED)
+
+
+def spec(found: Conversion) -> dict[str, Any]:
+    assert found.job is not None, found.prevented
+    wanted: dict[str, Any] = found.job["spec"]
+    return wanted
+
+
+def test_a_run_of_verl_becomes_the_same_job_with_verls_defaults_where_it_is_silent() -> None:
+    found = spec(verl())
+    assert found["algorithm"] == {
+        "name": "GRPO", "steps": 105, "promptsPerStep": 1024, "promptsPerUpdate": 256, "responsesPerPrompt": 5,
+        "epochsPerStep": 1, "maxResponseTokens": 1024, "temperature": 1.0, "learningRate": 1e-6,
+        "learningRateSchedule": "Constant", "warmupSteps": 0, "adamBeta1": 0.9, "adamBeta2": 0.999,
+        "weightDecay": 0.01, "maxGradNorm": 1.0, "clipLow": 0.2, "clipHigh": 0.2, "klCoefficient": 0.0,
+        "rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"},
+    }  # fmt: skip
+    assert found["model"] == {"hub": "Qwen/Qwen2-7B-Instruct", "maxContextTokens": 1536}
+    assert found["data"] == {
+        "path": "data/gsm8k/train.parquet", "format": "Parquet", "promptField": "prompt", "domainField": "data_source",
+        "answerField": "reward_model.ground_truth", "maxPromptTokens": 512,
+    }  # fmt: skip
+    assert found["rollout"] == {
+        "strategy": "Synchronous", "engine": {"tensorParallelSize": 2, "gpuMemoryUtilization": 0.5}
+    }  # fmt: skip
+    assert found["workers"] == {"replicas": 1, "gpusPerPod": 8}
+    assert found["trainer"] == {"backend": "Torch", "fsdpSize": 8}
+
+
+def test_a_run_of_trl_becomes_the_same_job() -> None:
+    found = spec(trl(epsilon_high=0.28, steps_per_generation=4, gradient_accumulation_steps=2))
+    algorithm = found["algorithm"]
+    assert (algorithm["promptsPerStep"], algorithm["promptsPerUpdate"], algorithm["responsesPerPrompt"]) == (32, 16, 8)
+    assert algorithm["steps"] == 50, "a generation of TRL makes two updates"
+    assert (algorithm["clipLow"], algorithm["clipHigh"]) == (0.2, 0.28)
+    assert algorithm["learningRateSchedule"] == "Linear"
+    assert algorithm["rolloutCorrection"] == {
+        "rolloutIs": "Sequence", "rolloutRs": "Sequence", "rolloutIsThreshold": 3.0, "rolloutRsThreshold": 3.0
+    }  # fmt: skip
+    assert found["data"]["answerField"] == "solution"
+    assert found["reward"]["functions"] == [{"name": "accuracy", "kind": "Maths"}]
+    assert found["workers"] == {"replicas": 1, "gpusPerPod": 4}
+
+
+_ACTOR: Final = "actor_rollout_ref__actor__"
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({}, "GRPO"),
+        ({"algorithm__adv_estimator": "rloo"}, "RLOO"),
+        ({"algorithm__adv_estimator": "reinforce_plus_plus_baseline", f"{_ACTOR}ppo_mini_batch_size": 1024},
+         "ReinforcePlusPlus"),
+        ({f"{_ACTOR}policy_loss__loss_mode": "gspo", f"{_ACTOR}loss_agg_mode": "seq-mean-token-mean"}, "GSPO"),
+        ({"algorithm__norm_adv_by_std_in_grpo": False, f"{_ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "DrGRPO"),
+    ],
+)  # fmt: skip
+def test_objectives_are_told_apart_by_several_keys(changed: dict[str, Any], name: str) -> None:
+    found = verl(**changed)
+    assert spec(found)["algorithm"]["name"] == name
+    assert (f"{_ACTOR}loss_agg_mode".replace("__", ".") in found.left_out) == (name == "RLOO")
+
+
+def test_a_warm_up_is_counted_in_updates() -> None:
+    found = spec(verl(actor_rollout_ref__actor__optim__lr_warmup_steps=10, actor_rollout_ref__actor__ppo_epochs=2))
+    assert found["algorithm"]["warmupSteps"] == 10 * 4 * 2
+
+
+def test_bounds_of_verls_rejection_are_those_of_the_reciprocal_ratio() -> None:
+    prefix = "algorithm__rollout_correction__"
+    given = {
+        f"{prefix}rollout_is": "token",
+        f"{prefix}rollout_rs": "seq_mean_k1",
+        f"{prefix}rollout_rs_threshold": "0.5_4",
+    }
+    assert spec(verl(**given))["algorithm"]["rolloutCorrection"] == {
+        "rolloutIs": "Token", "rolloutIsThreshold": 2.0, "rolloutRs": "Geometric", "rolloutRsThreshold": 2.0,
+        "rolloutRsThresholdLower": 0.25,
+    }  # fmt: skip
+
+
+def test_epochs_are_steps_where_the_size_of_the_data_is_given() -> None:
+    found = verl(trainer__total_training_steps=None, trainer__total_epochs=15, num_rows=7473)
+    assert spec(found)["algorithm"]["steps"] == 15 * 7
+    assert "add num_rows=N" in verl(trainer__total_training_steps=None).prevented["trainer.total_training_steps"]
+
+
+def test_a_reward_function_stays_as_it_is() -> None:
+    found = verl(reward__custom_reward_function__path="rewards/mine.py", reward__custom_reward_function__name="score")
+    (function,) = spec(found)["reward"]["functions"]
+    assert function == {"name": "reward", "kind": "Python", "importPath": "mine:score", "signature": "Verl"}
+    assert "Submit the job with `--with rewards/mine.py`." in found.to_do
+
+
+def test_a_path_is_below_the_storage_and_to_be_copied() -> None:
+    found = verl(actor_rollout_ref__model__path="/mnt/models/Qwen2.5-7B/")
+    assert spec(found)["model"]["path"] == "models/Qwen2.5-7B"
+    assert any("longshore put CLAIM /mnt/models/Qwen2.5-7B/ models/Qwen2.5-7B" in one for one in found.to_do)
+
+
+def test_files_of_the_same_name_stay_apart() -> None:
+    found = spec(verl(data__train_files=["/mnt/gsm8k/train.parquet", "/mnt/math/train.parquet"]))
+    paths = [source["path"] for source in found["data"]["sources"]]
+    assert paths == ["data/gsm8k/train.parquet", "data/math/train.parquet"]
+
+
+def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
+    found = verl(actor_rollout_ref__actor__entropy_coeff=0.001, actor_rollout_ref__rollout__top_p=1.0)
+    assert "no entropy bonus" in found.left_out["actor_rollout_ref.actor.entropy_coeff"]
+    assert "actor_rollout_ref.rollout.top_p" in found.same
+    assert any("clip_ratio_c = 3.0 (by default)" in key for key in found.left_out), "a default that differs is told"
+    off = verl(actor_rollout_ref__rollout__top_p=0.9)
+    assert "importance ratios would be wrong" in off.left_out["actor_rollout_ref.rollout.top_p"]
+
+
+def test_a_misspelt_key_is_told_with_what_it_may_mean() -> None:
+    found = verl(actor_rollout_ref__actor__clip_ratio_hgh=0.28, foo=1)
+    assert found.unknown == {
+        "actor_rollout_ref.actor.clip_ratio_hgh": "did you mean actor_rollout_ref.actor.clip_ratio_high?", "foo": ""
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "key", "told"),
+    [
+        (verl(algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "it needs a critic"),
+        (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "greater than or equal to 2, not 1"),
+        (verl(actor_rollout_ref__rollout__tensor_model_parallel_size=3),
+         "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
+        (verl(actor_rollout_ref__actor__optim__lr="fast"), "actor_rollout_ref.actor.optim.lr", "valid number"),
+        (verl(data__train_files=None), "data.train_files", "a job needs data"),
+        (verl(actor_rollout_ref__rollout__multi_turn__enable=True), "actor_rollout_ref.rollout.multi_turn.enable",
+         "one turn"),
+        (verl(reward_model__enable=True), "reward_model.enable", "a judge"),
+        (trl(reward_model_name_or_path="a/b"), "reward_model_name_or_path", "a judge"),
+        (trl(loss_type="cispo"), "loss_type", "choose one of dapo"),
+        (trl(num_processes=None), "num_processes", "per process"),
+        (trl(per_device_train_batch_size=3), "gradient_accumulation_steps", "no whole groups of 8"),
+        (trl(max_completion_length=0), "max_completion_length", "responses need a limit"),
+    ],
+)  # fmt: skip
+def test_the_key_that_prevents_a_job_is_named(found: Conversion, key: str, told: str) -> None:
+    assert found.job is None
+    assert told in found.prevented[key]
+
+
+_VALUES: Final = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 2000), st.floats(-1, 4, allow_nan=False),
+    st.sampled_from(["grpo", "gspo", "vllm", "cosine", "sequence", "token", "dapo", "a/b", "/x/y.parquet", "", "zzz"]),
+    st.lists(st.sampled_from(["a.parquet", "b.jsonl", 1, 0.5]), max_size=3),
+)  # fmt: skip
+
+
+def _keys(system: System) -> list[str]:
+    known = [key.replace("*", "any") for key in system.known_keys()]
+    return [*known, "unknown", "actor_rollout_ref.actor.unknown"]
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_every_key_is_accounted_for_and_a_job_is_valid_or_its_obstacle_named(
+    system: System, data: st.DataObject
+) -> None:
+    changed = data.draw(st.dictionaries(st.sampled_from(_keys(system)), _VALUES, max_size=12))
+    given_keys = RUNS[system.name] | changed
+    found = convert(system, given_keys, FIXED)
+    told = [*found.converted, *found.same, *found.left_out, *found.unknown]
+    if found.job is None:
+        fields = {path for one in system.entries for path in one.fields}
+        known = {key for one in system.entries for key in one.keys}
+        assert found.prevented
+        assert all(key in known or key in fields or key.startswith("spec.") for key in found.prevented)
+    else:
+        RLJob.model_validate_json(json.dumps(found.job), strict=True)
+        assert set(given_keys) <= set(told)
+    assert not set(found.converted) & set(found.unknown)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_tables_name_fields_that_exist(system: System) -> None:
+    paths = [*(path for one in system.entries for path in one.fields), *system.always]
+    assert [path for path in paths if not _exists(path)] == []
+
+
+def _exists(path: str) -> bool:
+    schema = _SCHEMA
+    for name in path.split("."):
+        schema = schema.get("properties", {}).get(name)
+        if schema is None:
+            return False
+    return True
+
+
+def test_files_are_yaml_json_or_python_and_settings_go_before_them(tmp_path: Path) -> None:
+    file = tmp_path / "verl.yaml"
+    file.write_text("data: {train_batch_size: 64, shuffle: true}\nactor_rollout_ref: {actor: {optim: {lr: 1e-6}}}\n")
+    read = sources.read([str(file), "data.train_batch_size=128", "+trainer.nnodes=2", "~data.shuffle"])
+    assert read.given == {"data.train_batch_size": 128, "actor_rollout_ref.actor.optim.lr": 1e-6, "trainer.nnodes": 2}
+    assert sources.read(["actor_rollout_ref.actor.optim.betas=[0.9,0.95]"]).given == {
+        "actor_rollout_ref.actor.optim.betas": [0.9, 0.95]
+    }
+
+
+def test_a_script_of_trl_is_read_and_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "raise SystemExit('it was run')\n"
+        "args = GRPOConfig(learning_rate=1e-5, num_generations=8, max_steps=NUM)\n"
+        "GRPOTrainer(model='Qwen/Qwen2.5-0.5B', reward_funcs=[mine, lib.other], args=args, train_dataset=data)\n"
+    )
+    read = sources.read([str(script)])
+    assert read.given == {
+        "learning_rate": 1e-5, "num_generations": 8, "model": "Qwen/Qwen2.5-0.5B", "reward_funcs": ["mine", "lib.other"]
+    }  # fmt: skip
+    assert read.computed == ("max_steps",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nothing.yaml"], "There is no file nothing.yaml"),
+        ([], "There is nothing to convert"),
+        (["a=[1"], "the value cannot be read"),
+        (["a.yaml", "b.yaml"], "one file too many"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(arguments: list[str], told: str) -> None:
+    with pytest.raises(BadInput, match=told.replace("[", r"\[")):
+        sources.read(arguments)
+
+
+def test_values_that_refer_to_other_keys_are_followed() -> None:
+    for reference in (
+        "${data.train_batch_size}",
+        "${oc.select:data.train_batch_size,7}",
+        "${oc.select:data.none,1024}",
+    ):
+        found = verl(actor_rollout_ref__actor__ppo_mini_batch_size=reference)
+        assert "promptsPerUpdate" not in spec(found)["algorithm"]
+    circular = verl(data__train_batch_size="${data.gen_batch_size}", data__gen_batch_size="${data.train_batch_size}")
+    assert "is no number" in circular.prevented["data.train_batch_size"]
+
+
+def test_the_system_and_the_name_follow_from_the_keys() -> None:
+    assert system_of(VERL_RUN) is VERL
+    assert system_of(TRL_RUN) is TRL
+    assert job_name({"trainer.experiment_name": "Qwen2_7b@function/RM_"}) == "rm"
+    assert job_name({"output_dir": "out/7B-run"}) == "b-run"
+    assert job_name({}) == "converted"
+
+
+def test_the_manifest_goes_to_standard_output_and_everything_else_to_standard_error(tmp_path: Path) -> None:
+    file = tmp_path / "verl.yaml"
+    file.write_text(yaml.safe_dump(VERL_RUN))
+    done = CliRunner().invoke(app, ["convert", str(file), "trainer.logger=[wandb]", "--config-name=ppo_trainer"])
+    assert done.exit_code == 0, done.output
+    manifest = yaml.safe_load(done.stdout)
+    RLJob.model_validate(manifest)
+    assert list(manifest) == ["apiVersion", "kind", "metadata", "spec"]
+    assert list(manifest["spec"])[:3] == ["model", "data", "algorithm"], "sections are in the order of the reference"
+    assert "trainer.logger = ['wandb']: metrics go to TensorBoard files" in done.stderr
+    assert "--config-name" in done.stderr
+    refused = CliRunner().invoke(app, ["convert", str(file), "algorithm.adv_estimator=gae"])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "algorithm.adv_estimator: gae: it needs a critic" in refused.stderr
+
+
+def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Path) -> None:
+    """Keys of the parts that Longshore does not have are known by their sections."""
+    sections = ("critic.optim.lr", "actor_rollout_ref.actor.profiler.enable", "distillation.enabled", "ray_kwargs.x")
+    found = convert(VERL, VERL_RUN | dict.fromkeys(sections, 1), FIXED)
+    assert set(sections) <= set(found.left_out)
+    assert not found.unknown

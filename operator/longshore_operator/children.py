@@ -17,21 +17,27 @@ from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
 
 
 def reconcile_children(context: Context) -> Outcome:
-    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again."""
+    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again.
+
+    The settings of an attempt that has begun stay as they are, so that pods that are replaced read what the others have
+    read; they are written anew only if somebody has deleted them.
+    """
     job, observed = context.job, context.observed
-    if not context.progress.active or observed.applied_generation == Identity.of(job).generation > 0:
+    generation = Identity.of(job).generation
+    if not context.progress.active or (generation and observed.applied_for == (generation, context.progress.attempt)):
         return Outcome()
-    applied = observed.children
-    changed = [apply for apply in children(job, context.config) if applied.get(apply.key) != apply.fingerprint]
-    missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
+    applied, settings = observed.children, _apply(_config_map(job, Identity.of(job)))
+    kept = [CreateOnce(settings.manifest)] if context.has_coordinator else []
+    wanted = children(job, context.config) if kept else (settings, *children(job, context.config))
+    changed = [apply for apply in wanted if applied.get(apply.key) != apply.fingerprint]
+    missing = [once for once in (*kept, *_secrets(job, observed)) if once.key not in applied]
     return Outcome(actions=(*changed, *missing))
 
 
 def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
-    """Every child that is kept as its manifest says."""
+    """Every child that is always kept as its manifest says."""
     identity = Identity.of(job)
     manifests = [
-        _config_map(job, identity),
         _headless_service(identity),
         *_coordinator_rights(identity),
         *(network_policies(job, config) if config.network_policies else ()),

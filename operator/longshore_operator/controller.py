@@ -21,7 +21,6 @@ from longshore_kube.errors import KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
-from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.kube import Kube
@@ -33,6 +32,7 @@ from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
+from longshore_operator.settings import pod_settings_fingerprint
 from longshore_operator.stored_status import StoredStatus, read_status
 
 RESYNC = timedelta(minutes=15)
@@ -58,8 +58,8 @@ class _Job:
 
     uid: str = ""
     applied: dict[tuple[str, str], str] = field(default_factory=dict)
-    applied_generation: int = 0
-    """Generation of the spec whose children were all applied."""
+    applied_for: tuple[int, int] = (0, 0)
+    """Generation of the spec and attempt for which all children were applied."""
     applied_since: datetime | None = None
     num_starting_looks: int = 0
     """Times that children were applied anew because a pod did not start."""
@@ -74,7 +74,7 @@ class _Job:
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
 
     def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
-        """Fingerprint of the settings that pods run with, computed once for a generation."""
+        """Fingerprint of the settings that the spec asks for, computed once for a generation."""
         if self.hashed[0] != generation or not generation:
             self.hashed = (generation, pod_settings_fingerprint(spec))
         return self.hashed[1]
@@ -190,7 +190,7 @@ class Controller:
                 job.num_starting_looks = 0
             elif self._is_starting(key):
                 job.num_starting_looks += 1
-            job.uid, job.applied, job.applied_generation, job.applied_since = uid, {}, 0, now
+            job.uid, job.applied, job.applied_for, job.applied_since = uid, {}, (0, 0), now
         if not self._is_starting(key):
             job.num_starting_looks = 0
         job.seen_version = metadata["resourceVersion"]
@@ -224,7 +224,7 @@ class Controller:
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,
             told_notice=job.told_notice,
-            applied_generation=job.applied_generation,
+            applied_for=job.applied_for,
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
@@ -269,8 +269,8 @@ class Controller:
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._apply(key, job, plan, now)
-        if plan.has_all_children:
-            job.applied_generation = stored.metadata.get("generation", 0)
+        if plan.has_all_children and plan.status is not None:
+            job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_told(job, before)
         if error_shown is not None:
             return 0.0

@@ -123,7 +123,7 @@ class Plan:
     requeue_at: datetime | None = None
     """When to look again although nothing changed."""
     has_all_children: bool = False
-    """Once it is applied, every child is as this generation of the spec wants it."""
+    """Once it is applied, every child is as this generation of the spec and this attempt want it."""
 
 
 @dataclass(frozen=True, slots=True)

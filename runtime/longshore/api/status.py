@@ -142,6 +142,17 @@ class AdmissionStatus(ApiModel):
     """LocalQueue of Kueue through which the job was admitted; empty: admitted by the operator."""
 
 
+class AttemptSettings(ApiModel):
+    """What the attempt was started with; it keeps this until it ends, whatever defaults a newer operator has."""
+
+    generation: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Newest generation of the spec that asks for the settings of the running pods."""
+    fingerprint: str = Field(default="", max_length=64)
+    """Fingerprint of the settings of that generation, as the operator reads them now."""
+    image: str = Field(default="", max_length=512)
+    """Runtime image of all pods of the attempt."""
+
+
 class GpuCounts(ApiModel):
     """GPUs that the job holds, by what they do."""
 
@@ -191,6 +202,8 @@ class RLJobStatus(ApiModel):
     """GPUs by role."""
     admission: AdmissionStatus | None = None
     """What the job was admitted to, where the operator admits jobs."""
+    settings: AttemptSettings | None = None
+    """What the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
     planner: PlannerStatus | None = None

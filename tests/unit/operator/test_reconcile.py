@@ -92,14 +92,17 @@ class TestStart:
 
 
 class TestChildren:
-    def test_a_changed_spec_changes_the_config_map_alone(self, running: Cluster) -> None:
-        running.spec = {"backoffLimit": 1}
-        changed = [action.key for action in running.plan().actions if isinstance(action, Apply)]
+    def test_a_changed_spec_changes_the_config_map_alone(self) -> None:
+        cluster = Cluster()
+        cluster.apply(replace(cluster.plan(), status=None))
+        cluster.pods.clear()
+        cluster.spec = {"backoffLimit": 1}
+        changed = [action.key for action in cluster.plan().actions if isinstance(action, Apply)]
         assert changed == [("ConfigMap", "demo-config")]
 
     def test_an_existing_ray_token_is_never_made_again(self, running: Cluster) -> None:
         assert not any(isinstance(action, CreateOnce) for action in running.plan().actions)
-        del running.children["ConfigMap", "demo-config"]
+        del running.children["Service", "demo-pods"]
         assert [type(action) for action in running.plan().actions] == [Apply]
 
     def test_an_existing_claim_is_used_and_none_created(self) -> None:
@@ -382,7 +385,7 @@ class TestSuspension:
         assert cluster.status.phase is Phase.RUNNING
 
     def test_a_suspension_that_nobody_saw_still_takes_the_new_spec(self, running: Cluster) -> None:
-        running.spec = {"workers": {"replicas": 1}}
+        running.spec, running.generation = {"workers": {"replicas": 1}}, 4
         running.settle()
         assert running.status.attempt == 2
         assert running.names() == ["demo-coordinator", "demo-reward-0", "demo-worker-0"]
@@ -393,6 +396,7 @@ class TestSuspension:
             "workers": {"replicas": 2, "gpusPerPod": 2},
             "rollout": {"engine": {"tensorParallelSize": 2}},
         }
+        running.generation = 4
         running.settle()
         assert running.status.assignment.epoch == 2
         assert running.status.assignment.baseline.tp_size == 2

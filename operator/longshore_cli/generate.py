@@ -1,5 +1,5 @@
-"""Writes everything that is generated from the code: the CRD, and the references of its fields, of reasons and of the
-round protocol.
+"""Writes everything that is generated from the code: the CRD, the references of its fields, of reasons and of the round
+protocol, and the dashboards of the chart.
 
 `python -m longshore_cli.generate` writes; with `--check` it fails when a file differs from what the models say.
 """
@@ -13,6 +13,7 @@ import yaml
 
 from longshore.api.crd import rljob_crd
 from longshore.api.reasons import CONDITIONS, EVENTS, Reason
+from longshore_cli.dashboards import dashboards
 from longshore_cli.protocol_page import protocol_page
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -20,6 +21,7 @@ _CRD_FILES: Final = (
     Path("crds/longshore.dev_rljobs.yaml"),
     Path("charts/longshore/files/rljob-crd.yaml"),
 )
+_DASHBOARDS: Final = Path("charts/longshore/files/dashboards")
 _REFERENCE: Final = Path("docs/reference/rljob.md")
 _REASONS: Final = Path("docs/reference/reasons.md")
 _PROTOCOL: Final = Path("docs/reference/round-protocol.md")
@@ -32,7 +34,8 @@ def generated_files() -> dict[Path, str]:
     manifest = _HEADER + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     pages = {_REFERENCE: _reference(schema), _REASONS: _reasons(), _PROTOCOL: protocol_page()}
-    return {**dict.fromkeys(_CRD_FILES, manifest), **pages}
+    boards = {_DASHBOARDS / name: content for name, content in dashboards().items()}
+    return {**dict.fromkeys(_CRD_FILES, manifest), **pages, **boards}
 
 
 def _reference(schema: dict[str, Any]) -> str:

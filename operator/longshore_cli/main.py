@@ -16,6 +16,7 @@ from longshore_cli import format as fmt
 from longshore_cli import options
 from longshore_cli.check.command import check
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
+from longshore_cli.fleet.command import queue, top
 from longshore_cli.options import ClusterKind
 from longshore_cli.simulate.command import simulate
 from longshore_cli.target import Target, kubeconfig_path
@@ -306,6 +307,8 @@ def profile(
     profiling.run(kube, profiling.Plan(file, out, keep=keep, force=force, image=image), _console())
 
 
+app.command()(top)
+app.command()(queue)
 app.command()(simulate)
 app.command()(check)
 

@@ -260,8 +260,7 @@ class Controller:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
         if plan.status is not None:
-            self._metrics.set_phase(key, plan.status.phase)
-            self._metrics.set_gpus(key, plan.status.gpus)
+            self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 written = await write_status(self._kube, key, job.uid, fields)

@@ -92,6 +92,8 @@ class Standing:
     """LocalQueue of Kueue that it is in."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """What its pods must have, by pod set."""
+    position: int = 0
+    """Place in the operator's queue, from 1; 0: it does not wait there."""
 
 
 @dataclass(frozen=True, slots=True)

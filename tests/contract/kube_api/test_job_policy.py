@@ -70,6 +70,8 @@ HARMLESS: list[Json] = [
     templated(nodeSelector={"gpu": "h100"}, volumes=None, containers=None),
     templated(priorityClassName="urgent", runtimeClassName="gvisor"),
     templated(volumes=[{"name": "cache", "emptyDir": {}}], containers=[{"name": OWN, "volumeMounts": []}]),
+    with_container(securityContext=None, ports=None),
+    templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
     with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
     {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}},
 ]

@@ -55,8 +55,8 @@ def test_jobs_that_hold_gpus_come_first() -> None:
 
 def test_namespaces_are_summed_up_and_idle_gpus_weigh_by_their_number() -> None:
     jobs = [
-        running("a", "one", idle=0.1, rollout=30), running("b", "one", idle=0.5, rollout=10), running("c", "two", idle=0.0),
-        queued("d"), named("e", rljob(phase="Succeeded"), "three"),
+        running("a", "one", idle=0.1, rollout=30), running("b", "one", idle=0.5, rollout=10),
+        running("c", "two", idle=0.0), queued("d"), named("e", rljob(phase="Succeeded"), "three"),
     ]  # fmt: skip
     rows = namespace_rows(jobs)
     assert column(NAMESPACE_HEADER, rows, "NAMESPACE") == ["one", "team", "two", "all"]

@@ -555,3 +555,37 @@ class TestEnd:
         running.settle()
         assert running.status.attempt == 1
         assert running.names(lambda pod: not pod.terminal) == []
+
+
+class TestLostNode:
+    """Its pods stay `Terminating` until the node is back or removed: nobody knows whether they still run."""
+
+    def test_no_second_coordinator_starts_and_the_job_names_the_pod_that_it_waits_for(self, running: Cluster) -> None:
+        running.change("demo-coordinator", deleting=True, ready=False)
+        for _ in range(3):
+            running.step()
+            for name in running.names(lambda pod: pod.deleting and pod.name != "demo-coordinator"):
+                del running.pods[name]
+        assert running.names() == ["demo-coordinator"]
+        assert running.status.attempt == 2
+        assert "demo-coordinator" in running.condition("Ready")[2]
+
+        del running.pods["demo-coordinator"]
+        running.settle()
+        assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RUNNING, 2, 0)
+
+    def test_a_worker_is_replaced_when_it_is_gone_and_the_others_stay(self, running: Cluster) -> None:
+        others = [name for name in ALL_PODS if name != "demo-worker-0"]
+        before = {name: running.pods[name].uid for name in others}
+        running.change("demo-worker-0", deleting=True, ready=False)
+        lost = running.pods["demo-worker-0"].uid
+        running.step()
+        running.step()
+        assert running.pods["demo-worker-0"].uid == lost
+        assert "PodLost" in [event.reason for event in running.events]
+
+        del running.pods["demo-worker-0"]
+        running.settle()
+        assert running.pods["demo-worker-0"].ready
+        assert {name: running.pods[name].uid for name in others} == before
+        assert (running.status.attempt, running.status.failures) == (1, 0)

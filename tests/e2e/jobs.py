@@ -114,6 +114,11 @@ class Job:
         """Wait until so many steps are done."""
         return self.wait(f"step {step}", lambda status: status.get("runtime", {}).get("step", 0) >= step)
 
+    def wait_goes_on(self, attempt: int) -> Json:
+        """Wait until an attempt trains: two steps more than when it was first seen to run."""
+        seen = self.wait(f"attempt {attempt}", lambda status: status["attempt"] == attempt and _is_training(status))
+        return self.wait_step(seen["runtime"]["step"] + 2)
+
     def wait_nothing_runs(self) -> None:
         """Wait until every pod of the job has ended or is gone."""
         selector = f"longshore.dev/job={self.name}"
@@ -179,6 +184,10 @@ class Job:
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
         assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
         assert list(_processes(f"{self.name}-")) == []
+
+
+def _is_training(status: Json) -> bool:
+    return status["phase"] == "Running" and status.get("runtime", {}).get("attempt") == status["attempt"]
 
 
 def _read_documents(stream: IO[str], put: Callable[[Json | None], None]) -> None:

@@ -1,6 +1,7 @@
 """Builders of everything that a job owns besides pods: plain data, from the spec alone."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 from longshore.api import contract, names
@@ -26,16 +27,20 @@ def reconcile_children(context: Context) -> Outcome:
     generation = Identity.of(job).generation
     if not context.progress.active or (generation and observed.applied_for == (generation, context.progress.attempt)):
         return Outcome()
-    applied, settings = observed.children, _apply(_config_map(job, Identity.of(job)))
-    kept = [CreateOnce(settings.manifest)] if context.has_coordinator else []
-    wanted = children(job, context.config) if kept else (settings, *children(job, context.config))
-    changed = [apply for apply in wanted if applied.get(apply.key) != apply.fingerprint]
-    missing = [once for once in (*kept, *_secrets(job, observed)) if once.key not in applied]
+    applied = observed.children
+    wanted = children(job, context.config, keeps_settings=context.has_coordinator)
+    changed = [apply for apply in wanted if _is_due(apply, applied.get(apply.key))]
+    missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
     return Outcome(actions=(*changed, *missing))
 
 
-def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
-    """Every child that is always kept as its manifest says."""
+def _is_due(apply: Apply, applied: str | None) -> bool:
+    """What is kept has no fingerprint, so that the next attempt writes it."""
+    return applied is None if apply.is_kept else applied != apply.fingerprint
+
+
+def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False) -> tuple[Apply, ...]:
+    """Every child besides the Secrets."""
     identity = Identity.of(job)
     manifests = [
         _headless_service(identity),
@@ -44,7 +49,8 @@ def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
     ]
     if job.spec.storage.create is not None:
         manifests.append(_claim(job.spec.storage.create, identity))
-    return tuple(_apply(manifest) for manifest in manifests)
+    settings = replace(_apply(_config_map(job, identity)), is_kept=keeps_settings)
+    return (settings, *(_apply(manifest) for manifest in manifests))
 
 
 def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:

@@ -29,6 +29,8 @@ class Apply(_Child):
     """Server-side apply of a child; `fingerprint` is remembered as applied."""
 
     fingerprint: str
+    is_kept: bool = False
+    """A child of the job that exists stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Selectors(list[promql_parser.VectorSelector]):
                     self._collect(one)
 
 
-@pytest.mark.parametrize("expression", expressions())
+@pytest.mark.parametrize("expression", [*expressions()])
 def test_an_expression_asks_for_metrics_and_labels_that_exist(expression: str) -> None:
     found = Selectors(expression)
     assert found

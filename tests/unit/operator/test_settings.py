@@ -16,7 +16,7 @@ from longshore.api.base import ApiModel
 from longshore.api.spec import _FROZEN_WHILE_RUNNING, RLJobSpec
 from longshore.api.status import AttemptSettings, Phase
 from longshore_operator import settings
-from longshore_operator.plan import Apply, CreateOnce
+from longshore_operator.plan import Apply
 from longshore_operator.settings import NOT_SEEN_BY_PODS, pod_settings_fingerprint, settings_changed
 from tests.unit.operator.model import CONFIG, Cluster, make_job
 
@@ -130,8 +130,8 @@ class TestRunningJob:
     def test_deleted_settings_are_written_again(self, running: Cluster) -> None:
         del running.children[CONFIG_MAP]
         (action,) = running.plan().actions
-        assert isinstance(action, CreateOnce)
-        assert action.key == CONFIG_MAP
+        assert isinstance(action, Apply)
+        assert (action.key, action.is_kept) == (CONFIG_MAP, True)
 
     def test_settings_are_written_before_each_attempt_though_the_spec_is_the_same(self, running: Cluster) -> None:
         running.delete("demo-coordinator")

@@ -64,6 +64,8 @@ class _Job:
     num_starting_looks: int = 0
     """Times that children were applied anew because a pod did not start."""
     apply_error: str | None = None
+    bound_claim: ClaimView | None = None
+    """The volume claim, since it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
     """Generation and the fingerprint of its settings."""
     told_rejection: int = 0
@@ -161,7 +163,7 @@ class Controller:
         busy_s = time.perf_counter() - began_s
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
-        claim = await self._claim(key, stored)
+        claim = await self._claim(key, job, stored)
         kueue = await self._in_queue(key, stored)
         began_s = time.perf_counter()
         plan = self._decide(key, job, stored, claim, kueue, now)
@@ -191,6 +193,7 @@ class Controller:
             elif self._is_starting(key):
                 job.num_starting_looks += 1
             job.uid, job.applied, job.applied_for, job.applied_since = uid, {}, (0, 0), now
+            job.bound_claim = None
         if not self._is_starting(key):
             job.num_starting_looks = 0
         job.seen_version = metadata["resourceVersion"]
@@ -244,17 +247,22 @@ class Controller:
             return await self._kueue.of_unreadable(key, queue) if queue else None
         return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
-    async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
+    async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
         if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
+            job.bound_claim = None
             return None
         name = stored.spec.storage.claim_name or names.storage_claim(key[1])
+        if job.bound_claim is not None and job.bound_claim.name == name:
+            return job.bound_claim
         claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
         if claim is None:
             return ClaimView(name, exists=False)
-        return ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
+        view = ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
+        job.bound_claim = view if view.phase == "Bound" else None
+        return view
 
     async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""

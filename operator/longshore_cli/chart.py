@@ -48,16 +48,19 @@ def values(given: Json, operator_image: str | None, runtime_image: str | None) -
     """The values of a file, with the images of the command line over them."""
     merged = dict(given)
     if operator_image is not None:
-        # A digest splits at its colon too: the chart joins both with a colon again.
-        repository, _, tag = operator_image.rpartition(":")
-        is_untagged = not repository or "/" in tag
-        image = (
-            {"repository": operator_image, "tag": "latest"} if is_untagged else {"repository": repository, "tag": tag}
-        )
-        merged["image"] = {**merged.get("image", {}), **image}
+        merged["image"] = {**merged.get("image", {}), **_image_values(operator_image)}
     if runtime_image is not None:
         merged["runtimeImage"] = runtime_image
     return merged
+
+
+def _image_values(image: str) -> Json:
+    """Repository, and tag or digest."""
+    named, _, digest = image.partition("@")
+    repository, _, tag = named.rpartition(":")
+    if not repository or "/" in tag:
+        repository, tag = named, "" if digest else "latest"
+    return {"repository": repository, "tag": tag, "digest": digest}
 
 
 def install(kube: Kube, cluster: Cluster, options: ChartOptions) -> str:

@@ -1,5 +1,5 @@
 """Writes everything that is generated from the code: the CRD, the references of its fields, of reasons and of the round
-protocol, and the tables about migrating.
+protocol, the tables about migrating, and the dashboards of the chart.
 
 `python -m longshore_cli.generate` writes; with `--check` it fails when a file differs from what the models say.
 """
@@ -16,6 +16,7 @@ from longshore.api.reasons import CONDITIONS, EVENTS, Reason
 from longshore_cli.convert.tables import with_tables
 from longshore_cli.convert.trl import TRL
 from longshore_cli.convert.verl import VERL
+from longshore_cli.dashboards import dashboards
 from longshore_cli.protocol_page import protocol_page
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ _CRD_FILES: Final = (
     Path("crds/longshore.dev_rljobs.yaml"),
     Path("charts/longshore/files/rljob-crd.yaml"),
 )
+_DASHBOARDS: Final = Path("charts/longshore/files/dashboards")
 _REFERENCE: Final = Path("docs/reference/rljob.md")
 _REASONS: Final = Path("docs/reference/reasons.md")
 _PROTOCOL: Final = Path("docs/reference/round-protocol.md")
@@ -40,7 +42,8 @@ def generated_files() -> dict[Path, str]:
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     pages = {_REFERENCE: _reference(schema), _REASONS: _reasons(), _PROTOCOL: protocol_page()}
     pages |= {path: with_tables((_ROOT / path).read_text("utf-8"), system) for path, system in _MIGRATING.items()}
-    return {**dict.fromkeys(_CRD_FILES, manifest), **pages}
+    boards = {_DASHBOARDS / name: content for name, content in dashboards().items()}
+    return {**dict.fromkeys(_CRD_FILES, manifest), **pages, **boards}
 
 
 def _reference(schema: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from longshore_cli import options
 from longshore_cli.check.command import check
 from longshore_cli.convert.command import convert
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
+from longshore_cli.fleet.command import queue, top
 from longshore_cli.options import ClusterKind
 from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
@@ -336,6 +337,8 @@ def trace(
 
 app.command()(ui)
 app.command()(report)
+app.command()(top)
+app.command()(queue)
 app.command()(simulate)
 app.command()(check)
 # Arguments of verl, as --config-name, are named among what is left out.

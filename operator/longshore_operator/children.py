@@ -1,6 +1,7 @@
 """Builders of everything that a job owns besides pods: plain data, from the spec alone."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 from longshore.api import contract, names
@@ -17,28 +18,39 @@ from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
 
 
 def reconcile_children(context: Context) -> Outcome:
-    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again."""
+    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again.
+
+    The settings of an attempt that has begun stay as they are, so that pods that are replaced read what the others have
+    read; they are written anew only if somebody has deleted them.
+    """
     job, observed = context.job, context.observed
-    if not context.progress.active or observed.applied_generation == Identity.of(job).generation > 0:
+    generation = Identity.of(job).generation
+    if not context.progress.active or (generation and observed.applied_for == (generation, context.progress.attempt)):
         return Outcome()
     applied = observed.children
-    changed = [apply for apply in children(job, context.config) if applied.get(apply.key) != apply.fingerprint]
+    wanted = children(job, context.config, keeps_settings=context.has_coordinator)
+    changed = [apply for apply in wanted if _is_due(apply, applied.get(apply.key))]
     missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
     return Outcome(actions=(*changed, *missing))
 
 
-def children(job: RLJob, config: OperatorConfig) -> tuple[Apply, ...]:
-    """Every child that is kept as its manifest says."""
+def _is_due(apply: Apply, applied: str | None) -> bool:
+    """What is kept has no fingerprint, so that the next attempt writes it."""
+    return applied is None if apply.is_kept else applied != apply.fingerprint
+
+
+def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False) -> tuple[Apply, ...]:
+    """Every child besides the Secrets."""
     identity = Identity.of(job)
     manifests = [
-        _config_map(job, identity),
         _headless_service(identity),
         *_coordinator_rights(identity),
         *(network_policies(job, config) if config.network_policies else ()),
     ]
     if job.spec.storage.create is not None:
         manifests.append(_claim(job.spec.storage.create, identity))
-    return tuple(_apply(manifest) for manifest in manifests)
+    settings = replace(_apply(_config_map(job, identity)), is_kept=keeps_settings)
+    return (settings, *(_apply(manifest) for manifest in manifests))
 
 
 def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:

@@ -72,6 +72,12 @@ class Context:
         runtime = self.job.status.runtime
         return runtime if runtime is not None and runtime.attempt == self.progress.attempt else None
 
+    @property
+    def has_coordinator(self) -> bool:
+        """The attempt has begun: its coordinator was created, and may be ending."""
+        attempt = self.progress.attempt
+        return any(pod.attempt == attempt and pod.component is Component.COORDINATOR for pod in self.observed.pods)
+
     def num_ready(self, component: Component) -> int:
         """Pods of a component that are ready."""
         return sum(pod.ready for pod in self.pods if pod.component is component)

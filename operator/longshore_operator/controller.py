@@ -21,7 +21,6 @@ from longshore_kube.errors import KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
-from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.kube import Kube
@@ -33,6 +32,7 @@ from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
+from longshore_operator.settings import pod_settings_fingerprint
 from longshore_operator.stored_status import StoredStatus, read_status
 
 RESYNC = timedelta(minutes=15)
@@ -58,12 +58,14 @@ class _Job:
 
     uid: str = ""
     applied: dict[tuple[str, str], str] = field(default_factory=dict)
-    applied_generation: int = 0
-    """Generation of the spec whose children were all applied."""
+    applied_for: tuple[int, int] = (0, 0)
+    """Generation of the spec and attempt for which all children were applied."""
     applied_since: datetime | None = None
     num_starting_looks: int = 0
     """Times that children were applied anew because a pod did not start."""
     apply_error: str | None = None
+    bound_claim: ClaimView | None = None
+    """The volume claim, since it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
     """Generation and the fingerprint of its settings."""
     told_rejection: int = 0
@@ -74,7 +76,7 @@ class _Job:
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
 
     def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
-        """Fingerprint of the settings that pods run with, computed once for a generation."""
+        """Fingerprint of the settings that the spec asks for, computed once for a generation."""
         if self.hashed[0] != generation or not generation:
             self.hashed = (generation, pod_settings_fingerprint(spec))
         return self.hashed[1]
@@ -161,7 +163,7 @@ class Controller:
         busy_s = time.perf_counter() - began_s
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
-        claim = await self._claim(key, stored)
+        claim = await self._claim(key, job, stored)
         kueue = await self._in_queue(key, stored)
         began_s = time.perf_counter()
         plan = self._decide(key, job, stored, claim, kueue, now)
@@ -190,7 +192,8 @@ class Controller:
                 job.num_starting_looks = 0
             elif self._is_starting(key):
                 job.num_starting_looks += 1
-            job.uid, job.applied, job.applied_generation, job.applied_since = uid, {}, 0, now
+            job.uid, job.applied, job.applied_for, job.applied_since = uid, {}, (0, 0), now
+            job.bound_claim = None
         if not self._is_starting(key):
             job.num_starting_looks = 0
         job.seen_version = metadata["resourceVersion"]
@@ -224,7 +227,7 @@ class Controller:
             apply_error=job.apply_error,
             told_rejection=job.told_rejection,
             told_notice=job.told_notice,
-            applied_generation=job.applied_generation,
+            applied_for=job.applied_for,
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
@@ -244,24 +247,28 @@ class Controller:
             return await self._kueue.of_unreadable(key, queue) if queue else None
         return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
-    async def _claim(self, key: Key, stored: "_Stored") -> ClaimView | None:
+    async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
         """The volume claim, looked at only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
         if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
+            job.bound_claim = None
             return None
         name = stored.spec.storage.claim_name or names.storage_claim(key[1])
+        if job.bound_claim is not None and job.bound_claim.name == name:
+            return job.bound_claim
         claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
         if claim is None:
             return ClaimView(name, exists=False)
-        return ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
+        view = ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
+        job.bound_claim = view if view.phase == "Bound" else None
+        return view
 
     async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
         if plan.status is not None:
-            self._metrics.set_phase(key, plan.status.phase)
-            self._metrics.set_gpus(key, plan.status.gpus)
+            self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 written = await write_status(self._kube, key, job.uid, fields)
@@ -269,8 +276,8 @@ class Controller:
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._apply(key, job, plan, now)
-        if plan.has_all_children:
-            job.applied_generation = stored.metadata.get("generation", 0)
+        if plan.has_all_children and plan.status is not None:
+            job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_told(job, before)
         if error_shown is not None:
             return 0.0

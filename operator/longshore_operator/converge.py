@@ -101,7 +101,7 @@ def _delete(pods: Iterable[PodView]) -> Iterator[DeletePod]:
 
 
 def _create_coordinator(context: Context) -> Iterator[CreatePod]:
-    pod = build.coordinator_pod(context.job, context.config, context.progress.attempt)
+    pod = build.coordinator_pod(_as_started(context), context.config, context.progress.attempt)
     yield _creation(context, pod, Component.COORDINATOR, 0)
 
 
@@ -110,7 +110,7 @@ def _create_peers(context: Context, coordinator: PodView, count: dict[Component,
     address, attempt = coordinator.ip, coordinator.attempt
     if address is None:
         return
-    job, present = context.job, {pod.name for pod in context.observed.pods}
+    job, present = _as_started(context), {pod.name for pod in context.observed.pods}
     tp_size = context.decided.assignment.baseline.tp_size
     builders: dict[Component, tuple[Callable[[str, int], str], _Build]] = {
         Component.WORKER: (names.worker_pod, partial(build.worker_pod, tp_size=tp_size)),
@@ -130,7 +130,14 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     if standing is not None and standing.placements:
         placement = standing.placements.get(pod_set(context.job, component, index), Placement())
         manifest = placed(manifest, placement)
-    return CreatePod(build.marked(manifest, context.observed.spec_hash))
+    return CreatePod(manifest)
+
+
+def _as_started(context: Context) -> RLJob:
+    """The job with the image of its attempt: versions of the runtime do not mix within an attempt."""
+    settings = context.decided.settings
+    assert settings is not None, "an active job has settings"
+    return context.job.model_copy(update={"spec": context.job.spec.model_copy(update={"image": settings.image})})
 
 
 def _losses(context: Context) -> tuple[Event, ...]:

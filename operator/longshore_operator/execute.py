@@ -125,7 +125,7 @@ class Executor:
     async def _child(self, child: Apply | CreateOnce) -> None:
         if isinstance(child, Apply):
             await (_until_role_is_known(self._apply, child) if child.key[0] == "RoleBinding" else self._apply(child))
-            self._on_applied(child.key, child.fingerprint)
+            self._on_applied(child.key, "" if child.is_kept else child.fingerprint)
         else:
             await self._kube.create(child.manifest)
             self._on_applied(child.key, "")
@@ -138,7 +138,8 @@ class Executor:
         if found is not None:
             if _owner(found["metadata"]) != _owner(metadata):
                 raise NameTaken(kind, found["metadata"], metadata)
-            if found["metadata"].get("annotations", {}).get(ANNOTATION_FINGERPRINT) == child.fingerprint:
+            annotations = found["metadata"].get("annotations", {})
+            if child.is_kept or annotations.get(ANNOTATION_FINGERPRINT) == child.fingerprint:
                 return
         await self._kube.apply(child.manifest)
 

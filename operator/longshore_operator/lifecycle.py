@@ -91,11 +91,15 @@ def advance(
     spec: RLJobSpec,
     status: RLJobStatus,
     pods: tuple[PodView, ...],
-    spec_hash: str,
     now: datetime,
+    *,
+    settings_changed: bool,
     standing: Standing | None = None,
 ) -> Progress:
-    """The next state of the job. Deterministic; the same input twice gives the same stand."""
+    """The next state of the job. Deterministic; the same input twice gives the same stand.
+
+    `settings_changed`: the pods of the attempt run with other settings than the spec has now.
+    """
     current = Progress(
         attempt=status.attempt,
         failures=status.failures,
@@ -120,7 +124,7 @@ def advance(
     if deadline is not None and deadline <= now:
         message = f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)"
         return finish(current, Phase.FAILED, FailedReason.DEADLINE_EXCEEDED, message, now)
-    return _advance_attempt(spec, current, mine, spec_hash, now)
+    return _advance_attempt(spec, current, mine, now, settings_changed=settings_changed)
 
 
 def reconcile_lifecycle(context: Context) -> Outcome:
@@ -250,7 +254,7 @@ def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
 
 
 def _advance_attempt(
-    spec: RLJobSpec, current: Progress, mine: tuple[PodView, ...], spec_hash: str, now: datetime
+    spec: RLJobSpec, current: Progress, mine: tuple[PodView, ...], now: datetime, *, settings_changed: bool
 ) -> Progress:
     """An active job: follow the coordinator first, then the other pods."""
     coordinator = next((pod for pod in mine if pod.component is Component.COORDINATOR), None)
@@ -265,7 +269,7 @@ def _advance_attempt(
         return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now)
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
-    if coordinator.spec_hash != spec_hash:
+    if settings_changed:
         return _restart(
             current, RestartReason.SPEC_CHANGED, "its pods run with other settings than the spec has now", now
         )

@@ -24,6 +24,7 @@ from longshore_operator import handlers, health
 from longshore_operator.admission import config as admission
 from longshore_operator.admission.config import NO_ADMISSION, read_config
 from longshore_operator.controller import Controller, utc_now
+from longshore_operator.definition import until_served
 from longshore_operator.kube import Kube
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.metrics import Metrics
@@ -114,6 +115,8 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
     """
     metrics = Metrics()
     leads = asyncio.Event()
+    for contradiction in options.config.admission.contradictions():
+        log.warning(contradiction)
     async with AsyncExitStack() as stack:
         kube = await stack.enter_async_context(Kube(access))
         controller = Controller(kube, options.config, metrics, options.namespace, options.max_concurrency)
@@ -141,9 +144,16 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
             controller.informer.run(),
             controller.open_admission(),
             controller.follow_kueue(),
-            handlers.watch_jobs(access, options.namespace, controller.tell, stop),
+            _watch_jobs(kube, access, options.namespace, controller, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
+
+
+async def _watch_jobs(
+    kube: Kube, access: Access, namespace: str | None, controller: Controller, stop: asyncio.Event
+) -> None:
+    await until_served(kube)
+    await handlers.watch_jobs(access, namespace, controller.tell, stop)
 
 
 async def _acquire(election: Election, stop: asyncio.Event) -> bool:

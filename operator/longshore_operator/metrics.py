@@ -1,10 +1,14 @@
 """Prometheus metrics of the operator."""
 
 from collections import Counter as Tally
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from longshore.api.status import Assignment, GpuCounts, Phase
+from longshore.api.status import FINISHED_PHASES, Assignment, GpuCounts, Phase, RLJobStatus
+
+_JOB: Final = ("job_namespace", "job_name")
+Key = tuple[str, str]
 
 
 class Metrics:
@@ -48,11 +52,30 @@ class Metrics:
         )
         self.leader = Gauge("longshore_operator_leader", "1 while this process leads", registry=self.registry)
         self._jobs = Gauge("longshore_operator_jobs", "RLJobs by phase", ["phase"], registry=self.registry)
-        self._phases: dict[tuple[str, str], Phase] = {}
+        self._phases: dict[Key, Phase] = {}
+        self._alarms: dict[Key, frozenset[str]] = {}
         self._gpus = Gauge(
             "longshore_operator_gpus",
             "GPUs that a job holds, by what its coordinator has acknowledged that they do",
-            ["job_namespace", "job_name", "role"],
+            [*_JOB, "role"],
+            registry=self.registry,
+        )
+        self._phase = Gauge(
+            "longshore_operator_job_phase", "1 for the phase of a job", [*_JOB, "phase"], registry=self.registry
+        )
+        self._step = Gauge(
+            "longshore_operator_job_step", "Optimizer steps that a job has done", _JOB, registry=self.registry
+        )
+        self._bubble = Gauge(
+            "longshore_operator_job_bubble_share",
+            "Share of engine time without a step in the last rollout of a job",
+            _JOB,
+            registry=self.registry,
+        )
+        self._alarm = Gauge(
+            "longshore_operator_job_alarm",
+            "1 for each sign that a job does not learn",
+            [*_JOB, "reason"],
             registry=self.registry,
         )
 
@@ -65,24 +88,46 @@ class Metrics:
         if before.epoch == 0 or after.baseline != before.baseline:
             self.assignments.labels(kind="baseline").inc()
 
-    def set_phase(self, key: tuple[str, str], phase: Phase | None) -> None:
-        """Remember the phase of a job."""
-        if phase is None or self._phases.get(key) is phase:
-            return
-        self._phases[key] = phase
-        self._publish()
-
-    def set_gpus(self, key: tuple[str, str], counts: GpuCounts) -> None:
-        """What the GPUs of a job do."""
-        for role, num_gpus in counts:
+    def show(self, key: Key, status: RLJobStatus) -> None:
+        """What is known of a job."""
+        self._show_phase(key, status.phase)
+        for role, num_gpus in status.gpus:
             self._gpus.labels(*key, role).set(num_gpus)
+        runtime = status.runtime
+        if runtime is not None:
+            self._step.labels(*key).set(runtime.step)
+            self._bubble.labels(*key).set(runtime.bubble_share)
+        lasts = runtime is not None and status.phase not in FINISHED_PHASES
+        self._show_alarms(key, frozenset(one.reason for one in runtime.alarms) if runtime and lasts else frozenset())
 
-    def forget(self, key: tuple[str, str]) -> None:
+    def forget(self, key: Key) -> None:
         """A job was deleted."""
         for role in GpuCounts.model_fields:
             self._gpus.remove(*key, role)
-        if self._phases.pop(key, None) is not None:
+        self._step.remove(*key)
+        self._bubble.remove(*key)
+        self._show_alarms(key, frozenset())
+        self._alarms.pop(key, None)
+        if (phase := self._phases.pop(key, None)) is not None:
+            self._phase.remove(*key, phase.value)
             self._publish()
+
+    def _show_phase(self, key: Key, phase: Phase | None) -> None:
+        before = self._phases.get(key)
+        if phase is None or before is phase:
+            return
+        if before is not None:
+            self._phase.remove(*key, before.value)
+        self._phase.labels(*key, phase.value).set(1)
+        self._phases[key] = phase
+        self._publish()
+
+    def _show_alarms(self, key: Key, reasons: frozenset[str]) -> None:
+        for ended in self._alarms.get(key, frozenset()) - reasons:
+            self._alarm.remove(*key, ended)
+        for reason in reasons:
+            self._alarm.labels(*key, reason).set(1)
+        self._alarms[key] = reasons
 
     def _publish(self) -> None:
         tally = Tally(self._phases.values())

@@ -9,9 +9,6 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore_operator.kueue.view import KueueView
 
-ANNOTATION_SPEC_HASH = "longshore.dev/spec-hash"
-"""Fingerprint of the settings that a pod was made for."""
-
 _MAX_MESSAGE_LENGTH = 4096
 """As long as a termination message can be."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -44,7 +41,6 @@ class PodView:
     """Why the cluster ended the pod (condition DisruptionTarget)."""
     waiting_reason: str | None = None
     waiting_message: str = ""
-    spec_hash: str = ""
     role: str | None = None
     tp_size: str | None = None
     others_run: bool = False
@@ -96,6 +92,8 @@ class Standing:
     """LocalQueue of Kueue that it is in."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """What its pods must have, by pod set."""
+    position: int = 0
+    """Place in the operator's queue, from 1; 0: it does not wait there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +115,10 @@ class Observed:
     """Newest epoch of an assignment whose rejection was told."""
     told_notice: tuple[int, int] = (0, 0)
     """Attempt and number of the coordinator's newest notice that was told."""
-    applied_generation: int = 0
-    """Generation of the spec whose children all exist as they should; 0: not known."""
+    applied_for: tuple[int, int] = (0, 0)
+    """Generation of the spec and attempt whose children all exist as they should; 0: not known."""
     spec_hash: str = ""
-    """Fingerprint of the settings that pods run with, where it is known already."""
+    """Fingerprint of the settings that the spec asks for, where it is known already."""
     kueue: KueueView | None = None
     """What there is of Kueue for the job; None: it is in no queue."""
     standing: Standing | None = None
@@ -163,7 +161,6 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         disruption=disruption.get("reason") if disruption.get("status") == "True" else None,
         waiting_reason=waiting.get("reason"),
         waiting_message=_shortened(waiting.get("message")),
-        spec_hash=metadata.get("annotations", {}).get(ANNOTATION_SPEC_HASH, ""),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
         others_run="terminated" in container and status.get("phase") == "Running",

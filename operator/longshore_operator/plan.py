@@ -29,6 +29,8 @@ class Apply(_Child):
     """Server-side apply of a child; `fingerprint` is remembered as applied."""
 
     fingerprint: str
+    is_kept: bool = False
+    """A child of the job that exists stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Plan:
     requeue_at: datetime | None = None
     """When to look again although nothing changed."""
     has_all_children: bool = False
-    """Once it is applied, every child is as this generation of the spec wants it."""
+    """Once it is applied, every child is as this generation of the spec and this attempt want it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore_operator import mounts, template
 from longshore_operator.identity import Identity
-from longshore_operator.observed import ANNOTATION_SPEC_HASH
 from longshore_operator.plan import OperatorConfig
 
 USER_ID = 1000
@@ -336,12 +335,6 @@ def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limi
     limits = resources.get("limits") or {}
     added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
     return {**resources, "requests": added | (resources.get("requests") or {})}
-
-
-def marked(pod: dict[str, Any], spec_hash: str) -> dict[str, Any]:
-    """The pod with the fingerprint of the settings that it is made for."""
-    annotations = pod["metadata"]["annotations"] | {ANNOTATION_SPEC_HASH: spec_hash}
-    return pod | {"metadata": pod["metadata"] | {"annotations": annotations}}
 
 
 def _finished(

@@ -17,7 +17,6 @@ from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
-from longshore_operator.fingerprint import pod_settings_fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.concern import abandon, reconcile_kueue
 from longshore_operator.kueue.standing import standing as standing_in_queue
@@ -30,10 +29,12 @@ from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, Operato
 from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
+from longshore_operator.settings import pod_settings_fingerprint, reconcile_settings, settings_changed
 from longshore_operator.stored_status import reconcile_stored_status
 from longshore_operator.template_rules import refusal
 
 CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
+    reconcile_settings,
     reconcile_children,
     reconcile_stored_status,
     reconcile_lifecycle,
@@ -63,7 +64,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
     if observed.kueue is not None:
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
-    progress = advance(job.spec, before, pods, observed.spec_hash, now, observed.standing)
+    changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
+    progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
     if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))

@@ -83,6 +83,10 @@ class Kube:
         """Where the API server keeps the RLJob `name`, or all of the namespace."""
         return _RLJOBS.path(self.namespace, name)
 
+    def jobs(self, namespace: str | None) -> list[Json]:
+        """All RLJobs of a namespace; None: of the cluster."""
+        return self.items(_RLJOBS.path(namespace))
+
     def find_job(self, name: str) -> Json | None:
         """The RLJob `name`, or None."""
         return self.find(self.job_path(name))

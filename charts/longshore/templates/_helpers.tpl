@@ -27,6 +27,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* The operator's image, by digest if one is given. */}}
+{{- define "longshore.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Ports on which the API server answers: those of the values, and those that this cluster's has behind its service. */}}
 {{- define "longshore.apiServerPorts" -}}
 {{- $ports := list -}}

@@ -156,6 +156,12 @@ class Store:
         self._write(Change(self.version, kind, key, obj, previous.obj if previous else None))
         return record
 
+    def show(self, record: Record, obj: Object) -> None:
+        """Readers see ``obj`` in place of what the record holds; its version and its history stay."""
+        self._objects[record.key.resource][record.key.namespace, record.key.name] = Record(
+            record.key, obj, record.version
+        )
+
     def remove(self, key: Key) -> Record:
         """Removes an existing object; the returned record carries the version of its removal."""
         previous = self._objects[key.resource].pop((key.namespace, key.name))

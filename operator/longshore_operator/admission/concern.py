@@ -13,7 +13,12 @@ def reconcile_admission(context: Context) -> Outcome:
     if standing is None:
         return Outcome(status=RLJobStatus(admission=None))
     holds = progress.active or any(pod.holds_resources for pod in context.observed.pods)
-    held = AdmissionStatus(admitted=progress.active, gpus=dict(standing.gpus) if holds else {}, queue=standing.queue)
+    held = AdmissionStatus(
+        admitted=progress.active,
+        gpus=dict(standing.gpus) if holds else {},
+        position=standing.position if progress.queued else 0,
+        queue=standing.queue,
+    )
     status = RLJobStatus(admission=held)
     if not (progress.active or progress.queued):
         return Outcome(status=status)

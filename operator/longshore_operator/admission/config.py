@@ -42,6 +42,16 @@ class AdmissionConfig(ApiModel):
         classes = self.priority_classes.items()
         return {name: one.value for name, one in classes if not one.namespaces or namespace in one.namespaces}
 
+    def contradictions(self) -> list[str]:
+        """Limits that cannot be used up because of others, one sentence each."""
+        return [
+            f"admission.quotas.{namespace}: {count} {resource} are more than the {self.capacity[resource]} of "
+            f"admission.capacity, so jobs of {namespace} never get all of them: lower the quota or raise the capacity"
+            for namespace, quota in self.quotas.items()
+            for resource, count in quota.items()
+            if count > self.capacity.get(resource, count)
+        ]
+
     @property
     def limits(self) -> Limits | None:
         """None where nothing is limited: then no job waits for admission."""

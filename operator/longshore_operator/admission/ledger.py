@@ -148,8 +148,9 @@ class Ledger:
         wait = self._waiting.get(key)
         if wait is None:
             return Standing(False, AdmittedReason.QUOTA_PENDING, "")
-        reason = AdmittedReason.TOO_LARGE if wait.why is Why.TOO_LARGE else AdmittedReason.QUOTA_PENDING
-        return Standing(False, reason, sentence(key, wait))
+        if wait.why is Why.TOO_LARGE:
+            return Standing(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
+        return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
 
 
 def sentence(key: Key, wait: Wait) -> str:

@@ -23,7 +23,8 @@ _FOR_SCHEDULING: Final = (
     "runtimeClassName",
     "overhead",
 )
-_OF_CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
+_OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
+"""Not the image: with another one, a job that waits would get another Workload and lose its place in the queue."""
 _SOURCE_KUEUE: Final = f"{GROUP}/workloadpriorityclass"
 _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
 

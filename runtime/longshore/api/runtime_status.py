@@ -279,6 +279,8 @@ class RuntimeStatus(ApiModel):
     """Response lengths of the last step."""
     tokens_per_s: float = Field(default=0.0, alias="tokensPerSecond")
     """Response tokens trained on per second of the last step."""
+    step_s: _Seconds = Field(default=0.0, alias="stepSeconds")
+    """What the last step took."""
     bubble_share: float = Field(default=0.0, ge=0, le=1)
     """Share of engine time in which engines idled during the last rollout."""
     draws: DrawCounts = Field(default_factory=DrawCounts)

@@ -138,8 +138,21 @@ class AdmissionStatus(ApiModel):
     """The job may have pods."""
     gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=16)
     """GPUs by resource that the job holds, from its admission until its pods are gone."""
+    position: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Place in the operator's queue, from 1; 0: the job does not wait there."""
     queue: str = Field(default="", max_length=253)
     """LocalQueue of Kueue through which the job was admitted; empty: admitted by the operator."""
+
+
+class AttemptSettings(ApiModel):
+    """What the attempt was started with; it keeps this until it ends, whatever defaults a newer operator has."""
+
+    generation: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Newest generation of the spec that asks for the settings of the running pods."""
+    fingerprint: str = Field(default="", max_length=64)
+    """Fingerprint of the settings of that generation, as the operator reads them now."""
+    image: str = Field(default="", max_length=512)
+    """Runtime image of all pods of the attempt."""
 
 
 class GpuCounts(ApiModel):
@@ -191,6 +204,8 @@ class RLJobStatus(ApiModel):
     """GPUs by role."""
     admission: AdmissionStatus | None = None
     """What the job was admitted to, where the operator admits jobs."""
+    settings: AttemptSettings | None = None
+    """What the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
     planner: PlannerStatus | None = None

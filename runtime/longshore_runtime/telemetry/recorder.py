@@ -211,6 +211,7 @@ class Recorder:
             reward=round(values["critic/rewards/mean"], 4),
             response_tokens=ResponseTokens(mean=round(length.mean, 1), p75=length.p75, max=length.max),
             tokens_per_s=round(trained.num_tokens / times.step_s, 1),
+            step_s=round(times.step_s, 2),
             bubble_share=round(1.0 - min(1.0, result.busy_share), 3),
         )
         log.info(

@@ -104,6 +104,24 @@ def test_commands_name_a_job_that_does_not_exist(kubeconfig: Path, crd: None) ->
         assert "There is no RLJob 'nobody' in namespace 'default'." in result.stderr
 
 
+def test_top_and_queue_show_all_jobs_and_those_that_wait(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    assert longshore(kubeconfig, "top").stdout == "There are no RLJobs.\n"
+    longshore(kubeconfig, "submit", manifest)
+    assert longshore(kubeconfig, "queue", "-A").stdout == "No RLJob waits for GPUs.\n"
+    kube.apply(job("waits", workers={"replicas": 2, "gpusPerPod": 8}))
+    why = condition("Admitted", "False", "QuotaPending", "the job needs 16 GPUs, and 8 are free")
+    report(kube, "waits", {"phase": "Queued", "conditions": [why], "admission": {"position": 1}})
+    report(kube, "demo", {"phase": "Running", "runtime": at_step(2, stepSeconds=60.0) | {"attempt": 1, "steps": 3}})
+    top, waiting = longshore(kubeconfig, "top", "-A").stdout, longshore(kubeconfig, "queue").stdout
+    assert [line.split()[1:6] for line in top.splitlines()[1:3]] == [
+        ["demo", "Running", "–", "2/3", "60.0"], ["waits", "Queued", "1", "0/3", "–"]
+    ]  # fmt: skip
+    assert top.splitlines()[-1].split()[:3] == ["all", "1", "1"]
+    [row] = waiting.splitlines()[1:]
+    assert row.split()[:5] == ["1", "default", "waits", "–", "16"]
+    assert row.endswith("the job needs 16 GPUs, and 8 are free")
+
+
 def test_suspend_and_resume_change_the_spec_alone(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
     before = kube.job("demo")["spec"]

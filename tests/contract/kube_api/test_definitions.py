@@ -1,5 +1,6 @@
 """What an API server refuses in a CustomResourceDefinition, and that it accepts ours with every manifest we ship."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,27 @@ def test_a_name_that_children_cannot_have_is_refused_at_once(
     answer = api.post(f"{rljobs}/namespaces/{namespace}/{names.PLURAL}", job, dryRun="All")
     assert answer.status == 422
     assert [cause["message"] for cause in answer.json["details"]["causes"]] == [f"Invalid value: metadata.{message}"]
+
+
+def test_a_definition_with_a_new_default_does_not_change_the_generation_of_jobs_that_exist(
+    api: Api, rljobs: str, namespace: str
+) -> None:
+    """By the generation an operator knows that nobody has changed the spec, although it reads something else."""
+    jobs, definition = f"{rljobs}/namespaces/{namespace}/{names.PLURAL}", f"{DEFINITIONS}/{names.PLURAL}.{GROUP}"
+    job = quickstart_job() | {"metadata": {"name": "old"}}
+    assert api.post(jobs, job).status == 201
+    found = api.get(definition).json
+    spec = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["novelty"] = {"type": "integer", "default": 3}
+    assert api.put(definition, found).status == 200
+    end_s = time.monotonic() + 30
+    while (read := api.get(f"{jobs}/old").json)["spec"].get("novelty") != 3:
+        assert time.monotonic() < end_s, "the new default is not served"
+        time.sleep(0.1)
+    assert read["metadata"]["generation"] == 1
+    written = api.patch(f"{jobs}/old/status", {"status": {"attempt": 1}})
+    assert (written.status, written.json["metadata"]["generation"]) == (200, 1)
+    labelled = api.patch(f"{jobs}/old", {"metadata": {"labels": {"team": "a"}}})
+    assert (labelled.status, labelled.json["metadata"]["generation"]) == (200, 1)
+    changed = api.patch(f"{jobs}/old", {"spec": {"backoffLimit": 2}})
+    assert (changed.status, changed.json["metadata"]["generation"]) == (200, 2)

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from longshore.api import names
 from longshore_cli import chart
 from longshore_cli.chart import ChartOptions, Cluster
 from longshore_cli.errors import CliError
 from longshore_client.target import Target
 from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.test_definitions import quickstart_job
 
-pytest.importorskip("helm_python")
+helm = pytest.importorskip("helm_python")
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rljobs.longshore.dev"
 KINDS = {
@@ -45,6 +47,10 @@ class Installer:
     def install(self, directory: Path | None = None, **values: Any) -> str:
         options = ChartOptions(directory or chart.default_chart(), self.namespace, {"replicas": 0, **values})
         return chart.install(self._kube, self._cluster, options)
+
+    def roll_back(self) -> None:
+        with helm.Config(namespace=self.namespace, kubeconfig_path=self._cluster.kubeconfig) as release:
+            release.rollback(chart.RELEASE, version=1, timeout=60)
 
     def uninstall(self) -> bool:
         return chart.uninstall(self._cluster, self.namespace)
@@ -121,6 +127,20 @@ def test_a_chart_is_installed_upgraded_and_removed(installer: Installer, api: Ap
     assert installer.objects() == set()
     assert api.get(CRD).status == 200, "jobs outlive the operator"
     assert installer.install() == "installed", "what was kept is taken over"
+
+
+def test_jobs_outlive_an_upgrade_a_rollback_and_the_removal_of_the_chart(
+    installer: Installer, api: Api, namespace: str
+) -> None:
+    installer.install()
+    job = quickstart_job() | {"apiVersion": names.API_VERSION, "metadata": {"name": "kept"}}
+    jobs = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
+    created = api.post(jobs, job)
+    assert created.status == 201, created.text
+    for change in (lambda: installer.install(maxConcurrency=4), installer.roll_back, installer.uninstall):
+        change()
+        kept = api.get(f"{jobs}/kept").json["metadata"]
+        assert (kept["uid"], kept["generation"]) == (created.json["metadata"]["uid"], 1)
 
 
 def test_a_failed_installation_leaves_nothing_and_can_be_repeated(installer: Installer, api: Api, broken: Path) -> None:

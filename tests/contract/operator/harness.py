@@ -204,10 +204,10 @@ def _shell(command: str) -> dict[str, Any]:
 class Operator:
     """The operator as a process of its own."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *options: str, module: str = "longshore_operator") -> None:
         self.health_port = free_port()
         self._log = log
-        arguments = [sys.executable, "-m", "longshore_operator", "run", f"--health-port={self.health_port}"]
+        arguments = [sys.executable, "-m", module, "run", f"--health-port={self.health_port}"]
         arguments += ["--runtime-image=unused", f"--lease-namespace={RELEASE_NAMESPACE}", *options]
         environment = {"KUBECONFIG": str(kubeconfig), "PATH": os.environ["PATH"], "HOME": str(log.parent)}
         with log.open("a") as output:

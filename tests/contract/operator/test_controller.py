@@ -11,8 +11,8 @@ import yaml
 
 from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import Access, from_kubeconfig
-from longshore_kube.client import Client
-from longshore_operator.controller import EVENT_BURST, Controller
+from longshore_kube.client import Client, Patch
+from longshore_operator.controller import EVENT_BURST, RESYNC, Controller
 from longshore_operator.handlers import JobNews
 from longshore_operator.kube import RLJOBS, Kube, Object
 from longshore_operator.metrics import Metrics
@@ -147,6 +147,16 @@ async def test_children_are_read_again_ever_later_while_a_pod_does_not_start(ope
     assert len(reads) == 3
     assert reads[1] - reads[0] == 40
     assert reads[2] - reads[1] == 80
+
+
+async def test_a_claim_that_is_bound_is_read_again_only_with_the_other_children(operator: Operator) -> None:
+    claim = f"/api/v1/namespaces/{KEY[0]}/persistentvolumeclaims/demo-storage"
+    bound = {"status": {"phase": "Bound"}}
+    await operator.kube.client.request("PATCH", f"{claim}/status", body=bound, content_type=Patch.MERGE.value)
+    assert ("GET", "persistentvolumeclaims") in await operator.look()
+    assert await operator.look() == RESTING[:1]
+    operator.now += RESYNC
+    assert ("GET", "persistentvolumeclaims") in await operator.look()
 
 
 async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:

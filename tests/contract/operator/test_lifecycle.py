@@ -6,7 +6,16 @@ import pytest
 from kubernetes import client
 from kubernetes.stream import stream
 
-from tests.contract.operator.harness import ALLOWED_PRIORITY_CLASS, HOLD, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import (
+    ALLOWED_PRIORITY_CLASS,
+    HOLD,
+    RELEASE_NAMESPACE,
+    SERVICE_ACCOUNT,
+    Jobs,
+    Operator,
+    eventually,
+    job_spec,
+)
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -194,6 +203,62 @@ def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended
         jobs.wait_phase("Running")
     finally:
         scheduling.delete_priority_class(name)
+
+
+def test_pods_that_a_policy_of_the_cluster_refuses_are_named_with_its_sentence(jobs: Jobs) -> None:
+    name = f"no-pods-{jobs.namespace}"
+    admission = client.AdmissionregistrationV1Api(jobs.cluster.client)
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    refused = {"expression": "false", "message": "pods of this namespace need a cost centre"}
+    policy = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [pods]}, "validations": [refused]}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": jobs.namespace}}}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
+    admission.create_validating_admission_policy({"metadata": {"name": name}, "spec": policy})
+    admission.create_validating_admission_policy_binding({"metadata": {"name": name}, "spec": binding})
+    try:
+        jobs.create(**job_spec())
+        assert refused["message"] in jobs.wait_condition("Ready", "ApplyFailed")["message"]
+        assert jobs.pods() == {}
+    finally:
+        admission.delete_validating_admission_policy_binding(name)
+        admission.delete_validating_admission_policy(name)
+    jobs.wait_phase("Running")
+
+
+def test_a_right_that_the_operator_lacks_is_named_and_work_goes_on_when_it_is_given(jobs: Jobs) -> None:
+    rbac = client.RbacAuthorizationV1Api(jobs.cluster.client)
+    rules = rbac.read_cluster_role(SERVICE_ACCOUNT).rules
+    narrow = [rule for rule in rules if "services" not in rule.resources]
+    rbac.patch_cluster_role(SERVICE_ACCOUNT, {"rules": narrow})
+    try:
+        jobs.create(**job_spec())
+        message = jobs.wait_condition("Ready", "ApplyFailed")["message"]
+        assert f'User "system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}" cannot' in message
+        assert jobs.pods() == {}
+    finally:
+        rbac.patch_cluster_role(SERVICE_ACCOUNT, {"rules": rules})
+    jobs.wait_phase("Running")
+
+
+def test_a_deleted_namespace_takes_its_jobs_with_it_and_other_jobs_go_on(jobs: Jobs) -> None:
+    core, doomed = jobs.cluster.core, f"{jobs.namespace}-doomed"
+    core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=doomed)))
+    there = Jobs(jobs.cluster, doomed)
+    there.create(**job_spec())
+    there.wait_phase("Running")
+    core.delete_namespace(doomed)
+
+    def gone() -> bool:
+        try:
+            core.read_namespace(doomed)
+        except client.ApiException as error:
+            return bool(error.status == 404)
+        return False
+
+    eventually("the namespace is gone", gone)
+    assert (there.get(), there.pods()) == (None, {})
+    jobs.create(**job_spec(coordinator="exit 0"))
+    jobs.wait_phase("Succeeded")
 
 
 def test_the_coordinators_part_of_the_status_survives_the_operators_writes(jobs: Jobs) -> None:

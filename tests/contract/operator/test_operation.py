@@ -1,6 +1,7 @@
 """Running the operator: restarts, leadership, rights, health, and installation by the chart."""
 
 import contextlib
+import json
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from tests.contract.operator.harness import (
     eventually,
     job_spec,
 )
+from tests.contract.operator.newer import NEW_FIELD
 
 SERVICE = "kubernetes"
 """The service of the API server, in the namespace `default`."""
@@ -54,6 +56,12 @@ def start(operators: list[Operator], kubeconfig: Path, folder: Path, *options: s
     return operators[-1]
 
 
+def replaced(jobs: Jobs, name: str, before: dict[str, str]) -> bool:
+    """Another pod has the name."""
+    pod = jobs.pods().get(name)
+    return pod is not None and pod.metadata.uid != before[name]
+
+
 class TestRestart:
     def test_what_happened_meanwhile_is_dealt_with_and_healthy_pods_are_left_alone(
         self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
@@ -74,6 +82,37 @@ class TestRestart:
         now = {name: pod.metadata.uid for name, pod in jobs.pods().items() if name.startswith("healthy")}
         assert now == healthy
         assert jobs.status("healthy")["attempt"] == 1
+
+    def test_a_newer_version_with_other_defaults_and_another_image_restarts_no_running_job(
+        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+    ) -> None:
+        first = start(operators, operator_kubeconfig, tmp_path)
+        jobs.create(**job_spec())
+        before = jobs.wait_phase("Running")["settings"]
+        pods = {name: pod.metadata.uid for name, pod in jobs.pods().items()}
+        first.stop()
+
+        jobs.patch({"backoffLimit": 5})
+        options = ("--all-namespaces", "--runtime-image=newer")
+        newer = Operator(operator_kubeconfig, tmp_path / "newer.log", *options, module="tests.contract.operator.newer")
+        operators.append(newer)
+        eventually("the newer version has looked", lambda: jobs.status()["settings"]["generation"] == 2)
+        after = jobs.status()["settings"]
+        assert after["fingerprint"] != before["fingerprint"]
+        assert {name: pod.metadata.uid for name, pod in jobs.pods().items()} == pods
+
+        jobs.delete_pod("demo-worker-0")
+        eventually("the worker is replaced", lambda: replaced(jobs, "demo-worker-0", pods))
+        jobs.wait_phase("Running", attempt=1)
+        assert jobs.pods()["demo-worker-0"].spec.containers[0].image == "unused"
+        settings = jobs.cluster.core.read_namespaced_config_map("demo-config", jobs.namespace).data["spec.json"]
+        assert NEW_FIELD not in json.loads(settings)
+
+        jobs.delete_pod("demo-coordinator")
+        jobs.wait_phase("Running", attempt=2)
+        assert {pod.spec.containers[0].image for pod in jobs.pods().values()} == {"newer"}
+        settings = jobs.cluster.core.read_namespaced_config_map("demo-config", jobs.namespace).data["spec.json"]
+        assert NEW_FIELD in json.loads(settings)
 
     def test_rounds_that_were_considered_are_remembered_and_missed_ones_are_caught_up(
         self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path

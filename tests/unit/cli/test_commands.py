@@ -169,14 +169,15 @@ def test_resume_of_a_failed_job_says_how_to_go_on(runtime: dict[str, Any], fix: 
 
 
 @pytest.mark.parametrize(
-    ("image", "repository", "tag"),
-    [("repo:1", "repo", "1"), ("host:5000/repo", "host:5000/repo", "latest"),
-     ("host:5000/repo:1", "host:5000/repo", "1"), ("repo@sha256:ab", "repo@sha256", "ab"), ("repo", "repo", "latest")],
+    ("image", "repository", "tag", "digest"),
+    [("repo:1", "repo", "1", ""), ("host:5000/repo", "host:5000/repo", "latest", ""),
+     ("host:5000/repo:1", "host:5000/repo", "1", ""), ("repo", "repo", "latest", ""),
+     ("host:5000/repo@sha256:ab", "host:5000/repo", "", "sha256:ab"), ("repo:1@sha256:ab", "repo", "1", "sha256:ab")],
 )  # fmt: skip
-def test_an_image_becomes_values_of_the_chart(image: str, repository: str, tag: str) -> None:
+def test_an_image_becomes_values_of_the_chart(image: str, repository: str, tag: str, digest: str) -> None:
     values = chart.values({"image": {"pullPolicy": "Never"}}, image, "runtime:2")
     assert values == {
-        "image": {"pullPolicy": "Never", "repository": repository, "tag": tag},
+        "image": {"pullPolicy": "Never", "repository": repository, "tag": tag, "digest": digest},
         "runtimeImage": "runtime:2",
     }
 

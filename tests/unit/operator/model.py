@@ -105,6 +105,9 @@ class Cluster:
 
     def _apply(self, action: object) -> None:
         match action:
+            case Apply(is_kept=True):
+                self.children[action.key] = ""
+                self.manifests.setdefault(action.key, action.manifest)
             case Apply():
                 self.children[action.key] = action.fingerprint
                 self.manifests[action.key] = action.manifest

@@ -90,8 +90,8 @@ def test_children_are_not_built_again_once_this_generation_of_them_is_applied(mo
     cluster = started()
     assert cluster.plan().has_all_children
     num_built = counted(monkeypatch, children, "children")
-    assert not [action for action in cluster.plan(applied_generation=1).actions if isinstance(action, Apply)]
+    assert not [action for action in cluster.plan(applied_for=(1, 1)).actions if isinstance(action, Apply)]
     assert num_built() == 0
     cluster.generation = 2
-    cluster.plan(applied_generation=1)
+    cluster.plan(applied_for=(1, 1))
     assert num_built() == 1

@@ -97,7 +97,7 @@ def test_trainer_pods_are_stopped_when_the_job_ends(running: Cluster, code: Exit
 
 
 def test_changed_trainer_pods_are_a_new_attempt(running: Cluster) -> None:
-    running.spec = apart(replicas=1, gpusPerPod=8)
+    running.spec, running.generation = apart(replicas=1, gpusPerPod=8), 4
     running.settle()
     assert running.status.attempt == 2
     assert len([pod for pod in running.pods.values() if pod.component is Component.TRAINER]) == 1

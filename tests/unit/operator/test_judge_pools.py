@@ -167,7 +167,7 @@ def test_a_new_attempt_has_new_judge_pods(running: Cluster) -> None:
 
 
 def test_a_pool_that_changes_is_a_new_attempt(running: Cluster) -> None:
-    running.spec = judged(replicas=1)
+    running.spec, running.generation = judged(replicas=1), 4
     running.settle()
     assert running.status.attempt == 2
     assert len([pod for pod in running.pods.values() if pod.component is Component.JUDGE]) == 2

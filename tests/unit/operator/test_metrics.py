@@ -1,8 +1,10 @@
 """What the operator counts."""
 
 import pytest
+from prometheus_client import generate_latest
 
-from longshore.api.status import Assignment, Baseline, GpuCounts, Overlay
+from longshore.api.runtime_status import Alarm, RuntimeStatus
+from longshore.api.status import Assignment, Baseline, GpuCounts, Overlay, Phase, RLJobStatus
 from longshore_operator.metrics import Metrics
 
 NONE, STARTED = Assignment(), Assignment(epoch=1)
@@ -40,11 +42,44 @@ def test_gpus_are_shown_by_job_and_role_until_the_job_is_gone() -> None:
         labels = {"job_namespace": key[0], "job_name": key[1], "role": role}
         return metrics.registry.get_sample_value("longshore_operator_gpus", labels)
 
-    metrics.set_gpus(here, GpuCounts(rollout=8))
-    metrics.set_gpus(there, GpuCounts(rollout=2))
-    metrics.set_gpus(here, GpuCounts(rollout=4, trainer=4, judge=1))
+    metrics.show(here, RLJobStatus(gpus=GpuCounts(rollout=8)))
+    metrics.show(there, RLJobStatus(gpus=GpuCounts(rollout=2)))
+    metrics.show(here, RLJobStatus(gpus=GpuCounts(rollout=4, trainer=4, judge=1)))
     assert [num_gpus(here, role) for role in ("rollout", "trainer", "judge")] == [4, 4, 1]
     metrics.forget(here)
     metrics.forget(("team", "never seen"))
     assert [num_gpus(here, role) for role in ("rollout", "trainer", "judge")] == [None] * 3
     assert num_gpus(there, "rollout") == 2
+
+
+def shown(metrics: Metrics) -> set[str]:
+    """Series of single jobs, as they are scraped."""
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    return {line for line in lines if line.startswith("longshore_operator_job_")}
+
+
+def test_a_job_shows_one_phase_its_step_and_its_alarms_until_it_is_gone() -> None:
+    metrics, key = Metrics(), ("team", "demo")
+    alarm = Alarm(reason="RewardsFault", message="the judge is away", step=3)
+    metrics.show(key, RLJobStatus(phase=Phase.PENDING))
+    metrics.show(
+        key, RLJobStatus(phase=Phase.RUNNING, runtime=RuntimeStatus(step=3, bubble_share=0.25, alarms=[alarm]))
+    )
+    job = 'job_name="demo",job_namespace="team"'
+    assert shown(metrics) == {
+        f'longshore_operator_job_phase{{{job},phase="Running"}} 1.0',
+        f"longshore_operator_job_step{{{job}}} 3.0",
+        f"longshore_operator_job_bubble_share{{{job}}} 0.25",
+        f'longshore_operator_job_alarm{{{job},reason="RewardsFault"}} 1.0',
+    }
+    metrics.show(key, RLJobStatus(phase=Phase.RUNNING, runtime=RuntimeStatus(step=4)))
+    assert not [line for line in shown(metrics) if "alarm" in line]
+    metrics.forget(key)
+    assert shown(metrics) == set()
+
+
+def test_the_alarms_of_a_job_end_with_it() -> None:
+    metrics = Metrics()
+    alarm = Alarm(reason="RewardsFault", message="the judge is away", step=3)
+    metrics.show(("team", "demo"), RLJobStatus(phase=Phase.FAILED, runtime=RuntimeStatus(alarms=[alarm])))
+    assert not [line for line in shown(metrics) if "alarm" in line]

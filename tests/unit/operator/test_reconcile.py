@@ -92,14 +92,17 @@ class TestStart:
 
 
 class TestChildren:
-    def test_a_changed_spec_changes_the_config_map_alone(self, running: Cluster) -> None:
-        running.spec = {"backoffLimit": 1}
-        changed = [action.key for action in running.plan().actions if isinstance(action, Apply)]
+    def test_a_changed_spec_changes_the_config_map_alone(self) -> None:
+        cluster = Cluster()
+        cluster.apply(replace(cluster.plan(), status=None))
+        cluster.pods.clear()
+        cluster.spec = {"backoffLimit": 1}
+        changed = [action.key for action in cluster.plan().actions if isinstance(action, Apply)]
         assert changed == [("ConfigMap", "demo-config")]
 
     def test_an_existing_ray_token_is_never_made_again(self, running: Cluster) -> None:
         assert not any(isinstance(action, CreateOnce) for action in running.plan().actions)
-        del running.children["ConfigMap", "demo-config"]
+        del running.children["Service", "demo-pods"]
         assert [type(action) for action in running.plan().actions] == [Apply]
 
     def test_an_existing_claim_is_used_and_none_created(self) -> None:
@@ -382,7 +385,7 @@ class TestSuspension:
         assert cluster.status.phase is Phase.RUNNING
 
     def test_a_suspension_that_nobody_saw_still_takes_the_new_spec(self, running: Cluster) -> None:
-        running.spec = {"workers": {"replicas": 1}}
+        running.spec, running.generation = {"workers": {"replicas": 1}}, 4
         running.settle()
         assert running.status.attempt == 2
         assert running.names() == ["demo-coordinator", "demo-reward-0", "demo-worker-0"]
@@ -393,6 +396,7 @@ class TestSuspension:
             "workers": {"replicas": 2, "gpusPerPod": 2},
             "rollout": {"engine": {"tensorParallelSize": 2}},
         }
+        running.generation = 4
         running.settle()
         assert running.status.assignment.epoch == 2
         assert running.status.assignment.baseline.tp_size == 2
@@ -566,3 +570,37 @@ class TestEnd:
         running.settle()
         assert running.status.attempt == 1
         assert running.names(lambda pod: not pod.terminal) == []
+
+
+class TestLostNode:
+    """Its pods stay `Terminating` until the node is back or removed: nobody knows whether they still run."""
+
+    def test_no_second_coordinator_starts_and_the_job_names_the_pod_that_it_waits_for(self, running: Cluster) -> None:
+        running.change("demo-coordinator", deleting=True, ready=False)
+        for _ in range(3):
+            running.step()
+            for name in running.names(lambda pod: pod.deleting and pod.name != "demo-coordinator"):
+                del running.pods[name]
+        assert running.names() == ["demo-coordinator"]
+        assert running.status.attempt == 2
+        assert "demo-coordinator" in running.condition("Ready")[2]
+
+        del running.pods["demo-coordinator"]
+        running.settle()
+        assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RUNNING, 2, 0)
+
+    def test_a_worker_is_replaced_when_it_is_gone_and_the_others_stay(self, running: Cluster) -> None:
+        others = [name for name in ALL_PODS if name != "demo-worker-0"]
+        before = {name: running.pods[name].uid for name in others}
+        running.change("demo-worker-0", deleting=True, ready=False)
+        lost = running.pods["demo-worker-0"].uid
+        running.step()
+        running.step()
+        assert running.pods["demo-worker-0"].uid == lost
+        assert "PodLost" in [event.reason for event in running.events]
+
+        del running.pods["demo-worker-0"]
+        running.settle()
+        assert running.pods["demo-worker-0"].ready
+        assert {name: running.pods[name].uid for name in others} == before
+        assert (running.status.attempt, running.status.failures) == (1, 0)

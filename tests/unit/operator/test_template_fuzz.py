@@ -180,7 +180,6 @@ def is_the_jobs(pod: dict[str, Any]) -> None:
     assert labels["longshore.dev/job"] == labels["app.kubernetes.io/instance"] == "demo"
     assert labels["app.kubernetes.io/managed-by"] == "longshore"
     assert {"longshore.dev/attempt", "longshore.dev/index", "longshore.dev/component"} <= labels.keys()
-    assert metadata["annotations"]["longshore.dev/spec-hash"]
 
 
 def keeps_the_standard(pod: dict[str, Any]) -> None:

@@ -84,6 +84,18 @@ class CustomResources:
     def _serve(self, definition: Object) -> None:
         spec = definition["spec"]
         self._registry.replace_custom(spec["group"], spec["names"]["plural"], custom_resources(definition))
+        self._fill_defaults(f"{spec['names']['plural']}.{spec['group']}")
+
+    def _fill_defaults(self, storage: str) -> None:
+        """Objects that are stored are read with the defaults of today's definition; this is no change of theirs."""
+        resource, store = self._registry.by_storage(storage), self._objects.store
+        if resource is None or resource.custom is None:
+            return
+        for record in store.items(storage):
+            obj = copied(record.obj)
+            resource.custom.fill_defaults(obj)
+            if obj != record.obj:
+                store.show(record, obj)
 
     def _admit(self, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
         """Validates a definition; a new one is established at once."""

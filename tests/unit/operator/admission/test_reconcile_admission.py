@@ -1,5 +1,7 @@
 """What becomes of a job that has to be admitted, on a cluster in memory."""
 
+from dataclasses import replace
+
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import Phase
 from longshore_operator.observed import Standing
@@ -108,3 +110,13 @@ def test_a_job_that_need_not_be_admitted_says_nothing_about_it() -> None:
     cluster.settle()
     assert cluster.status.admission is None
     assert all(condition.type != "Admitted" for condition in cluster.status.conditions)
+
+
+def test_the_status_says_the_place_in_the_queue_while_the_job_waits_there() -> None:
+    cluster = Cluster()
+    places = []
+    for standing in (replace(WAITS, position=3), replace(WAITS, position=1), ADMITTED):
+        look(cluster, standing)
+        assert cluster.status.admission is not None
+        places.append(cluster.status.admission.position)
+    assert places == [3, 1, 0]

@@ -187,9 +187,9 @@ class TestPlacement:
 class TestSteps:
     """What the operator does to the Workload: at most one step a pass."""
 
-    def look(self, cluster: Cluster, view: KueueView) -> list[object]:
-        cluster.config = CONFIG
-        plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
+    def look(self, cluster: Cluster, view: KueueView, config: OperatorConfig = CONFIG) -> list[object]:
+        cluster.config = config
+        plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, config)
         cluster.apply(plan)
         return [
             action for action in plan.actions if isinstance(action, CreateWorkload | DeleteWorkload | PatchWorkload)
@@ -253,6 +253,10 @@ class TestSteps:
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
         cluster = Cluster(spec={"workers": {"replicas": 5}})
         assert self.look(cluster, stored(VIEW)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+
+    def test_another_image_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
+        upgraded = replace(CONFIG, runtime_image="runtime:2")
+        assert self.look(Cluster(), stored(VIEW), upgraded) == []
 
     def test_the_end_is_reported_when_the_pods_are_gone(self) -> None:
         cluster, view = self.running()

@@ -1,0 +1,1 @@
+"""All jobs at once: what runs, what waits, and where the GPUs are."""

@@ -1,0 +1,181 @@
+"""What the chart renders from its values, without a cluster."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from longshore.api import names
+from longshore_operator import template_rules
+from longshore_operator.pods import coordinator_pod
+from tests.unit.operator.model import CONFIG, make_job
+
+helm = pytest.importorskip("helm_python", reason="the chart is rendered with helm-python-sdk")
+
+CHART = Path(__file__).parents[3] / "charts" / "longshore"
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+Json = dict[str, Any]
+
+
+def rendered(**values: Any) -> dict[tuple[str, str], Json]:
+    """Objects by kind and name."""
+    with helm.Chart.load(str(CHART)) as chart:
+        chart.validate_schema(values)
+        texts = chart.render(values, name="longshore")
+    pages = [text for name, text in texts.items() if name.endswith(".yaml")]
+    objects = [one for text in pages for one in yaml.safe_load_all(text) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+
+def refusal(**values: Any) -> str:
+    with pytest.raises(helm.HelmError) as caught:
+        rendered(**values)
+    return str(caught.value)
+
+
+def pod(**values: Any) -> Json:
+    found: Json = rendered(**values)["Deployment", "longshore-operator"]["spec"]["template"]
+    return found
+
+
+class TestOperatorPod:
+    def test_an_image_is_named_by_its_tag_or_by_its_digest(self) -> None:
+        images = [{}, {"tag": "2"}, {"tag": "2", "digest": DIGEST}]
+        found = [pod(image=image)["spec"]["containers"][0]["image"] for image in images]
+        assert found == ["longshore-operator:0.1.0", "longshore-operator:2", f"longshore-operator@{DIGEST}"]
+
+    def test_pods_prefer_other_nodes_and_zones_than_their_like(self) -> None:
+        template = pod(replicas=2)
+        [term] = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        [spread] = template["spec"]["topologySpreadConstraints"]
+        for selector in (term["podAffinityTerm"]["labelSelector"], spread["labelSelector"]):
+            assert selector["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+
+    def test_given_placement_takes_the_place_of_the_preferences(self) -> None:
+        spread = [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]
+        spec = pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=spread)["spec"]
+        assert spec["affinity"] == {"nodeAffinity": {}}
+        assert spec["topologySpreadConstraints"] == spread
+
+    def test_a_priority_class_of_the_charts_own_is_used_unless_another_is_named(self) -> None:
+        objects = rendered(priorityClass={"create": True, "value": 500})
+        assert objects["PriorityClass", "longshore-operator"]["value"] == 500
+        assert pod(priorityClass={"create": True})["spec"]["priorityClassName"] == "longshore-operator"
+        named = pod(priorityClass={"create": True}, priorityClassName="system-cluster-critical")
+        assert named["spec"]["priorityClassName"] == "system-cluster-critical"
+        assert "priorityClassName" not in pod()["spec"]
+
+
+class TestMonitoring:
+    def test_monitors_find_ports_that_exist(self) -> None:
+        objects = rendered(monitoring={"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}})
+        monitor, service = (
+            objects["ServiceMonitor", "longshore-operator"],
+            objects["Service", "longshore-operator-metrics"],
+        )
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert monitor["spec"]["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "interval": "30s"}]
+
+        coordinators, coordinator = (
+            objects["PodMonitor", "longshore-operator-coordinators"],
+            coordinator_pod(make_job(), CONFIG, 1),
+        )
+        assert coordinators["spec"]["selector"]["matchLabels"].items() <= coordinator["metadata"]["labels"].items()
+        ports = [port["name"] for port in coordinator["spec"]["containers"][0]["ports"]]
+        assert coordinators["spec"]["podMetricsEndpoints"][0]["port"] in ports
+        assert coordinators["spec"]["namespaceSelector"] == {"any": True}
+
+    def test_an_operator_of_one_namespace_has_coordinators_there_alone(self) -> None:
+        objects = rendered(watchNamespace="team", monitoring={"podMonitor": {"enabled": True}})
+        selector = objects["PodMonitor", "longshore-operator-coordinators"]["spec"]["namespaceSelector"]
+        assert selector == {"matchNames": ["team"]}
+
+    def test_a_monitor_of_a_service_that_is_switched_off_is_refused(self) -> None:
+        told = refusal(monitoring={"serviceMonitor": {"enabled": True}}, metrics={"service": {"enabled": False}})
+        assert "needs metrics.service.enabled: set it to true" in told
+
+    def test_alerts_hold_for_as_long_as_the_values_say(self) -> None:
+        def rules(**value: Any) -> dict[str, str]:
+            rule = rendered(monitoring={"rules": {"enabled": True, **value}})["PrometheusRule", "longshore-operator"]
+            return {one["alert"]: one["for"] for one in rule["spec"]["groups"][0]["rules"]}
+
+        changed = rules() | {"LongshoreJobStuck": "2h"}
+        assert rules(**{"for": {"LongshoreJobStuck": "2h"}}) == changed != rules()
+
+    def test_a_duration_for_an_alert_that_does_not_exist_names_those_that_do(self) -> None:
+        told = refusal(monitoring={"rules": {"enabled": True, "for": {"LongshoreJobStock": "2h"}}})
+        assert "monitoring.rules.for.LongshoreJobStock: there is no such alert; choose from" in told
+        assert "LongshoreJobStuck" in told
+
+    def test_placeholders_of_alerts_are_left_to_prometheus(self) -> None:
+        rule = rendered(monitoring={"rules": {"enabled": True}})["PrometheusRule", "longshore-operator"]
+        rules = rule["spec"]["groups"][0]["rules"]
+        written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+        assert rules == written
+
+    def test_dashboards_are_config_maps_that_the_sidecar_finds(self) -> None:
+        objects = rendered(monitoring={"dashboards": {"enabled": True, "annotations": {"folder": "RL"}}})
+        boards = {name: one for (kind, name), one in objects.items() if name.endswith("-dashboard")}
+        assert boards.keys() == {"longshore-operator-fleet-dashboard", "longshore-operator-job-dashboard"}
+        for board in boards.values():
+            assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+            assert board["metadata"]["annotations"] == {"folder": "RL"}
+            [(file, content)] = board["data"].items()
+            assert json.loads(content) == json.loads((CHART / "files" / "dashboards" / file).read_text())
+
+    def test_nothing_of_it_is_there_by_default(self) -> None:
+        kinds = {kind for kind, _ in rendered()}
+        assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule", "PriorityClass"}
+
+
+def test_the_chart_test_asks_the_service_of_the_operator_and_is_no_pod_of_it() -> None:
+    objects = rendered(metrics={"port": 9000})
+    test, service = objects["Pod", "longshore-operator-test"], objects["Service", "longshore-operator-metrics"]
+    assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert f"http://{service['metadata']['name']}:9000" in test["spec"]["containers"][0]["command"][-1]
+    assert not service["spec"]["selector"].items() <= test["metadata"]["labels"].items()
+
+
+def test_jobs_are_viewed_and_edited_by_those_who_view_and_edit_other_things() -> None:
+    objects = rendered()
+    for name, aggregate, may_write in (("viewer", "view", False), ("editor", "edit", True), ("admin", "admin", True)):
+        role = objects["ClusterRole", f"longshore-operator-rljob-{name}"]
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{aggregate}"] == "true"
+        verbs = {verb for rule in role["rules"] if rule["resources"] == [names.PLURAL] for verb in rule["verbs"]}
+        assert ({"create", "patch", "delete"} <= verbs) is may_write
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("own", template_rules._POD_FIELDS),
+        ("volumes", template_rules._VOLUMES),
+        ("projected", template_rules._PROJECTED),
+        ("security", template_rules._CONTAINER_SECURITY),
+    ],
+)
+def test_the_policy_for_jobs_has_the_lists_of_the_operator(name: str, rule: Any) -> None:
+    text = (CHART / "templates" / "jobpolicy.yaml").read_text()
+    [found] = re.findall(rf"\${name} := list ([^}}]*)}}}}", text)
+    assert set(re.findall(r'"(\w+)"', found)) == set(rule)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"image": {"digest": "latest"}},
+        {"monitoring": {"rules": {"for": {"LongshoreJobStuck": "soon"}}}},
+        {"monitoring": {"podMonitor": {"interval": 30}}},
+        {"jobPolicy": {"maxGpus": -1}},
+        {"jobPolicy": {"images": [""]}},
+        {"priorityClass": {"value": 2_000_000_000}},
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused(values: Json) -> None:
+    (field,) = values
+    assert field in refusal(**values)

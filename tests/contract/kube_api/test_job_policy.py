@@ -1,0 +1,148 @@
+"""What the chart's ValidatingAdmissionPolicy says of RLJobs when they are written."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from longshore.api import names
+from longshore_operator.template_rules import refusals
+from tests.contract.kube_api.api import Answer, Api
+from tests.contract.kube_api.test_definitions import quickstart_job
+from tests.contract.kube_api.test_install import CRD, Installer, remove_installation
+
+pytest.importorskip("helm_python")
+
+Json = dict[str, Any]
+
+LIMITS = {"maxGpus": 8, "maxPods": 6, "images": ["registry.example.com/rl/"], "requireQueue": True}
+QUEUE = {"kueue.x-k8s.io/queue-name": "team"}
+OWN = "longshore"
+
+
+@pytest.fixture(scope="module")
+def installer(api: Api, kubeconfig: str) -> Iterator[Installer]:
+    if api.get(CRD).status == 200:
+        pytest.skip("the cluster has Longshore installed")
+    installer = Installer(api, kubeconfig, f"install-{uuid.uuid4().hex[:8]}")
+    installer.install(jobPolicy=LIMITS, templates={"priorityClasses": ["urgent"]})
+    yield installer
+    remove_installation(installer)
+
+
+@pytest.fixture(scope="module")
+def jobs(api: Api, installer: Installer) -> str:
+    """Where jobs are written, once the policy is in force."""
+    path = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
+    end_s = time.monotonic() + 30
+    while "kueue.x-k8s.io/queue-name" not in create(api, path, labels={}).text:
+        assert time.monotonic() < end_s, "the policy does not take effect"
+        time.sleep(0.1)
+    return path
+
+
+def rljob() -> Json:
+    return quickstart_job() | {"apiVersion": names.API_VERSION}
+
+
+def create(api: Api, path: str, labels: Json | None = None, **spec: Any) -> Answer:
+    """Ask for a job without keeping it."""
+    job = rljob()
+    metadata = {"name": "demo", "labels": QUEUE if labels is None else labels}
+    return api.post(path, {**job, "metadata": metadata, "spec": {**job["spec"], **spec}}, dryRun="All")
+
+
+def templated(**pod: Any) -> Json:
+    return {"workers": {"template": {"spec": pod}}}
+
+
+def with_container(**container: Any) -> Json:
+    return templated(containers=[{"name": OWN, **container}])
+
+
+HARMLESS: list[Json] = [
+    {},
+    {"image": "registry.example.com/rl/runtime:2"},
+    {"coordinator": {"template": None}},
+    templated(nodeSelector={"gpu": "h100"}, volumes=None, containers=None),
+    templated(priorityClassName="urgent", runtimeClassName="gvisor"),
+    templated(volumes=[{"name": "cache", "emptyDir": {}}], containers=[{"name": OWN, "volumeMounts": []}]),
+    with_container(securityContext=None, ports=None),
+    templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
+    with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
+    {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}},
+]
+REFUSED: list[tuple[str, Json]] = [
+    ("has a field that is not for templates", templated(hostNetwork=True)),
+    ("has a field that is not for templates", {"coordinator": {"template": {"spec": {"serviceAccountName": "admin"}}}}),
+    ("has a field that is not for templates", {"reward": {"template": {"spec": {"nodeName": "node-0"}}}}),
+    ("only configMap, csi", templated(volumes=[{"name": "host", "hostPath": {"path": "/"}}])),
+    (
+        "is another identity",
+        templated(volumes=[{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
+    ),
+    ("has a securityContext that is not for templates", with_container(securityContext={"privileged": True})),
+    (
+        "has a securityContext that is not for templates",
+        templated(initContainers=[{"name": "i", "image": "registry.example.com/rl/i",
+                                   "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+    ),
+    ("opens a port of its node", with_container(ports=[{"containerPort": 1, "hostPort": 1}])),
+    ("only urgent may be named here", templated(priorityClassName="system-node-critical")),
+    ("only gvisor, kata may be named here", {"reward": {"runtimeClassName": "runc"}}),
+    ("more than 8 GPUs", {"workers": {"replicas": 3, "gpusPerPod": 4}}),
+    ("more than 6 pods", {"workers": {"replicas": 2, "gpusPerPod": 1}, "reward": {"pods": 1, "maxPods": 9}}),
+    ("images of jobs must begin with registry.example.com/rl/", {"image": "docker.io/anybody/anything"}),
+    ("images of jobs must begin with", with_container(image="docker.io/anybody/anything")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", HARMLESS, ids=json.dumps)
+def test_harmless_jobs_are_accepted(api: Api, jobs: str, spec: Json) -> None:
+    answer = create(api, jobs, **spec)
+    assert answer.status == 201, answer.text
+
+
+@pytest.mark.parametrize(("why", "spec"), REFUSED, ids=[json.dumps(spec) for _, spec in REFUSED])
+def test_a_job_that_goes_beyond_what_is_allowed_is_refused_with_a_sentence(
+    api: Api, jobs: str, why: str, spec: Json
+) -> None:
+    answer = create(api, jobs, **spec)
+    assert answer.status in (403, 422), answer.text
+    assert why in answer.json["message"]
+
+
+def test_a_job_without_a_queue_is_refused_where_one_is_required(api: Api, jobs: str) -> None:
+    answer = create(api, jobs, labels={})
+    assert "set the label kueue.x-k8s.io/queue-name" in answer.json["message"]
+
+
+@pytest.mark.parametrize("spec", [spec for why, spec in REFUSED if "template" in json.dumps(spec)], ids=json.dumps)
+def test_what_the_policy_refuses_in_templates_the_operator_refuses_too(spec: Json) -> None:
+    [part] = spec.values()
+    if "image" not in json.dumps(part):
+        assert refusals(part["template"])
+
+
+def test_a_job_that_exists_can_be_suspended_and_labelled_though_it_is_too_large_now(
+    api: Api, installer: Installer, jobs: str
+) -> None:
+    job = rljob()
+    spec = {**job["spec"], "workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}}
+    assert api.post(jobs, {**job, "metadata": {"name": "old", "labels": QUEUE}, "spec": spec}).status == 201
+    path = f"{jobs}/old"
+    installer.install(jobPolicy={**LIMITS, "maxGpus": 4}, templates={"priorityClasses": ["urgent"]})
+    end_s = time.monotonic() + 30
+    while (
+        refused := api.patch(path, {"spec": {"suspend": True, "backoffLimit": int(time.monotonic()) % 100}})
+    ).status == 200:
+        assert time.monotonic() < end_s, "the new limit does not take effect"
+        time.sleep(0.1)
+    assert "more than 4 GPUs" in refused.json["message"]
+    assert api.patch(path, {"spec": {"suspend": True}}).status == 200
+    assert api.patch(path, {"spec": {"suspend": False}}).status == 200
+    assert api.patch(path, {"metadata": {"labels": {"team": "a"}}}).status == 200
+    assert api.delete(path).status == 200

@@ -1,0 +1,123 @@
+"""Alerts and dashboards of the chart ask for metrics that exist, in expressions that Prometheus can read."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from longshore.api.reasons import AlarmReason
+from longshore.api.runtime_status import Alarm, RuntimeStatus
+from longshore.api.status import Assignment, Phase, RLJobStatus
+from longshore_cli.dashboards import STEP_METRIC, STEP_PANELS
+from longshore_operator.metrics import Metrics
+
+ROOT = Path(__file__).parents[3]
+FILES = ROOT / "charts" / "longshore" / "files"
+ALERTS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())
+DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
+TARGET_LABELS = {"namespace", "pod"}
+"""Prometheus adds them to what it scrapes by a PodMonitor."""
+
+
+def metrics() -> dict[str, set[str]]:
+    """Series that there are, with the names of their labels."""
+    operator = Metrics()
+    alarm = Alarm(reason="Example", message="", step=0)
+    operator.show(("team", "demo"), RLJobStatus(phase=Phase.RUNNING, runtime=RuntimeStatus(alarms=[alarm])))
+    operator.count_assignment(Assignment(), Assignment(epoch=1))
+    found: dict[str, set[str]] = {STEP_METRIC: {"name", *TARGET_LABELS}}
+    for family in operator.registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+METRICS = metrics()
+
+
+def expressions() -> Iterator[Any]:
+    for alert in ALERTS:
+        yield pytest.param(alert["expr"], id=alert["alert"])
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield pytest.param(target["expr"], id=f"{path.stem}: {panel['title']} {target['refId']}")
+
+
+class Selectors(list[promql_parser.VectorSelector]):
+    """All selectors of an expression."""
+
+    def __init__(self, expression: str) -> None:
+        super().__init__()
+        self._collect(promql_parser.parse(expression))
+
+    def _collect(self, node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            self.append(node)
+        for name in ("lhs", "rhs", "expr", "args", "vector_selector"):
+            inner = getattr(node, name, None)
+            for one in inner if isinstance(inner, list) else [inner]:
+                if one is not None:
+                    self._collect(one)
+
+
+@pytest.mark.parametrize("expression", [*expressions()])
+def test_an_expression_asks_for_metrics_and_labels_that_exist(expression: str) -> None:
+    found = Selectors(expression)
+    assert found
+    for selector in found:
+        labels = {matcher.name for matcher in selector.matchers.matchers}
+        assert labels <= METRICS[selector.name], selector.name
+    for grouping in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
+        grouped = {label.strip() for label in grouping.split(",")}
+        assert grouped <= set.union(*(METRICS[selector.name] for selector in found))
+
+
+def test_the_selectors_of_an_expression_are_all_found() -> None:
+    expression = "histogram_quantile(0.9, sum by (le) (rate(a_bucket[5m]))) > 1 and on (x) -(b{x='1'}) unless c[5m:1m]"
+    assert [one.name for one in Selectors(expression.replace("c[5m:1m]", "max_over_time(c[5m:1m])"))] == [
+        "a_bucket", "b", "c"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_says_what_to_do_of_series_that_it_has(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    text = " ".join(alert["annotations"].values())
+    assert {"summary", "description"} == alert["annotations"].keys()
+    named = set(re.findall(r"\$labels\.(\w+)", text))
+    known = set.intersection(*(METRICS[one.name] for one in Selectors(alert["expr"]))) | {
+        matcher.name for one in Selectors(alert["expr"]) for matcher in one.matchers.matchers
+    }
+    assert named <= known
+
+
+def test_phases_and_alarms_that_alerts_name_exist() -> None:
+    known = {"phase": set(Phase), "reason": set(AlarmReason)}
+    named = [matcher for alert in ALERTS for one in Selectors(alert["expr"]) for matcher in one.matchers.matchers]
+    assert named
+    for matcher in named:
+        assert set(matcher.value.split("|")) <= {str(value) for value in known[matcher.name]}
+
+
+def test_every_metric_of_the_operator_is_on_the_dashboard_of_the_fleet() -> None:
+    [fleet] = [path for path in DASHBOARDS if "fleet" in path.name]
+    asked = {
+        selector.name
+        for panel in json.loads(fleet.read_text())["panels"]
+        for target in panel["targets"]
+        for selector in Selectors(target["expr"])
+    }
+    families = {family.name for family in Metrics().registry.collect()}
+    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in asked}
+
+
+def test_metrics_of_steps_on_the_dashboard_are_written_by_the_runtime() -> None:
+    telemetry = ROOT / "runtime" / "longshore_runtime" / "telemetry"
+    written = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', "".join(path.read_text() for path in telemetry.glob("*.py"))))
+    assert {name for _, _, names in STEP_PANELS for name in names} <= written

@@ -1,0 +1,181 @@
+"""What an attempt was started with stays until it ends, also under another version of the operator.
+
+Another version reads other settings out of a spec that nobody has changed: these tests change the spec of the model and
+leave its generation as it is.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from longshore.api import contract
+from longshore.api.base import ApiModel
+from longshore.api.spec import _FROZEN_WHILE_RUNNING, RLJobSpec
+from longshore.api.status import AttemptSettings, Phase
+from longshore_operator import settings
+from longshore_operator.plan import Apply
+from longshore_operator.settings import NOT_SEEN_BY_PODS, pod_settings_fingerprint, settings_changed
+from tests.unit.operator.model import CONFIG, Cluster, make_job
+
+CONFIG_MAP = ("ConfigMap", "demo-config")
+
+
+@pytest.fixture
+def running() -> Cluster:
+    cluster = Cluster()
+    cluster.settle()
+    assert cluster.status.phase is Phase.RUNNING
+    return cluster
+
+
+def upgrade(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new operator, which remembers nothing, has another default and another image."""
+    monkeypatch.setattr(settings, "_api_fingerprint", lambda: "newer")
+    cluster.spec = cluster.spec | {"evaluation": {"responsesPerPrompt": 7}}
+    cluster.config = replace(CONFIG, runtime_image="runtime:2")
+    cluster.children = {}
+
+
+def mounted(cluster: Cluster) -> int:
+    """The setting as pods that start now would read it."""
+    config = json.loads(cluster.manifests[CONFIG_MAP]["data"][contract.CONFIG_KEY])
+    return int(config["evaluation"]["responsesPerPrompt"])
+
+
+def image(cluster: Cluster, pod: str) -> str:
+    return str(cluster.manifests["Pod", pod]["spec"]["containers"][0]["image"])
+
+
+class TestUpgrade:
+    def test_a_changed_default_restarts_no_running_job(self, running: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = dict(running.pods)
+        upgrade(running, monkeypatch)
+        running.settle()
+        assert running.pods == before
+        assert running.status.attempt == 1
+
+    def test_a_pod_that_is_replaced_reads_and_runs_what_the_others_do(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        upgrade(running, monkeypatch)
+        running.delete("demo-worker-0")
+        running.settle()
+        assert running.pods["demo-worker-0"].ready
+        assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:1"
+        assert mounted(running) == 1
+
+    def test_the_next_attempt_takes_the_new_default_and_the_new_image(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        upgrade(running, monkeypatch)
+        running.settle()
+        running.delete("demo-coordinator")
+        running.settle()
+        assert (running.status.attempt, mounted(running)) == (2, 7)
+        assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:2"
+
+    def test_an_attempt_that_has_not_begun_starts_with_what_the_new_version_reads(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        running.exit("demo-coordinator", 1)
+        running.settle()
+        assert running.status.phase is Phase.RESTARTING
+        upgrade(running, monkeypatch)
+        running.pass_time(10)
+        running.settle()
+        assert (running.status.attempt, mounted(running)) == (2, 7)
+        assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:2"
+
+    @pytest.mark.parametrize("is_seen_first", [True, False])
+    def test_a_change_of_what_pods_do_not_see_restarts_nothing_afterwards_nor_at_the_same_time(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch, is_seen_first: bool
+    ) -> None:
+        upgrade(running, monkeypatch)
+        if is_seen_first:
+            running.settle()
+        running.spec, running.generation = running.spec | {"backoffLimit": 2}, 2
+        running.settle()
+        assert running.status.attempt == 1
+
+    def test_a_later_change_of_settings_is_still_noticed(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        upgrade(running, monkeypatch)
+        running.settle()
+        running.spec, running.generation = running.spec | {"workers": {"replicas": 1}}, 4
+        running.settle()
+        assert (running.status.attempt, len(running.workers())) == (2, 1)
+
+    def test_a_job_of_a_version_that_recorded_no_settings_goes_on(self, running: Cluster) -> None:
+        running.status = running.status.model_copy(update={"settings": None})
+        running.spec = {"evaluation": {"responsesPerPrompt": 7}}
+        running.settle()
+        assert running.status.attempt == 1
+        assert running.status.settings is not None
+
+
+class TestRunningJob:
+    def test_an_image_that_is_set_while_it_runs_is_for_the_next_attempt(self, running: Cluster) -> None:
+        running.spec, running.generation = {"image": "mine:3"}, 2
+        running.delete("demo-worker-0")
+        running.settle()
+        assert image(running, "demo-worker-0") == "runtime:1"
+        running.delete("demo-coordinator")
+        running.settle()
+        assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "mine:3"
+
+    def test_deleted_settings_are_written_again(self, running: Cluster) -> None:
+        del running.children[CONFIG_MAP]
+        (action,) = running.plan().actions
+        assert isinstance(action, Apply)
+        assert (action.key, action.is_kept) == (CONFIG_MAP, True)
+
+    def test_settings_are_written_before_each_attempt_though_the_spec_is_the_same(self, running: Cluster) -> None:
+        running.delete("demo-coordinator")
+        running.step()
+        running.pods.clear()
+        running.children[CONFIG_MAP] = ""
+        applied = [action.key for action in running.plan(applied_for=(1, 1)).actions if isinstance(action, Apply)]
+        assert applied == [CONFIG_MAP]
+
+
+class TestFingerprint:
+    def test_it_tells_versions_apart_by_their_fields_and_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Newer(ApiModel):
+            novelty: int = Field(default=3)
+            """A new field."""
+
+        spec = make_job().spec
+        before = pod_settings_fingerprint(spec)
+        monkeypatch.setattr(RLJobSpec, "model_json_schema", Newer.model_json_schema)
+        settings._api_fingerprint.cache_clear()
+        after = pod_settings_fingerprint(spec)
+        settings._api_fingerprint.cache_clear()
+        assert before.partition("-")[2] == after.partition("-")[2]
+        assert before.partition("-")[0] != after.partition("-")[0]
+
+    @pytest.mark.parametrize(
+        ("generation", "current", "changed"),
+        [
+            (5, "new-2", False), (6, "new-2", False), (7, "new-2", True), (7, "new-1", True),
+            (5, "old-2", False), (6, "old-2", True), (9, "old-1", False),
+        ],
+    )  # fmt: skip
+    def test_versions_are_compared_by_the_number_of_changes_and_one_version_by_the_settings(
+        self, generation: int, current: str, changed: bool
+    ) -> None:
+        recorded = AttemptSettings(generation=5, fingerprint="old-1", image="runtime:1")
+        assert settings_changed(recorded, generation, current) is changed
+
+    def test_whatever_pods_see_can_be_changed_only_while_the_job_is_suspended(self) -> None:
+        """On this rests that a single change of the spec of a running job is none of its settings."""
+
+        def immutable(field: Any) -> bool:
+            return bool((field.json_schema_extra or {}).get("x-kubernetes-validations"))
+
+        fields = RLJobSpec.model_fields
+        changeable = {name for name, field in fields.items() if not immutable(field)}
+        assert changeable == {*_FROZEN_WHILE_RUNNING, "trainer_workers", *NOT_SEEN_BY_PODS}

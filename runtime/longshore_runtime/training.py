@@ -23,8 +23,10 @@ import structlog
 
 from longshore.api.rollout import OnFinish
 from longshore.api.runtime_status import RoundKind, RuntimeActivity
+from longshore.policy.benefit_gate import BenefitGate, StepOutcome
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -34,7 +36,7 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.elastic.repurposing import Repurposing
+from longshore_runtime.elastic.repurposing import Repurposing, RepurposingTimes
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.mismatch_guard import MismatchGuard
@@ -106,6 +108,7 @@ class TrainingLoop:
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Of responses that ended by themselves, by kind of round."""
+        self._gate = BenefitGate() if options.repurposing is not None and options.repurposing.is_gated else None
         self._works = StepWorks(options, parts.trainers, self._train_prompts, parts.events, parts.clock)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
@@ -150,6 +153,8 @@ class TrainingLoop:
         if step.repurposing is not None:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
+        if self._gate is not None:
+            self._gate.ended(_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed))
         parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
         self._alarms.step(self._state.step, result, trained)
         every = self._options.evaluation.every_steps
@@ -176,6 +181,8 @@ class TrainingLoop:
         self._load_newest()
         for kind, exported in state.get("lengths", {}).items():
             self._lengths[RoundKind(kind)].load_state(exported)
+        if self._gate is not None and "benefit" in state:  # Older versions had none.
+            self._gate.load_state(state["benefit"])
         self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
         if "alarms" in state:  # Older versions had none.
@@ -206,6 +213,7 @@ class TrainingLoop:
             "recorder": self._parts.recorder.export(),
             "rewards": self._parts.rewards.export_state(),
             "alarms": self._alarms.export(),
+            **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }
         checkpoint = self._parts.checkpoints.publish(
@@ -242,8 +250,9 @@ class TrainingLoop:
         self._parts.policy.load_state(self._state.policy)
 
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
-        milestones = step.repurposing.milestones if step.repurposing is not None else None
-        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept, milestones)
+        repurposing = step.repurposing
+        milestones, pace = (repurposing.milestones, repurposing.pace) if repurposing is not None else (None, None)
+        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept, milestones, pace)
         if step.repurposing is not None:
             step.repurposing.begin(runner)
         result = runner.run(draining=draining)
@@ -273,6 +282,7 @@ class TrainingLoop:
                 parts.clock,
                 work.replicas_awake,
                 answered_epoch=self._baseline.epoch,
+                gate=self._gate,
             )
         return RunningStep(
             work, repurposing, self._recovery, lambda progress: parts.recorder.round_progress(state, progress)
@@ -346,6 +356,7 @@ class TrainingLoop:
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
+        pace: RolloutPace | None = None,
     ) -> RoundRunner:
         parts = self._parts
         held_out = policy is not parts.policy
@@ -360,6 +371,7 @@ class TrainingLoop:
             observer,
             kept,
             milestones,
+            pace,
         )
 
     def _finish(self) -> None:
@@ -370,3 +382,18 @@ class TrainingLoop:
         model = self._parts.storage.output_dir / "model"
         export_model(newest, model)
         self._parts.recorder.finished(self._parts.storage.relative(model))
+
+
+def _outcome(
+    kind: RoundKind, trained: StepTraining, step_s: float, num_replicas: int, repurposed: RepurposingTimes | None
+) -> StepOutcome:
+    return StepOutcome(
+        kind=kind,
+        step_s=step_s,
+        batch_tokens=trained.batch_tokens,
+        streamed_tokens=trained.streamed_tokens,
+        num_replicas=num_replicas,
+        tokens_per_s=trained.tokens_per_s,
+        num_awake=repurposed.num_awake if repurposed is not None else 0,
+        wake_s=repurposed.control_path_s if repurposed is not None else 0.0,
+    )

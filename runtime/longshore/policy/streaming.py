@@ -88,6 +88,12 @@ class StreamLedger:
         """Which replica's sums hold a sample, or will."""
         return self._replica_of
 
+    @property
+    def computed_tokens(self) -> int:
+        """What replicas have computed."""
+        given = sum(self._samples[response].num_tokens for response in self._replica_of)
+        return given - sum(map(self.pending_tokens, self._pending))
+
     def pending_tokens(self, replica: int) -> int:
         """What a replica has still to compute."""
         return sum(self._pending_of(replica))

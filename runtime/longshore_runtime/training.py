@@ -17,7 +17,7 @@ import queue
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -154,7 +154,9 @@ class TrainingLoop:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
         if self._gate is not None:
-            self._gate.ended(_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed))
+            outcome = _outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
+            saved_s = self._gate.ended(outcome)
+            repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
         parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
         self._alarms.step(self._state.step, result, trained)
         every = self._options.evaluation.every_steps

@@ -122,12 +122,13 @@ class BenefitGate:
         picked = frozenset(pick_pods(load.pods, trainer_replicas))
         if not self._pace.leaving:
             self._pace.leaving = frozenset(engine.number for engine in load.engines if engine.pod in picked)
-        rate, known = self._rates.get(self._tp_size), self._kinds.get(kind)
-        if not picked or rate is None or not rate.is_known or not self._tokens_per_s.count:
+        known = self._kinds.get(kind)
+        if not picked or not self._tokens_per_s.count:
             return None
         if known is None or not known.all_s.count:
-            is_affordable = self._balance_s >= 0
-            self._wanted = Benefit(None, None, is_affordable, is_trial=is_affordable)
+            others = [one.pays for one in self._kinds.values() if one.all_s.count]
+            is_wanted = self._balance_s >= 0 and (any(others) or not others)
+            self._wanted = Benefit(None, None, is_wanted, is_trial=is_wanted)
             return self._wanted
         all_s, fewer_s = known.all_factor.value * known.all_s.value, known.fewer_factor.value * known.fewer_s.value
         num_awake = sum(replica <= picked for replica in trainer_replicas)
@@ -137,8 +138,8 @@ class BenefitGate:
         rest_s = all_s + known.batch_tokens.value / all_replicas
         return self._decided(known, fewer_s - all_s, streamed / all_replicas, rest_s)
 
-    def ended(self, outcome: StepOutcome) -> None:
-        """The step of the round that began last is over."""
+    def ended(self, outcome: StepOutcome) -> float | None:
+        """The step of the round that began last is over; what its hand-over saved, if it had one that can be told."""
         known = self._kinds.setdefault(outcome.kind, _Kind())
         known.batch_tokens.add(outcome.batch_tokens)
         if outcome.tokens_per_s > 0:
@@ -150,6 +151,7 @@ class BenefitGate:
         earned_s = EARNED_SHARE * outcome.step_s + (saved_s or 0.0)
         self._balance_s = min(self._balance_s + earned_s, MAX_BALANCE * self._step_s)
         self._wanted = None
+        return saved_s
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -183,11 +185,11 @@ class BenefitGate:
     def _learn(self, known: _Kind, outcome: StepOutcome) -> float | None:
         """From the round; what its hand-over saved, if it had one that could be measured."""
         rate, pace = self._rates.setdefault(self._tp_size, DecodeRate()), self._pace
-        if not pace.has_handed_over:
+        if not pace.has_handed_over or not rate.is_known:
             rate.fade()
             for timed in pace.timed:
                 rate.add(timed.steps, timed.seconds)
-        elif rate.is_known and pace.timed:  # How fast engines were until trainers ran beside them.
+        elif pace.timed:  # How fast engines were until trainers ran beside them.
             now = sum(timed.seconds for timed in pace.timed) / sum(rate.seconds(timed.steps) for timed in pace.timed)
             rate.scale(_bounded(now) ** NEWEST_WEIGHT)
         if not rate.is_known or not pace.leaving or pace.rest_s <= 0:

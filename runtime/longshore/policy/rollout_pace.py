@@ -66,6 +66,7 @@ class RolloutPace:
         self._stints: dict[ResponseId, list[_Stint]] = {}
         """Of requests that ran at the milestone, or were launched later."""
         self._capacity_tokens = 0
+        self._is_disturbed = False
         self.timed: list[TimedSteps] = []
         """As long as every engine is there."""
         self._spreads_groups = False
@@ -112,6 +113,10 @@ class RolloutPace:
         if self._milestone_s is None:
             self._begin_rest(now_s)
 
+    def engine_lost(self) -> None:
+        """Its requests are sampled again: how long the rest of the round took says nothing."""
+        self._is_disturbed = True
+
     def engines_left(self, engines: Iterable[int], now_s: float) -> None:
         """The rest of the round begins with fewer engines; the requests of the others are still to be moved."""
         self.has_handed_over, self.leaving = True, frozenset(engines)
@@ -119,8 +124,9 @@ class RolloutPace:
 
     @property
     def rest_s(self) -> float:
-        """From the milestone until the last request finished that the batch waited for; 0 without a milestone."""
-        return 0.0 if self._milestone_s is None else self._ended_s - self._milestone_s
+        """From the milestone until the last request finished that the batch waited for; 0 without a milestone, and
+        where an engine was lost."""
+        return 0.0 if self._milestone_s is None or self._is_disturbed else self._ended_s - self._milestone_s
 
     def replayed_s(self, rate: DecodeRate, leaving: Collection[int] = ()) -> float:
         """What the rest of the round takes without these engines: their requests go on where the fewest run."""

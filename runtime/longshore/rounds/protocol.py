@@ -212,6 +212,8 @@ class RoundProtocol:
                 f"engine {engine} was lost {self._num_losses[engine]} times without finishing a response: {reason}"
             )
             self._emit(messages.GiveUp(message, is_users_mistake=False))
+        if self._pace is not None:
+            self._pace.engine_lost()
         self._placed.lost(engine)
         self._engines_changed()
         self._emit(messages.ReplaceEngine(engine))

@@ -84,6 +84,8 @@ class RepurposingTimes:
     """Requests that went on elsewhere."""
     num_awake: int = 0
     """Trainer replicas that woke."""
+    saved_s: float | None = None
+    """What it saved of the step, against the same round with all engines; None: nobody asked, or it cannot be told."""
 
 
 class Repurposing:

@@ -287,6 +287,7 @@ def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:
         "repurpose/control_path_s": times.control_path_s,
         "repurpose/hand_over_s": times.hand_over_s,
         "repurpose/num_moved": times.num_moved,
+        **({"repurpose/saved_s": times.saved_s} if times.saved_s is not None else {}),
     }
 
 

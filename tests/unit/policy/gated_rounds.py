@@ -63,6 +63,8 @@ class Played:
     step_s: float
     benefit: Benefit | None
     has_handed_over: bool
+    saved_s: float | None
+    """As the gate tells."""
 
 
 def play(world: World, gate: BenefitGate, lengths: Sequence[int], kind: RoundKind = RoundKind.LONG) -> Played:
@@ -92,7 +94,7 @@ def play(world: World, gate: BenefitGate, lengths: Sequence[int], kind: RoundKin
         awake_s = max(0.0, now_s - handed_over_s - world.wake_s)
         streamed = round(min(sum(lengths), len(LEAVING) * world.tokens_per_s * awake_s))
     train_s = (sum(lengths) - streamed) / (NUM_ENGINES * world.tokens_per_s)
-    gate.ended(
+    saved_s = gate.ended(
         StepOutcome(
             kind=kind,
             step_s=now_s + train_s,
@@ -104,7 +106,7 @@ def play(world: World, gate: BenefitGate, lengths: Sequence[int], kind: RoundKin
             wake_s=world.wake_s,
         )
     )
-    return Played(now_s + train_s, benefit, handed_over_s is not None)
+    return Played(now_s + train_s, benefit, handed_over_s is not None, saved_s)
 
 
 def never_s(world: World, lengths: Sequence[int]) -> float:

@@ -47,6 +47,18 @@ def test_where_it_pays_every_later_round_hands_over() -> None:
     assert all(step.step_s < never_s(GPU, of) for step, of in zip(steps[1:], lengths[1:], strict=True))
 
 
+@settings(max_examples=examples(15), deadline=None)
+@given(st.builds(World, st.floats(1e-3, 0.05), st.floats(0.0, 0.01), st.just(1_000.0)), st.integers(0, 1_000))
+def test_what_a_hand_over_saved_is_told_by_a_replay_without_it(world: World, seed: int) -> None:
+    """The truth is the same step played with all engines."""
+    lengths = rounds(2, seed)
+    _, step = played(world, lengths)
+    assert step.has_handed_over or (step.benefit is not None and not step.benefit.is_wanted)
+    if step.has_handed_over:
+        truth_s = never_s(world, lengths[1]) - step.step_s
+        assert step.saved_s == pytest.approx(truth_s, abs=0.03 * step.step_s)
+
+
 def test_where_it_costs_the_forecast_says_so_after_one_step_and_is_right() -> None:
     steps = played(CPU, rounds(10))
     assert not any(step.has_handed_over for step in steps)

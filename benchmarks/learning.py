@@ -1,16 +1,19 @@
-"""Does the quickstart learn? Its manifest, run for several seeds on real engines and trainers, without a cluster.
+"""What is learned, and how fast: rollout strategies side by side on the quickstart's task, paired by seed.
 
-Reports held-out reward before and after, overall and on the quartile of prompts with the longest answers, and the 95 %
-interval of the mean gain over the seeds (Student's t).
+Every run starts from the same warm-started model of its seed, on real engines and trainers and without a cluster. The
+held-out reward, of all prompts and of the quartile with the longest answers, is compared with that of `Synchronous` by
+step and by second. Long answers are the right ones for long prompts, so a strategy that prefers short responses shows.
 """
 
 import argparse
 import queue
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from prometheus_client import CollectorRegistry
@@ -24,77 +27,124 @@ from longshore_runtime.logs import configure_logging
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 
-MANIFEST = Path(__file__).parents[1] / "manifests/quickstart.yaml"
-T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Quantile of Student's t for the 95 % interval, by number of seeds."""
+MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
+BASELINE: Final = "Synchronous"
+VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
+    BASELINE: {"strategy": "Synchronous"},
+    "TailBatching": {"strategy": "TailBatching"},
+    "TailBatching, both factors 1.25": {"strategy": "TailBatching", "tailBatching": {"responseFactor": 1.25}},
+    "ReorderRollout": {"strategy": "ReorderRollout"},
+    "GroupPipeline": {"strategy": "GroupPipeline"},
+    "PartialRollout": {"strategy": "PartialRollout", "onPolicy": "Relaxed"},
+}
+T_975: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Quantile of Student's t for the 95 % interval, by degrees of freedom."""
 
 Run = dict[str, Any]
 
 
-class Latest:
-    """Keeps the newest status."""
+@dataclass
+class Evaluations:
+    """A status sink that keeps each evaluation, with when it came."""
 
-    def __init__(self) -> None:
-        self.status = RuntimeStatus()
+    points: list[dict[str, float]] = field(default_factory=list)
+    _began_s: float | None = None
 
     def report(self, status: RuntimeStatus) -> None:
-        """Remember."""
-        self.status = status
+        """Remember an evaluation that is new; seconds count from the one before the first step."""
+        found = status.held_out
+        reward, long = (found.before, found.long_before) if found.latest is None else (found.latest, found.long_latest)
+        if reward is None or long is None or (self.points and self.points[-1]["reward"] == reward):
+            return
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+        seconds = time.monotonic() - self._began_s
+        self.points.append({"step": status.step, "seconds": seconds, "reward": reward, "long": long})
 
     def close(self) -> None:
         """Nothing waits."""
 
 
-def train(settings: Settings, seed: int) -> Run:
-    """One whole run of the quickstart."""
-    sink = Latest()
+def train(settings: Settings, variant: str, seed: int, steps: int) -> Run:
+    """One whole run."""
+    evaluations = Evaluations()
+    spec = _spec(variant, seed, steps)
     with Session(
-        settings, _spec(seed), CollectorRegistry(), sink, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
+        settings, spec, CollectorRegistry(), evaluations, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
     ) as session:
         session.run(session.build())
-    held_out = sink.status.held_out
-    assert held_out.before is not None and held_out.latest is not None
-    assert held_out.long_before is not None and held_out.long_latest is not None
+    first, last = evaluations.points[0], evaluations.points[-1]
     return {
+        "variant": variant,
         "seed": seed,
-        "before": held_out.before,
-        "after": held_out.latest,
-        "gain": held_out.latest - held_out.before,
-        "long_before": held_out.long_before,
-        "long_after": held_out.long_latest,
-        "long_gain": held_out.long_latest - held_out.long_before,
+        "reward": last["reward"],
+        "long": last["long"],
+        "gain": last["reward"] - first["reward"],
+        "step_s": (last["seconds"] - first["seconds"]) / steps,
+        "points": evaluations.points,
     }
 
 
-def interval(values: Sequence[float]) -> list[float]:
-    """95 % interval of the mean."""
-    half = T_975[len(values)] * statistics.stdev(values) / len(values) ** 0.5
-    return [round(statistics.mean(values) - half, 3), round(statistics.mean(values) + half, 3)]
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """Mean and its 95 % interval."""
+    mean = statistics.mean(values)
+    half = T_975[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5
+    return {"low": round(mean - half, 3), "mean": round(mean, 3), "high": round(mean + half, 3)}
+
+
+def compared(runs: Sequence[Run], variants: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each variant's figures, and its differences from the baseline of the same seed."""
+    of = {(run["variant"], run["seed"]): run for run in runs}
+    seeds = sorted({run["seed"] for run in runs})
+    table: dict[str, dict[str, Any]] = {}
+    for variant in variants:
+        pairs = [(of[variant, seed], of[BASELINE, seed]) for seed in seeds]
+        table[variant] = {kind: interval([run[kind] for run, _ in pairs]) for kind in ("reward", "long", "gain")}
+        table[variant]["step_s"] = round(statistics.median(run["step_s"] for run, _ in pairs), 3)
+        if variant != BASELINE:
+            for kind in ("reward", "long"):
+                table[variant][f"{kind}_less_baseline"] = interval([run[kind] - base[kind] for run, base in pairs])
+            table[variant]["step_over_baseline"] = interval([run["step_s"] / base["step_s"] for run, base in pairs])
+    return table
 
 
 def main() -> int:
-    """Start the pods, or, in the coordinator pod, train for every seed; returns the exit status."""
+    """Start the pods, or, in the coordinator pod, train every variant for every seed; returns the exit status.
+
+    It fails if training teaches nothing, or if a strictly on-policy default learns less than the baseline.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--steps", type=int, default=60)
+    given = parser.parse_args()
+    variants = [BASELINE, *(one for one in given.variants if one != BASELINE)]
     if not in_coordinator():
-        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(0))
+        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(BASELINE, 0, given.steps))
     configure_logging()
+    runs: list[Run] = []
     with ray_head() as settings:
-        runs = [train(settings, seed) for seed in seeds]
-    intervals = {kind: interval([run[kind] for run in runs]) for kind in ("gain", "long_gain")}
-    figures = {kind: [run[kind] for run in runs] for kind in ("gain", "long_gain")}
-    report(
-        "learning", figures, {"seeds": seeds, "interval_95": intervals, "manifest": "manifests/quickstart.yaml"}, runs
-    )
-    return 0 if all(low > 0 for low, _ in intervals.values()) else 1
+        for index, seed in enumerate(given.seeds):
+            shift = index % len(variants)  # so that no variant always comes first
+            for variant in (*variants[shift:], *variants[:shift]):
+                runs.append(train(settings, variant, seed, given.steps))
+                print({name: value for name, value in runs[-1].items() if name != "points"}, file=sys.stderr)
+    table = compared(runs, variants)
+    ratios = {f"step_s/{variant}": [run["step_s"] for run in runs if run["variant"] == variant] for variant in variants}
+    report("learning", ratios, {"seeds": given.seeds, "steps": given.steps}, runs, variants=table)
+    teaches = all(table[variant]["gain"]["low"] > 0 for variant in variants)
+    default = table.get("TailBatching", {}).get("reward_less_baseline", {"high": 0.0})
+    return 0 if teaches and default["high"] >= 0 else 1
 
 
-def _spec(seed: int) -> RLJobSpec:
+def _spec(variant: str, seed: int, steps: int) -> RLJobSpec:
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
-    spec["algorithm"]["seed"] = seed
-    spec["storage"]["output"] = f"seed-{seed}"
+    spec["algorithm"] |= {"seed": seed, "steps": steps}
+    spec["data"]["heldOutPrompts"] = 128
+    spec["evaluation"]["everySteps"] = steps // 3
+    spec["rollout"] = {"engine": spec["rollout"]["engine"], **VARIANTS[variant]}
+    spec["storage"]["output"] = f"{variant.replace(', ', '-').replace(' ', '-')}-{seed}"
     spec["reward"]["pods"] = 0
     return RLJobSpec.model_validate(spec)
 

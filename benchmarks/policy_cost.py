@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from benchmarks.report import report, spreads
-from longshore.api.rollout import Admission, Engine, OnPolicy, ReorderRollout, Rollout, Strategy
+from longshore.api.rollout import Admission, Engine, OnPolicy, ReorderRollout, Rollout, Strategy, TailBatching
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
@@ -59,8 +59,11 @@ class Case:
         return BatchShape(max(1, round(num_requests / NUM_RESPONSES / self.requests_per_sample)), NUM_RESPONSES)
 
 
-_TAIL_BATCHING: Final = Rollout(strategy=Strategy.TAIL_BATCHING)
-_ADAPTIVE: Final = Rollout(strategy=Strategy.TAIL_BATCHING, admission=Admission(adaptive=True))
+_BOTH_RACES: Final = TailBatching(response_factor=1.25)
+_TAIL_BATCHING: Final = Rollout(strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES)
+_ADAPTIVE: Final = Rollout(
+    strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES, admission=Admission(adaptive=True)
+)
 _REORDER: Final = Rollout(
     strategy=Strategy.REORDER_ROLLOUT,
     reorder_rollout=ReorderRollout(length_grouping=True),

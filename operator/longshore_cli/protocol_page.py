@@ -1,11 +1,19 @@
-"""The reference of the round protocol: its messages and the states of a request, as the code has them."""
+"""The reference of the round protocol: its messages, and the states of requests and engines, as the code has them."""
 
+import ast
 import inspect
-from collections.abc import Sequence
-from typing import get_args
+import itertools
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar, get_args
 
+from longshore.rounds import engine_states, requests
+from longshore.rounds.engine_states import EngineEvent, EngineState
 from longshore.rounds.messages import RoundCommand, RoundEvent
-from longshore.rounds.requests import TRANSITIONS, RequestEvent, RequestState
+from longshore.rounds.requests import RequestEvent, RequestState
+
+State = TypeVar("State", bound=StrEnum)
+Event = TypeVar("Event", bound=StrEnum)
 
 
 def protocol_page() -> str:
@@ -32,7 +40,16 @@ def protocol_page() -> str:
         "The row is the state before, the column what happens, the cell the state after. Empty cells cannot happen.",
         "A waiting request is placed at once if there is an engine.",
         "",
-        *_transitions(),
+        *_transitions(RequestState, RequestEvent, requests.TRANSITIONS),
+        "",
+        "## States of an engine",
+        "",
+        "From one round to the next: which engines serve, which get weights, and who starts a lost one again. Read the",
+        "table like the one above. An answer that was on its way when the engine was lost changes nothing.",
+        "",
+        *_meanings(EngineState),
+        "",
+        *_transitions(EngineState, EngineEvent, engine_states.TRANSITIONS),
     ]
     return "\n".join(lines) + "\n"
 
@@ -42,11 +59,23 @@ def _messages(classes: Sequence[type]) -> list[str]:
     return ["| message | meaning |", "|---|---|", *rows]
 
 
-def _transitions() -> list[str]:
-    header = ["| |", *(f" {event.value} |" for event in RequestEvent)]
+def _meanings(states: type[StrEnum]) -> list[str]:
+    """What stands below each member in its class."""
+    (definition,) = ast.parse(inspect.getsource(states)).body
+    assert isinstance(definition, ast.ClassDef)
     rows = []
-    for state in RequestState:
-        after = [TRANSITIONS.get((state, event)) for event in RequestEvent]
+    for name, text in itertools.pairwise(definition.body):
+        match name, text:
+            case ast.Assign(value=ast.Constant(str(value))), ast.Expr(value=ast.Constant(str(meaning))):
+                rows.append(f"| **{value}** | {' '.join(meaning.split())} |")
+    return ["| state | meaning |", "|---|---|", *rows]
+
+
+def _transitions(states: type[State], events: type[Event], table: Mapping[tuple[State, Event], State]) -> list[str]:
+    header = ["| |", *(f" {event.value} |" for event in events)]
+    rows = []
+    for state in states:
+        after = [table.get((state, event)) for event in events]
         if any(after):
             rows.append(f"| **{state.value}** |" + "".join(f" {to.value if to else ''} |" for to in after))
-    return ["".join(header), "|---" * (len(RequestEvent) + 1) + "|", *rows]
+    return ["".join(header), "|---" * (len(events) + 1) + "|", *rows]

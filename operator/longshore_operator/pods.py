@@ -49,6 +49,10 @@ _OWN_FIELDS = (
     "enableServiceLinks",
 )  # fmt: skip
 
+_NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "nodeName", "priority")
+"""Of a pod that shares more with its node or takes another's place; none of our own has one."""
+_POWERS = ("privileged", "procMount", "capabilities")
+
 
 def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[str, Any]:
     """The pod with the Ray head and the training loop; it alone speaks to the API server."""
@@ -352,6 +356,8 @@ def _finished(
     spec = dict(merged["spec"])
     privileged = config.allow_privileged_templates
     if not privileged:
+        spec = {field: value for field, value in spec.items() if field not in _NODE_FIELDS or value is False}
+        spec = {field: value for field, value in spec.items() if field not in _OWN_FIELDS}
         spec |= {field: pod["spec"][field] for field in _OWN_FIELDS if field in pod["spec"]}
         spec["securityContext"] = spec["securityContext"] | _RESTRICTED_POD
     for kind in ("containers", "initContainers"):
@@ -365,5 +371,7 @@ def _finished(
 
 def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
     asked = container.get("securityContext") or {}
-    first, last = (_CONTAINER_SECURITY, asked) if privileged else (asked, _CONTAINER_SECURITY)
-    return container | {"securityContext": template.merge(first, last)}
+    if privileged:
+        return container | {"securityContext": template.merge(_CONTAINER_SECURITY, asked)}
+    kept = {field: value for field, value in asked.items() if field not in _POWERS}
+    return container | {"securityContext": kept | _CONTAINER_SECURITY}

@@ -5,10 +5,11 @@ Most of it with engines and trainers that compute nothing, so that what is aroun
 
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -38,8 +39,9 @@ def elastic_job(name: str, *, step_s: float = 0.02, pods: int = 2, **engine: Any
 
 
 def metrics(job: Job) -> list[Json]:
-    """Of every step."""
-    rows = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
+    """Of every step that is complete, of a job that may still run."""
+    written = (job.output() / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
     return [row for row in rows if "timing_s/step" in row]
 
 
@@ -56,20 +58,27 @@ def wait_overlay(job: Job) -> int:
     return int(status["runtime"]["round"]["number"])
 
 
+def _collect(stream: IO[str], lines: list[str]) -> None:
+    for line in stream:
+        lines.append(line)
+
+
 @contextmanager
 def watched_roles(job: Job) -> Iterator[list[str]]:
-    """`kubectl get pods -w` as a person would look; its lines are complete when the block ends."""
+    """`kubectl get pods -w` as a person would look; lines come as they are printed, the last before the block ends."""
     command = ["kubectl", "get", "pods", "-L", "longshore.dev/role,longshore.dev/tp-size", "-w", "--no-headers"]
     command += ["-l", f"longshore.dev/job={job.name},longshore.dev/component=worker"]
     environment = {**job.cluster.environment, "KUBECONFIG": str(job.cluster.kubeconfig)}
-    watching = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     lines: list[str] = []
-    try:
-        yield lines
-    finally:
-        watching.terminate()
-        stdout, _ = watching.communicate(timeout=60)
-        lines += stdout.splitlines()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        reader = threading.Thread(target=_collect, args=(watching.stdout, lines))
+        reader.start()
+        try:
+            yield lines
+        finally:
+            watching.terminate()
+            reader.join()
 
 
 def test_pods_train_while_others_sample_and_everybody_can_see_it(cluster: Cluster) -> None:
@@ -172,7 +181,7 @@ def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_dra
     """
     manifest = elastic_job("mortal", step_s=0.03)
     manifest["spec"]["rollout"]["engine"]["extraArgs"]["sleep_s"] = 1.0
-    manifest["spec"]["algorithm"]["steps"] = 30
+    manifest["spec"]["algorithm"]["steps"] = 1_000  # It is not to end before everything has died.
     job = cluster.apply(manifest)
     number = wait_overlay(job)
     with stopped_operator(cluster):
@@ -191,11 +200,9 @@ def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_dra
     assert "starting again from the newest checkpoint" not in log, "no round was repeated"
     job.wait("before its acknowledgement", awaits_acknowledgement)
     job.kill("coordinator")
-    status = job.wait_finished()
-    assert status["phase"] == "Succeeded", job.story()
-    assert status["attempt"] == 2
+    job.wait_goes_on(attempt=2)
     assert_each_response_on_one_replica(job)
-    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
+    assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES, has_ended=False)
     job.delete()
 
 
@@ -229,12 +236,12 @@ def test_engines_regroup_between_rounds_on_the_planners_word_whichever_pod_dies_
 
 
 def demonstration(root: Path, name: str, **trainer: Any) -> Json:
-    """`manifests/elastic.yaml`, cut down to a minute."""
+    """`manifests/elastic.yaml`, cut down; it runs for longer than any test looks at it."""
     manifest: Json = yaml.safe_load((root / "manifests/elastic.yaml").read_text())
     manifest["metadata"]["name"] = name
     spec = manifest["spec"]
     spec["model"]["warmStartSteps"] = 20
-    spec["algorithm"] |= {"steps": 7, "promptsPerStep": 8, "maxResponseTokens": 200}
+    spec["algorithm"] |= {"steps": 100, "promptsPerStep": 8, "maxResponseTokens": 200}
     spec["trainer"] |= {"verifyEvery": 2, **trainer}
     return manifest
 
@@ -247,15 +254,25 @@ def assert_each_response_on_one_replica(job: Job) -> None:
         assert sorted(computed) == sorted(trained)
 
 
+def wait_repurposed_and_verified(job: Job) -> None:
+    """Until pods have trained in a round and streamed gradients were compared: how soon depends on the machine."""
+
+    def holds(status: Json) -> bool:
+        rows = metrics(job) if status.get("runtime", {}).get("step", 0) >= 6 else []
+        num_verified = sum("trainer/gradient_difference" in row for row in rows)
+        return num_verified >= 3 and any("repurpose/control_path_s" in row for row in rows)
+
+    job.wait("pods have trained while others sampled", holds)
+
+
 def assert_exact_and_on_policy(job: Job) -> None:
+    """Of a job that still runs."""
     assert_each_response_on_one_replica(job)
     rows = metrics(job)
-    assert any("repurpose/control_path_s" in row for row in rows), job.story()
     differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]
-    assert len(differences) >= 3
     assert max(differences) < 2e-5, "streamed gradients are those of the whole batch"
     assert all(row["rollout_corr/log_prob_mismatch_max"] < 1e-4 for row in rows)
-    assert_every_draw_once(job.ledger(), 8, 8)
+    assert_every_draw_once(job.ledger(), 8, 8, has_ended=False)
 
 
 def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cluster, root: Path) -> None:
@@ -263,12 +280,10 @@ def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cl
     manifest["spec"]["rollout"]["engine"]["weightTransfer"] = "Direct"
     job = cluster.apply(manifest)
     with watched_roles(job) as lines:
-        status = job.wait_finished()
-    assert status["phase"] == "Succeeded", job.story()
+        wait_repurposed_and_verified(job)
+        job.wait("pods had both roles", lambda _: {"rollout", "trainer"} <= {line.split()[-2] for line in lines})
+        job.wait("engines had both sizes", lambda _: {"1", "2"} <= {line.split()[-1] for line in lines})
     assert_exact_and_on_policy(job)
-    words = [line.split() for line in lines]
-    assert {"1", "2"} <= {line[-1] for line in words}, "tensor-parallel sizes"
-    assert {"rollout", "trainer"} <= {line[-2] for line in words}
     job.delete()
 
 
@@ -279,7 +294,7 @@ def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None
     manifest["spec"]["rollout"]["strategy"] = "Synchronous"
     manifest["spec"]["rollout"]["engine"] |= {"tensorParallelSize": 1, "parallelism": "Fixed"}
     job = cluster.apply(manifest)
-    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    wait_repurposed_and_verified(job)
     assert_exact_and_on_policy(job)
     job.delete()
 

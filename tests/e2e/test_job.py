@@ -60,7 +60,7 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
 def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> None:
     manifest = small_quickstart(root)
     manifest["metadata"]["name"] = "lossy"
-    manifest["spec"]["algorithm"] |= {"steps": 60}
+    manifest["spec"]["algorithm"] |= {"steps": 1_000}  # It is not to end before every pod was lost.
     manifest["spec"]["checkpoint"] = {"everySteps": 3}
     manifest["spec"]["backoffLimit"] = 10
     job = cluster.apply(manifest)
@@ -72,10 +72,8 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.kill("reward-0")
     job.wait_step(job.status()["runtime"]["step"] + 3)
     job.kill("coordinator")
-    status = job.wait_finished()
-    assert status["attempt"] == 2
-    assert status["phase"] == "Succeeded", job.story()
-    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
+    job.wait_goes_on(attempt=2)
+    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4, has_ended=False)
     job.delete()
 
 

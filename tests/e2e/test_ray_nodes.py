@@ -157,8 +157,8 @@ def engine(index: int, events: "queue.SimpleQueue[Event]") -> EngineHandle:
 
 
 def still_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended."""
-    alive: list[psutil.Process] = psutil.wait_procs(processes, timeout=0)[1]
+    """Those that do not end by themselves; workers of Ray end once they notice that their node has."""
+    alive: list[psutil.Process] = psutil.wait_procs(processes, timeout=LOSS_LIMIT_S)[1]
     return alive
 
 
@@ -198,6 +198,7 @@ def test_engines_survive_the_loss_of_other_pods_and_nothing_is_left_at_the_end(
 
 def drive(directory: Path, network: str) -> None:
     """What happens, as the coordinator sees it."""
+    adopt_orphans()
     with contextlib.closing(Cluster(directory, network)) as cluster:
         lose_and_regain_pods(cluster)
 
@@ -215,6 +216,11 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             assert len(children) == 4 and children[1:] == ["raylet", "sleep", "sleep"], (
                 "no agent of Ray runs in a pod, but what forks its workers"
             )
+        of_pods = {process.pid for pod in pods for process in pod.processes()}
+        of_head = [process for process in psutil.Process().children(recursive=True) if process.pid not in of_pods]
+        assert sorted(process.name() for process in of_head) == ["gcs_server", "raylet", "sleep", "sleep"], (
+            "no dashboard, no client server and no agent of Ray runs in the coordinator's pod"
+        )
         ray.init(address=cluster.settings().ray_address, _node_ip_address=cluster.head_ip, log_to_driver=False)
         try:
             handles = [engine(index, events) for index in range(2)]

@@ -6,17 +6,18 @@ about the program; so measured times are divided by the contention, and wall lim
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 MIN_CPU_S: Final = 0.05
 """Runs with less CPU time tell nothing about contention: start-up and waiting outweigh the work."""
-NUM_RATIOS: Final = 65
-"""Newest responses that contention is judged by: enough that programs which sleep, and look delayed, are outvoted."""
-MIN_RATIOS: Final = 5
-"""With fewer, limits are not stretched: the first that sleeps would decide alone."""
+NUM_RESPONSES: Final = 256
+"""Newest responses that contention is judged by: several prompts also where each has 64 of them."""
+MIN_RESPONSES: Final = 32
+MIN_PROMPTS: Final = 3
+"""With fewer, limits are not stretched: the first that sleep would decide, or the one prompt whose programs all do."""
 MAX_CONTENTION: Final = 4.0
 """Limits are stretched no further; beyond it the reward pods are too few, and longer limits would only add load."""
 
@@ -68,7 +69,9 @@ class AdaptiveTimeout:
         self._knobs = knobs
         self._capacity = capacity
         self._anchors: OrderedDict[int, dict[int, float]] = OrderedDict()
-        self._ratios: deque[float] = deque(maxlen=NUM_RATIOS)
+        self._delays: deque[tuple[int, float]] = deque(maxlen=NUM_RESPONSES)
+        """Prompt, and wall time per CPU time of the least delayed run, by response."""
+        self._contention = 1.0
 
     def limit(self, prompt: int, case: int) -> TimeLimit:
         """What the next run of a test case may take."""
@@ -81,9 +84,9 @@ class AdaptiveTimeout:
         assert not (passed_all and any(run.timed_out for run in runs)), "a run that was cut off did not pass"
         ratios = [run.wall_s / run.cpu_s for run in runs if run.cpu_s >= MIN_CPU_S]
         if ratios:
-            # One vote per response, or a program that sleeps through a hundred test cases would have a hundred. A busy
-            # machine delays every run, so the least delayed tells most.
-            self._ratios.append(min(ratios))
+            # A busy machine delays every run, so the least delayed tells most.
+            self._delays.append((prompt, min(ratios)))
+            self._contention = _contention(self._delays)
         if not passed_all:
             return
         anchors = self._anchors.setdefault(prompt, {})
@@ -99,19 +102,34 @@ class AdaptiveTimeout:
 
     @property
     def contention(self) -> float:
-        """Median wall time per CPU time of the newest responses, at least 1 and at most MAX_CONTENTION."""
-        return min(max(1.0, median(self._ratios)), MAX_CONTENTION) if len(self._ratios) >= MIN_RATIOS else 1.0
+        """Wall time per CPU time of late, at least 1 and at most MAX_CONTENTION."""
+        return self._contention
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values, the prompt to be forgotten first at the front."""
         anchors = [[prompt, [[case, s] for case, s in cases.items()]] for prompt, cases in self._anchors.items()]
-        return {"anchors": anchors, "ratios": list(self._ratios)}
+        return {"anchors": anchors, "delays": [list(delay) for delay in self._delays]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Undo `export_state`; a capacity that has become smaller keeps the newest."""
         newest = state["anchors"][-self._capacity :]
         self._anchors = OrderedDict((prompt, dict(cases)) for prompt, cases in newest)
-        self._ratios = deque(state["ratios"], maxlen=NUM_RATIOS)
+        delays = ((prompt, ratio) for prompt, ratio in state.get("delays", ()))
+        self._delays = deque(delays, maxlen=NUM_RESPONSES)
+        self._contention = _contention(self._delays)
+
+
+def _contention(delays: Collection[tuple[int, float]]) -> float:
+    """The median of the prompts' votes. A prompt's vote is its least delayed response.
+
+    So neither a program that sleeps nor a prompt whose programs all do looks like a busy machine.
+    """
+    votes: dict[int, float] = {}
+    for prompt, ratio in delays:
+        votes[prompt] = min(ratio, votes.get(prompt, ratio))
+    if len(delays) < MIN_RESPONSES or len(votes) < MIN_PROMPTS:
+        return 1.0
+    return min(max(1.0, median(votes.values())), MAX_CONTENTION)
 
 
 def _idle_seconds(run: CaseRun, contention: float) -> float:

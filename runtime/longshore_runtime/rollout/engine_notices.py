@@ -1,4 +1,4 @@
-"""What people are told of engines that are gone."""
+"""Notices for users about engines that are gone."""
 
 from collections.abc import Callable
 
@@ -9,32 +9,32 @@ Notify = Callable[[str, str], None]
 
 
 def ignore(reason: str, message: str) -> None:
-    """Nobody is told."""
+    """Notify nobody."""
 
 
 class EngineNotices:
-    """Tells of each engine once that it is gone, whoever else finds out. Thread-safe: a step is one of the dict's."""
+    """One notice per loss, however many threads find out. Thread-safe, since each step is one operation of the dict."""
 
     def __init__(self, notify: Notify = ignore) -> None:
         self._notify = notify
         self._pods: dict[int, int] = {}
-        """Worker pods of the engines of which nothing was told yet."""
+        """Worker pods of the engines without a notice so far."""
 
     def starts(self, engine: int, pod: int) -> None:
         """An engine begins to start; one that was gone may come back under its number."""
         self._pods[engine] = pod
 
     def stops(self, engine: int) -> None:
-        """An engine is about to be stopped on purpose, which is nothing to tell."""
+        """An engine is about to be stopped on purpose, which is not worth a notice."""
         self._pods.pop(engine, None)
 
     def lost(self, engine: int, reason: str) -> None:
         """An engine is gone, or is no longer of use."""
-        self._tell(engine, NoticeReason.ENGINE_LOST, f"was lost: {reason}")
+        self._notify_once(engine, NoticeReason.ENGINE_LOST, f"was lost: {reason}")
 
     def not_asleep(self, engine: int, limit_s: float) -> None:
         """An engine is about to be stopped since it did not fall asleep."""
-        self._tell(
+        self._notify_once(
             engine, NoticeReason.ENGINE_DID_NOT_SLEEP, f"did not fall asleep within {limit_s:.0f} s and was stopped"
         )
 
@@ -42,7 +42,7 @@ class EngineNotices:
         """All engines are about to be stopped."""
         self._pods.clear()
 
-    def _tell(self, engine: int, reason: NoticeReason, what: str) -> None:
+    def _notify_once(self, engine: int, reason: NoticeReason, what: str) -> None:
         pod = self._pods.pop(engine, None)
         if pod is not None:
             self._notify(reason, f"engine {engine} (worker {pod}) {what}")

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from longshore.api.pods import Workers
+from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
@@ -17,7 +18,6 @@ from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, igno
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, Joining, answers, failures, put_to_sleep, require_possible
 from longshore_runtime.rollout.published import Failure, PublishedWeights
-from longshore_runtime.rollout.roster import Roster
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
@@ -25,31 +25,34 @@ log = structlog.get_logger()
 _SLEEP_LIMIT_S: Final = 120.0
 """Falling asleep and waking copy the weights between host and GPU, which takes seconds."""
 _ANSWER_LIMIT_S: Final = 60.0
-"""Counters are told at once, whatever the engine does."""
+"""Counters are answered at once, whatever the engine does."""
+_TAKES_WEIGHTS: Final = frozenset({EngineState.WAITING, EngineState.LOADING, EngineState.SERVING})
 
 
 class EnginePool:
-    """Only engines that have acknowledged the current weights are alive: no other is ever given a request.
+    """Only engines that have confirmed the current weights are alive: no other is ever given a request.
 
-    An engine runs commands in the order in which they were sent. To one that joins, weights are sent under the lock and
-    only while they are the current ones, so that newer ones come after them.
+    The states of the engines (`EngineStates`) say who serves, who gets weights and whose loss is reported; the pool
+    performs. An engine runs commands in the order in which they were sent. To one that joins, weights are sent under
+    the lock and only while they are the current ones, so that newer ones come after them.
 
-    One thread drives the pool; `retire` and `live` may be called from others.
+    One thread drives the pool; `retire` and `live` may be called from others. Each engine has a thread that reads its
+    events, and one that joins has a thread that waits for its start: they change states, too, hence the lock.
     """
 
     def __init__(
         self, workers: Workers, spec: EngineSpec, model: str, output: str, events: Events, notify: Notify = ignore
     ) -> None:
-        """Begin to start engines of the configured size in all worker pods; `notify` is told of those that are gone."""
+        """Begin to start engines of the configured size in all worker pods; `notify` hears of those that are gone."""
         self._workers, self._spec, self._model, self._output = workers, spec, model, output
         self._events, self._notices = events, EngineNotices(notify)
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
         self._stopped = False
-        self._roster = Roster()
         self._joining = Joining()
         self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
+        self._states = EngineStates(handle.engine for handle in self._fleet)
         self._parked: Fleet | None = None
         """Engines of another size, asleep."""
 
@@ -79,16 +82,18 @@ class EnginePool:
             except EngineStartError as error:
                 raise UserError(str(error)) from error
             except EngineDied as death:
-                self._tell(EngineLost(handle.engine, str(death)))
+                self._report(EngineLost(handle.engine, str(death)))
+            else:
+                self._started(handle)
 
     def alive(self) -> Sequence[int]:
         """Engines that take requests."""
         with self._lock:
-            return sorted(engine for engine in self._roster.serving if self._fleet[engine].alive)
+            return [engine for engine in self._states.of(EngineState.SERVING) if self._fleet[engine].alive]
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
-        assert not self._roster.is_retired(engine), "a retired engine takes no requests"
+        assert self._states[engine] not in OUT_OF_ROUND, "an engine that has left the round takes no requests"
         self._fleet[engine].add(requests)
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
@@ -111,16 +116,19 @@ class EnginePool:
         Raises TrainerLost when the weights are gone before any engine has them.
         """
         with self._lock:
-            assert not self._roster.is_quiet, "sleeping engines take no weights"
+            assert not self._states.are_out_of_round, "sleeping engines take no weights"
             self._current = weights
-            engines = [self._fleet[one] for one in self._roster.receive(one.engine for one in self._fleet if one.alive)]
+            engines = [self._fleet[one] for one in self._states.of(*_TAKES_WEIGHTS) if self._fleet[one].alive]
+            self._states.change_all((handle.engine for handle in engines), EngineEvent.SENT)
         try:
             outcomes = weights.deliver(engines)
-        finally:
+        except BaseException:
             with self._lock:
-                self._roster.receiving = set()
+                for handle in engines:
+                    self._answered(handle, weights, EngineEvent.FAILED)
+            raise
         gone = [engine for engine, failure in outcomes if not self._has_weights(engine, weights, failure)]
-        if not self._roster.serving and any(engine.alive for engine in gone):
+        if any(engine.alive for engine in gone) and not self._states.of(EngineState.SERVING):
             raise TrainerLost("the published weights are gone, and so is their trainer")
 
     def sleep(self) -> None:
@@ -128,9 +136,9 @@ class EnginePool:
 
         The next things must be to `wake` the engines and to publish weights.
         """
-        if self._roster.is_quiet:
+        if self._states.are_out_of_round:
             return
-        self._rest()
+        self._leave_round()
         self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
         with self._lock:
             self._current = None  # The object store needs the room: the next weights are made before engines load them.
@@ -143,9 +151,9 @@ class EnginePool:
         """
         with self._lock:
             pods = {self.pod_of(engine) for engine in engines}
-            beside = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods} - self._roster.serving
-            retiring = beside.union(engines)
-            self._roster.retire(retiring)
+            in_same_pods = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods}
+            retiring = in_same_pods.difference(self._states.of(EngineState.SERVING)).union(engines)
+            self._states.change_all(retiring, EngineEvent.LEFT)
             handles = [handle for handle in self._fleet if handle.engine in retiring]
         self._put_to_sleep(handles, timeout_s)
 
@@ -154,35 +162,35 @@ class EnginePool:
         with self._lock:
             self._current = None
             replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
-            for engine in self._roster.wake():
+            for engine in self._states.wake():
                 self._joining.begin(self._fleet.restart(engine), self._join)
         for handle, failure in failures(replies, _SLEEP_LIMIT_S):
             self._lose(handle, str(failure))
 
     def replace(self, engine: int) -> None:
-        """Start a lost engine anew; EngineJoined tells when it serves. Its pod may have to come back first.
+        """Start a lost engine again; EngineJoined follows when it serves. Its pod may have to come back first.
 
-        One that has retired waits for the next `wake`.
+        One that is out of the round comes back with the next `wake`.
         """
         with self._lock:
-            if self._stopped or engine not in self._fleet or not self._fleet[engine].ended:
+            if self._stopped or engine not in self._fleet or self._states[engine] is not EngineState.LOST:
                 return
-            if self._roster.lose(engine):
-                self._joining.begin(self._fleet.restart(engine), self._join)
+            self._states.change(engine, EngineEvent.REPLACED)
+            self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
         """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
 
-        The engines that served until now sleep beside them, so that the way back is quick. Raises EngineStartError when
+        The engines that served until now stay, asleep, so that the way back is quick. Raises EngineStartError when
         engines of this size cannot start within `timeout_s`: then those of the old size serve again, as far as they
-        are there; of the others the driver is told, and starts them anew.
+        are there; the loss of the others is reported.
         """
         if tp_size == self.tp_size:
             return
         require_possible(tp_size, self._workers)
         assert not any(one.num_running + one.num_waiting for one in self.stats().values()), "a round still runs"
         old = self._fleet
-        self._rest()
+        self._leave_round()
         self._park(old)
         fleet = self._fleet_of(tp_size)
         self._parked = old
@@ -195,7 +203,7 @@ class EnginePool:
             self._serve_with(old, START_LIMIT_S)
             raise
         finally:
-            self._tell_owed()
+            self._report_missing()
 
     def stop(self) -> None:
         """End all engines."""
@@ -205,10 +213,10 @@ class EnginePool:
         for fleet in filter(None, (self._fleet, self._parked)):
             fleet.stop()
 
-    def _rest(self) -> None:
-        """Nobody serves, and nobody is starting."""
+    def _leave_round(self) -> None:
+        """No engine serves, and none is about to join."""
         with self._lock:
-            self._roster.is_quiet = True
+            self._states.leave()
         self._joining.wait(START_LIMIT_S)
 
     def _park(self, fleet: Fleet) -> None:
@@ -228,20 +236,24 @@ class EnginePool:
         return self._new_fleet(tp_size)
 
     def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
-        """Wake these engines, start those that are missing, and give them the weights; those that are lost are owed.
+        """Wake these engines, start those that are missing, and give them the weights.
 
         Raises EngineStartError where none of them serves; with `must_start` also where one cannot start.
         """
         with self._lock:
             self._fleet = fleet
-            self._roster.change_fleet()
             fleet.refill()
+            alive = {handle.engine for handle in fleet if handle.alive}
+            self._states.replace_all(alive, {handle.engine for handle in fleet} - alive)
         lost = fleet.activate(timeout_s)
         for engine, error in lost.items():
             self._notices.lost(engine, str(error))
         with self._lock:
-            self._roster.owe(lost)
-            self._roster.is_quiet = False
+            self._states.change_all(lost, EngineEvent.LOST)
+            for engine in self._states.of(EngineState.LEFT_OUT):
+                self._states.change(engine, EngineEvent.STARTED)
+            for engine in self._states.of(EngineState.ASLEEP):
+                self._states.change(engine, EngineEvent.WOKEN)
         for error in lost.values():
             if must_start and isinstance(error, EngineStartError):
                 raise error
@@ -249,15 +261,15 @@ class EnginePool:
             raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs starts: {error}")
         if self._current is not None:
             self.publish(self._current)
-            if not self._roster.serving:
+            if not self._states.of(EngineState.SERVING):
                 raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs loads the weights")
 
-    def _tell_owed(self) -> None:
-        """The round that follows starts engines anew that were lost between two."""
+    def _report_missing(self) -> None:
+        """The round that follows starts engines again that were lost between two."""
         with self._lock:
-            self._roster.is_quiet = False
-            for engine in self._roster.settle():
-                self._tell(EngineLost(engine, "it was lost while the engines regrouped"))
+            for engine in self._states.of(EngineState.MISSING):
+                self._states.change(engine, EngineEvent.REPORTED)
+                self._events.put(EngineLost(engine, "it was lost while the engines regrouped"))
 
     def _new_fleet(self, tp_size: int) -> Fleet:
         spec = self._spec.regrouped(tp_size)
@@ -265,7 +277,7 @@ class EnginePool:
         def start(place: Place, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
             self._notices.starts(number, place.worker)
-            return EngineHandle(number, place, spec, self._model, self._output, self._tell)
+            return EngineHandle(number, place, spec, self._model, self._output, self._report)
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
 
@@ -275,32 +287,43 @@ class EnginePool:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
             if self._is_current(handle):
-                self._tell(EngineLost(handle.engine, str(error)))
+                self._report(EngineLost(handle.engine, str(error)))
             return
-        while (weights := self._missed(handle)) is not None:
+        self._started(handle)
+        while (weights := self._lacks(handle)) is not None:
             try:
                 copies = weights.stored()  # This takes time.
             except (WeightsGone, TrainerLost) as gone:
                 self._cannot_join(handle, weights, str(gone))
                 return
+            reply = None
             with self._lock:
-                reply = copies.send(handle) if self._missed(handle) is weights else None
+                if self._lacks(handle) is weights:
+                    reply = copies.send(handle)
+                    self._states.change(handle.engine, EngineEvent.SENT)
             if reply is not None:
                 failure = copies.failure(reply)
                 if not self._has_weights(handle, weights, failure, joins=True) and isinstance(failure, WeightsGone):
                     self._cannot_join(handle, weights, str(failure))
                 return
 
-    def _missed(self, handle: EngineHandle) -> PublishedWeights | None:
-        """The current weights, if an engine that has started should have them and nobody gives it any."""
+    def _started(self, handle: EngineHandle) -> None:
+        """An engine has started; it may have been lost or replaced meanwhile."""
         with self._lock:
-            return self._current if self._is_current(handle) and self._roster.waits(handle.engine) else None
+            if self._is_current(handle):
+                self._states.change(handle.engine, EngineEvent.STARTED)
+
+    def _lacks(self, handle: EngineHandle) -> PublishedWeights | None:
+        """The current weights, if an engine that has started should have them and has not been sent them."""
+        with self._lock:
+            waits = self._is_current(handle) and self._states[handle.engine] is EngineState.WAITING
+            return self._current if waits else None
 
     def _cannot_join(self, handle: EngineHandle, weights: PublishedWeights, reason: str) -> None:
-        """An engine waits for the next weights. If no other has these either, a round would wait in vain."""
+        """An engine waits for the next weights. If no other has or gets these either, a round would wait in vain."""
         log.warning("an engine cannot join", engine=handle.engine, reason=reason)
         with self._lock:
-            if self._missed(handle) is weights and not self._roster.receiving and not self.alive():
+            if self._lacks(handle) is weights and not self._states.of(EngineState.LOADING) and not self.alive():
                 self._events.put(WeightsLost(f"no engine has the weights, and they are gone: {reason}"))
 
     def _is_current(self, handle: EngineHandle) -> bool:
@@ -310,38 +333,42 @@ class EnginePool:
     def _has_weights(
         self, handle: EngineHandle, weights: PublishedWeights, failure: Failure | None, *, joins: bool = False
     ) -> bool:
-        """Whether an engine has loaded them. It serves then, unless it must not, or newer ones are on their way."""
+        """Whether an engine has loaded them. It serves then, unless it left the round or newer ones are coming."""
         if isinstance(failure, EngineDied):
             self._lose(handle, str(failure))
             return False
+        with self._lock:
+            event = EngineEvent.CONFIRMED if failure is None else EngineEvent.FAILED
+            if self._answered(handle, weights, event) is EngineState.SERVING and joins:
+                self._events.put(EngineJoined(handle.engine))
         if failure is not None:
             log.warning("no weights for an engine", engine=handle.engine, reason=str(failure))
-            return False
-        with self._lock:
-            if self._current is weights and self._is_current(handle) and not self._roster.rests(handle.engine):
-                self._roster.serving.add(handle.engine)
-                if joins:
-                    self._tell(EngineJoined(handle.engine))
-        return True
+        return failure is None
+
+    def _answered(self, handle: EngineHandle, weights: PublishedWeights, event: EngineEvent) -> EngineState | None:
+        """An engine has loaded weights or not. None: newer ones were published, or another engine is in its place."""
+        if self._current is not weights or not self._is_current(handle):
+            return None
+        return self._states.change(handle.engine, event)
 
     def _put_to_sleep(self, handles: Sequence[EngineHandle], timeout_s: float) -> None:
         killed = put_to_sleep(handles, timeout_s, self._notices)
         with self._lock:
-            self._roster.owe(handle.engine for handle in killed)
+            self._states.change_all((handle.engine for handle in killed), EngineEvent.LOST)
 
     def _lose(self, handle: EngineHandle, reason: str) -> None:
-        """Stop an engine that failed, and tell of it."""
+        """Stop an engine that failed, and report it."""
         if handle.stop() and self._is_current(handle):
-            self._tell(EngineLost(handle.engine, reason))
+            self._report(EngineLost(handle.engine, reason))
 
-    def _tell(self, event: Event) -> None:
-        """Called from any thread. Of engines that do not serve in this round, the driver does not hear."""
+    def _report(self, event: Event) -> None:
+        """Called from any thread. The loss of an engine that is out of the round is none of the driver's concern."""
         with self._lock:
             if isinstance(event, EngineLost):
                 self._notices.lost(event.engine, event.reason)
                 if event.engine not in self._fleet:
                     return
-                if not self._roster.lose(event.engine):
+                if not self._states.lose(event.engine):
                     log.warning("an engine is gone that did not serve", engine=event.engine, reason=event.reason)
                     return
             self._events.put(event)

@@ -49,14 +49,14 @@ class Fleet:
         return self._places[self._index(engine)]
 
     def restart(self, engine: int) -> EngineHandle:
-        """Begin to start an engine anew, under its number."""
+        """Begin to start an engine again, under its number."""
         index = self._index(engine)
         self._handles[index].stop()
         self._handles[index] = self._start(self._places[index], engine)
         return self._handles[index]
 
     def refill(self) -> None:
-        """Begin to start engines where none is left, with numbers of their own: nobody knows of these."""
+        """Begin to start engines where none is left, under new numbers: no driver has asked for these."""
         for index, handle in enumerate(self._handles):
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
@@ -74,10 +74,10 @@ class Fleet:
             if handle.alive:
                 continue
             try:
-                handle.wait_started(left_s(deadline_s), place_limit_s=left_s(place_deadline_s))
+                handle.wait_started(remaining_s(deadline_s), place_limit_s=remaining_s(place_deadline_s))
             except (EngineDied, EngineStartError) as reason:
                 lost[handle.engine] = reason
-        for handle, failure in failures(woken, left_s(deadline_s)):
+        for handle, failure in failures(woken, remaining_s(deadline_s)):
             handle.stop()
             lost[handle.engine] = failure
         for engine, error in lost.items():
@@ -113,7 +113,7 @@ class Joining:
         deadline_s = time.monotonic() + timeout_s
         for handle, thread in self._threads:
             if handle.is_placed:
-                thread.join(left_s(deadline_s))
+                thread.join(remaining_s(deadline_s))
 
 
 def require_possible(tp_size: int, workers: Workers) -> None:
@@ -129,8 +129,8 @@ def require_possible(tp_size: int, workers: Workers) -> None:
 def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float, notices: EngineNotices) -> list[EngineHandle]:
     """Returns when none of these engines holds more of a GPU than a sleeping one does.
 
-    To that end it kills those that are starting and those that do not fall asleep in time, which it returns. Of the
-    latter people are told.
+    To that end it kills those that are starting and those that do not fall asleep in time, and returns them. Users are
+    notified of the latter.
     """
     handles = list(handles)
     killed = [handle for handle in handles if not handle.alive and not handle.ended]
@@ -159,7 +159,7 @@ def failures(
     failed = []
     for handle, reply in replies:
         try:
-            reply.get(left_s(deadline_s))
+            reply.get(remaining_s(deadline_s))
         except EngineDied as death:
             failed.append((handle, death))
     return failed
@@ -171,12 +171,12 @@ def answers(replies: Mapping[int, Reply[T]], timeout_s: float) -> dict[int, T]:
     answered: dict[int, T] = {}
     for engine, reply in replies.items():
         try:
-            answered[engine] = reply.get(left_s(deadline_s))
+            answered[engine] = reply.get(remaining_s(deadline_s))
         except EngineDied as death:
             log.warning("an engine does not answer", engine=engine, reason=str(death))
     return answered
 
 
-def left_s(deadline_s: float) -> float:
+def remaining_s(deadline_s: float) -> float:
     """Until a time of the monotonic clock; 0 once it is over."""
     return max(0.0, deadline_s - time.monotonic())

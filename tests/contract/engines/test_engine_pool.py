@@ -128,7 +128,7 @@ def test_retired_engines_sleep_while_the_others_sample(start: Start) -> None:
     assert job.pool.alive() == [2, 3]
     assert set(job.pool.live(LIMIT_S)) == {2, 3}
     job.samples(3, policy_version=0)
-    with pytest.raises(AssertionError, match="a retired engine takes no requests"):
+    with pytest.raises(AssertionError, match="an engine that has left the round takes no requests"):
         job.pool.add(0, [request()])
     job.pool.sleep()
     job.pool.wake()

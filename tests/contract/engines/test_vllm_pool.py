@@ -33,9 +33,9 @@ MAX_TOKENS = 40
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a tiny model in it."""
+    """With a tiny model in it whose output layer is its embedding."""
     root = tmp_path_factory.mktemp("storage")
-    build_tiny_model(root / "model", seed=0)
+    build_tiny_model(root / "model", seed=0, tied=True)
     return root
 
 

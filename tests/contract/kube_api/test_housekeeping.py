@@ -35,7 +35,8 @@ def test_a_new_namespace_is_furnished(api: Api, namespace: str) -> None:
     found = api.get(f"/api/v1/namespaces/{namespace}").json
     assert found["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
     assert found["status"]["phase"] == "Active" and found["spec"]["finalizers"] == ["kubernetes"]
-    assert api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default").status == 200
+    with api.watching(f"/api/v1/namespaces/{namespace}/serviceaccounts") as events:
+        assert events.take(1)[0]["object"]["metadata"]["name"] == "default"
     with api.watching(f"/api/v1/namespaces/{namespace}/configmaps") as events:
         root = events.take(1)[0]["object"]
     assert root["metadata"]["name"] == "kube-root-ca.crt" and "BEGIN CERTIFICATE" in root["data"]["ca.crt"]

@@ -14,6 +14,8 @@ from kubernetes.client.exceptions import ApiException
 
 from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.demand import Limits
+from longshore_operator.main import parse
+from longshore_operator.template_rules import Allowed
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
     CHART,
@@ -266,6 +268,17 @@ class TestChart:
         ):  # fmt: skip
             assert expected in text
         assert "kind: CustomResourceDefinition" not in text
+
+    def test_classes_that_templates_may_name_reach_the_operator(self) -> None:
+        values = {"templates": {"priorityClasses": ["high", "low"], "runtimeClasses": ["gvisor"]}}
+        with helm.Chart.load(str(CHART)) as chart:
+            rendered = chart.render(values, name="longshore")
+        pages = [text for name, text in rendered.items() if name.endswith(".yaml")]
+        manifests = [one for text in pages for one in yaml.safe_load_all(text) if one]
+        pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+        arguments = pod["containers"][0]["command"][3:]  # after `python -m longshore_operator`
+        allowed = parse(arguments).config.allowed
+        assert allowed == Allowed(priority_classes=frozenset({"high", "low"}), runtime_classes=frozenset({"gvisor"}))
 
     def test_limits_of_jobs_reach_the_operator_and_other_limits_start_another_pod(self) -> None:
         texts = []

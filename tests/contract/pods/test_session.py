@@ -77,8 +77,12 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
 
 
 def prepared(storage: Path, **changes: Any) -> None:
-    with session(storage, Sink(), **changes) as one:
-        one.build()
+    sink = Sink()
+    try:
+        with session(storage, sink, **changes) as one:
+            one.build()
+    finally:
+        assert RuntimeActivity.START_ENGINES not in sink.activities
 
 
 def cut(storage: Path) -> None:
@@ -110,6 +114,11 @@ def cut(storage: Path) -> None:
             {"reward": {"functions": [{"name": "maths", "kind": "Maths", "domains": ["a"]}]},
              "data": {"path": "rows.jsonl", "domainField": "answer"}},
             r"^rows\.jsonl, line \d: no reward function scores domain '2'",
+        ),
+        (
+            lambda _: None,
+            {"reward": {"pods": 0, "functions": [{"name": "mine", "kind": "Python", "importPath": "nowhere:score"}]}},
+            r"^reward\.functions\[mine\]\.importPath: 'nowhere:score' cannot be imported",
         ),
     ],
 )  # fmt: skip

@@ -492,6 +492,21 @@ class TestObstacles:
         assert f"spec.{component}.template.spec.hostNetwork" in cluster.condition("Failed")[2]
         assert cluster.names() == []
 
+    @pytest.mark.parametrize("name", ["gvisor", "runc-unconfined"])
+    def test_a_runtime_class_of_reward_pods_must_be_among_the_allowed_ones(self, name: str) -> None:
+        config = OperatorConfig("runtime:1", runtime_classes=frozenset({"gvisor"}))
+        cluster = Cluster(spec={"reward": {"runtimeClassName": name}}, config=config)
+        cluster.settle()
+        if name == "gvisor":
+            assert cluster.manifests["Pod", "demo-reward-0"]["spec"]["runtimeClassName"] == "gvisor"
+            return
+        assert cluster.condition("Failed")[1] == "TemplateRefused"
+        assert cluster.condition("Failed")[2] == (
+            "spec.reward.runtimeClassName: 'runc-unconfined' is not among the operator's allowed RuntimeClasses "
+            "(chart value templates.runtimeClasses); choose another, or remove it"
+        )
+        assert cluster.names() == []
+
     def test_an_operator_that_allows_it_takes_such_a_template(self) -> None:
         cluster = Cluster(
             spec={"coordinator": {"template": {"spec": {"hostNetwork": True}}}},

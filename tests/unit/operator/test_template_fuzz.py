@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longshore.api.names import Component
 from longshore.api.status import Phase
+from longshore_operator import template_rules
 from longshore_operator.plan import CreatePod, Plan
 from tests.unit.operator.model import CONFIG, Cluster
 
@@ -106,6 +107,50 @@ def test_pods_of_every_component_are_looked_at(privileged: bool) -> None:
     assert holds(NEVER_REFUSED, privileged) == set(Component)
 
 
+STEALS = {
+    "metadata": {
+        "name": "mine",
+        "namespace": "other",
+        "ownerReferences": [],
+        "labels": {"longshore.dev/job": "other", "longshore.dev/component": "x", "app.kubernetes.io/managed-by": "me"},
+    }
+}
+ESCAPES = {
+    "restart policy": {"restartPolicy": "Always"},
+    "account": {"serviceAccountName": "admin"},
+    "token": {"automountServiceAccountToken": None},
+    "host": {"hostNetwork": True, "hostPID": True, "hostIPC": True, "hostUsers": True, "nodeName": "n"},
+    "root": {"securityContext": {"runAsNonRoot": False, "seccompProfile": {"type": "Unconfined"}}},
+    **{
+        f"root in {kind}": {kind: [{"name": name, "image": "x", "securityContext": security}]}
+        for kind, name in (("containers", "longshore"), ("containers", "sidecar"), ("initContainers", "first"))
+        for security in (
+            {
+                "runAsNonRoot": False,
+                "allowPrivilegeEscalation": True,
+                "capabilities": {"add": ["SYS_ADMIN"], "drop": None},
+            },
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("privileged", [False, True])
+def test_a_template_that_the_rules_miss_makes_no_pod_of_another_job(
+    privileged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_rules, "refusals", lambda template, allowed: [])
+    assert holds(STEALS, privileged) == set(Component)
+
+
+@pytest.mark.parametrize("asked", ESCAPES.values(), ids=ESCAPES)
+def test_a_template_that_the_rules_miss_keeps_its_pods_to_the_standard(
+    asked: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_rules, "refusals", lambda template, allowed: [])
+    assert holds({"spec": asked}, privileged=False) == set(Component)
+
+
 def holds(template: Json, privileged: bool) -> set[str]:
     """The components whose pods were looked at; none where the template was refused."""
     seen = set()
@@ -141,6 +186,8 @@ def is_the_jobs(pod: dict[str, Any]) -> None:
 def keeps_the_standard(pod: dict[str, Any]) -> None:
     spec = pod["spec"]
     assert spec["restartPolicy"] == "Never"
+    assert spec.get("serviceAccountName") != "admin"
+    assert not any(spec.get(field) for field in ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "nodeName"))
     assert spec["automountServiceAccountToken"] is (
         pod["metadata"]["labels"]["longshore.dev/component"] == "coordinator"
     )
@@ -149,6 +196,7 @@ def keeps_the_standard(pod: dict[str, Any]) -> None:
     assert spec["containers"]
     for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
         security = container["securityContext"]
+        assert not {"privileged", "procMount"} & security.keys()
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["runAsNonRoot"] is True

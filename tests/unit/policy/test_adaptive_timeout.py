@@ -63,46 +63,59 @@ def test_a_run_that_was_cut_off_never_moves_an_anchor() -> None:
 def test_wall_limits_stretch_with_the_contention_and_anchors_do_not() -> None:
     timeout = AdaptiveTimeout()
     timeout.response_tested(7, [run(0, 4.0)], passed_all=True)
-    for _ in range(100):
-        timeout.response_tested(1, [run(0, 1.0, contention=2.5)], passed_all=False)
+    for number in range(100):
+        timeout.response_tested(number % 3, [run(0, 1.0, contention=2.5)], passed_all=False)
     assert timeout.contention == 2.5
     timeout.response_tested(7, [run(0, 4.0, contention=2.5)], passed_all=True)
     assert timeout.anchor_s(7, 0) == 4.0
     assert (timeout.limit(7, 0).idle_s, timeout.limit(7, 0).wall_s) == (6.0, 15.0)
 
 
-def test_five_programs_that_sleep_through_many_test_cases_are_outvoted() -> None:
+SLEEPS = CaseRun(0, wall_s=20.0, cpu_s=0.2)
+
+
+@pytest.mark.parametrize("first", [0, 500])
+def test_five_programs_that_sleep_through_many_test_cases_are_outvoted(first: int) -> None:
+    """Whenever they come, and whether or not their prompts are different ones."""
     timeout = AdaptiveTimeout()
-    waiting = [CaseRun(case, wall_s=20.0, cpu_s=0.2) for case in range(100)]
     for number in range(1_005):
-        timeout.response_tested(1, waiting if number % 200 == 0 else [run(0, 1.0)], passed_all=False)
+        sleeps = first <= number < first + 5
+        timeout.response_tested(number % 50, [SLEEPS] * 100 if sleeps else [run(0, 1.0)], passed_all=False)
         assert timeout.contention == 1.0
 
 
-def test_a_response_is_judged_by_the_test_case_in_which_it_waited_least() -> None:
+def test_prompts_whose_programs_all_sleep_are_outvoted_by_the_others() -> None:
     timeout = AdaptiveTimeout()
-    for _ in range(100):
-        timeout.response_tested(1, [run(0, 1.0, contention=2.0), CaseRun(1, wall_s=20.0, cpu_s=0.2)], passed_all=False)
+    for number in range(1_000):
+        prompt = number % 5
+        timeout.response_tested(prompt, [SLEEPS if prompt < 2 else run(0, 1.0)], passed_all=False)
+        assert timeout.contention == 1.0
+
+
+def test_a_response_is_judged_by_the_test_case_and_a_prompt_by_the_response_that_waited_least() -> None:
+    timeout = AdaptiveTimeout()
+    for number in range(100):
+        runs = [run(0, 1.0, contention=2.0), SLEEPS] if number < 50 else [SLEEPS]
+        timeout.response_tested(number % 3, runs, passed_all=False)
     assert timeout.contention == 2.0
 
 
 def test_contention_is_bounded_and_forgotten_when_it_is_over() -> None:
     timeout = AdaptiveTimeout()
-    for _ in range(5):
+    for number in range(32):
         assert timeout.contention == 1.0
-        timeout.response_tested(1, [run(0, 1.0, contention=50.0)], passed_all=False)
+        timeout.response_tested(number % 3, [run(0, 1.0, contention=50.0)], passed_all=False)
     assert timeout.contention == MAX_CONTENTION
-    for _ in range(100):
-        timeout.response_tested(1, [run(0, 1.0)], passed_all=False)
+    for number in range(32):
+        timeout.response_tested(number % 3, [run(0, 1.0)], passed_all=False)
     assert timeout.contention == 1.0
 
 
-def test_a_minority_that_sleeps_does_not_look_like_contention() -> None:
+def test_one_or_two_prompts_say_nothing_about_the_machine() -> None:
     timeout = AdaptiveTimeout()
-    waiting = CaseRun(0, wall_s=20.0, cpu_s=0.2)
-    timeout.response_tested(1, [run(0, 1.0), run(1, 1.0), waiting], passed_all=False)
-    timeout.response_tested(1, [sleeping(0, 9.0)] * 9, passed_all=False)
-    assert timeout.contention == 1.0
+    for number in range(500):
+        timeout.response_tested(number % 2, [run(0, 1.0, contention=3.0)], passed_all=False)
+        assert timeout.contention == 1.0
 
 
 def test_a_correct_program_that_waits_is_given_its_time() -> None:
@@ -160,8 +173,8 @@ def test_a_program_that_was_correct_once_is_not_cut_off_however_busy_the_machine
 ) -> None:
     timeout = AdaptiveTimeout()
     timeout.response_tested(7, [run(0, seconds, when_learnt)], passed_all=True)
-    for _ in range(100):
-        timeout.response_tested(1, [run(0, 1.0, when_run)], passed_all=False)
+    for number in range(100):
+        timeout.response_tested(number % 3, [run(0, 1.0, when_run)], passed_all=False)
     assert run(0, seconds, when_run).wall_s < timeout.limit(7, 0).wall_s
 
 

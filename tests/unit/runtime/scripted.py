@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from longshore.api.rollout import Admission, Engine, OnPolicy, PartialRollout, Rollout, Strategy
+from longshore.api.rollout import Admission, Engine, OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
@@ -214,6 +214,7 @@ def build(
     rollout = Rollout(
         strategy=strategy,
         on_policy=OnPolicy.RELAXED if strategy is Strategy.PARTIAL_ROLLOUT else OnPolicy.STRICT,
+        tail_batching=TailBatching(response_factor=1.25),  # so that responses race, too
         partial_rollout=PartialRollout(group_factor=2),
         admission=admission,
         engine=Engine(max_num_seqs=max_num_seqs),

@@ -23,7 +23,7 @@ import structlog
 
 from longshore.api.rollout import OnFinish
 from longshore.api.runtime_status import RoundKind, RuntimeActivity
-from longshore.policy.benefit_gate import BenefitGate, StepOutcome
+from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
@@ -35,8 +35,9 @@ from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.elastic.repurposing import Repurposing, RepurposingTimes
+from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.mismatch_guard import MismatchGuard
@@ -154,7 +155,7 @@ class TrainingLoop:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
         if self._gate is not None:
-            outcome = _outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
+            outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
             saved_s = self._gate.ended(outcome)
             repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
         parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
@@ -384,18 +385,3 @@ class TrainingLoop:
         model = self._parts.storage.output_dir / "model"
         export_model(newest, model)
         self._parts.recorder.finished(self._parts.storage.relative(model))
-
-
-def _outcome(
-    kind: RoundKind, trained: StepTraining, step_s: float, num_replicas: int, repurposed: RepurposingTimes | None
-) -> StepOutcome:
-    return StepOutcome(
-        kind=kind,
-        step_s=step_s,
-        batch_tokens=trained.batch_tokens,
-        streamed_tokens=trained.streamed_tokens,
-        num_replicas=num_replicas,
-        tokens_per_s=trained.tokens_per_s,
-        num_awake=repurposed.num_awake if repurposed is not None else 0,
-        wake_s=repurposed.control_path_s if repurposed is not None else 0.0,
-    )

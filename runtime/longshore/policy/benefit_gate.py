@@ -69,11 +69,13 @@ class _Kind:
     """That the trainer was given, prompts included."""
     pays: bool = True
     """Whether handing over is the rule."""
+    was_tried: bool = False
+    """Whether any of them handed over."""
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "_Kind":
-        means = {name: _Mean(**value) for name, value in state.items() if name != "pays"}
-        return cls(**means, pays=state["pays"])
+        means = {name: _Mean(**value) for name, value in state.items() if isinstance(value, Mapping)}
+        return cls(**means, pays=state["pays"], was_tried=state["was_tried"])
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class BenefitGate:
             return None
         if known is None or not known.all_s.count:
             others = [one.pays for one in self._kinds.values() if one.all_s.count]
-            is_wanted = self._balance_s >= 0 and (any(others) or not others)
+            is_new = known is None or not known.was_tried
+            is_wanted = is_new and self._balance_s >= 0 and (any(others) or not others)
             self._wanted = Benefit(None, None, is_wanted, is_trial=is_wanted)
             return self._wanted
         all_s, fewer_s = known.all_factor.value * known.all_s.value, known.fewer_factor.value * known.fewer_s.value
@@ -146,8 +149,10 @@ class BenefitGate:
             self._tokens_per_s.add(outcome.tokens_per_s)
         self._step_s = max(outcome.step_s, (1 - EARNED_SHARE) * self._step_s)
         saved_s = self._learn(known, outcome)
-        if saved_s is not None and self._wanted is not None and self._wanted.is_trial:
-            self._balance_s = min(0.0, self._balance_s)  # The trial has used up what was there.
+        if self._pace.has_handed_over:
+            known.was_tried = True
+            if self._wanted is not None and self._wanted.is_trial:
+                self._balance_s = min(0.0, self._balance_s)  # The trial has used up what was there.
         earned_s = EARNED_SHARE * outcome.step_s + (saved_s or 0.0)
         self._balance_s = min(self._balance_s + earned_s, MAX_BALANCE * self._step_s)
         self._wanted = None

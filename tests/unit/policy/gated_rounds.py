@@ -67,7 +67,14 @@ class Played:
     """As the gate tells."""
 
 
-def play(world: World, gate: BenefitGate, lengths: Sequence[int], kind: RoundKind = RoundKind.LONG) -> Played:
+def play(
+    world: World,
+    gate: BenefitGate,
+    lengths: Sequence[int],
+    kind: RoundKind = RoundKind.LONG,
+    *,
+    loses_engine: bool = False,
+) -> Played:
     """A step: its requests go round the engines, and half of these leave at the milestone if the gate wants it."""
     pace = gate.begin_round(tp_size=1)
     engines = {number: Engine() for number in range(NUM_ENGINES)}
@@ -81,6 +88,8 @@ def play(world: World, gate: BenefitGate, lengths: Sequence[int], kind: RoundKin
         busy = {number: engine for number, engine in engines.items() if engine.left}
         number = min(busy, key=lambda one: (busy[one].next_s(world, factor), one))
         now_s = busy[number].next_s(world, factor)
+        if loses_engine:
+            pace.engine_lost()
         num_finished += _finish(pace, number, engines[number], now_s)
         if benefit is None and num_finished >= FIRST_SHARE * len(lengths):
             pace.milestone(now_s)

@@ -84,6 +84,15 @@ def test_it_is_tried_again_now_and_then_and_returns_when_it_pays() -> None:
     assert sum(step.has_handed_over for step in after[-20:]) == 20
 
 
+def test_a_hand_over_that_tells_nothing_is_not_tried_over_and_over() -> None:
+    """Rounds that lose an engine cannot be compared with anything."""
+    gate, lengths = BenefitGate(), rounds(6)
+    play(GPU, gate, lengths[0], RoundKind.SHORT)
+    disturbed = [play(GPU, gate, of, loses_engine=True) for of in lengths[1:4]]
+    assert [step.has_handed_over for step in disturbed] == [True, False, False]
+    assert [step.has_handed_over for step in played(GPU, lengths[4:], gate)] == [False, True]
+
+
 WORLDS = st.builds(
     World,
     base_s=st.floats(1e-4, 0.05),

@@ -1,12 +1,15 @@
 """What is too large or too deep to be read is neither kept nor the end of the others."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from aiohttp import web
 
 from longshore_kube.client import METADATA_LIST_TYPE, METADATA_TYPE
 from longshore_kube.errors import Unreadable
-from longshore_operator.handlers import rljob_session
-from tests.contract.kube_client.script import Script
+from longshore_operator.handlers import rljob_session, watch_jobs
+from tests.contract.kube_client.script import Script, access_to, stream
 from tests.contract.operator.test_client_faults import client_of
 
 RLJOBS = "/apis/longshore.dev/v1alpha1/rljobs"
@@ -31,3 +34,70 @@ async def test_jobs_are_listed_and_watched_without_what_they_hold() -> None:
             await (await session.get(kube.client.access.server + path)).read()
     accepted = [request.headers["Accept"] for request in script.requests]
     assert accepted == [METADATA_LIST_TYPE, METADATA_TYPE, "*/*"]
+
+
+async def test_all_jobs_are_listed_sixteen_at_a_time() -> None:
+    """180 jobs of a megabyte each, in one answer, would be more memory than the operator has."""
+    names = [f"job-{index}" for index in range(40)]
+    limits, listed = [], asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path != RLJOBS:
+            return web.json_response(DISCOVERY.get(request.path, {}), status=200 if request.path in DISCOVERY else 404)
+        if "watch" in request.query:
+            listed.set()
+            return await stream(stays_open=True)(request)
+        limits.append(request.query["limit"])
+        first = int(request.query.get("continue") or 0)
+        until = first + int(request.query["limit"])
+        metadata = {"resourceVersion": "7", "continue": str(until) if until < len(names) else ""}
+        return web.json_response({"metadata": metadata, "items": [partial(name) for name in names[first:until]]})
+
+    woken: set[str] = set()
+    async with access_to(Script(*[answer] * 100)) as access:
+        stop = asyncio.Event()
+        watching = asyncio.create_task(watch_jobs(access, None, lambda key, news: woken.add(key[1]), stop))
+        async with asyncio.timeout(60):
+            await listed.wait()
+            stop.set()
+            await watching
+    assert limits == ["16"] * 3
+    assert woken == set(names)
+
+
+def partial(name: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1", "generation": 1}
+    return {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}
+
+
+RESOURCE = {
+    "name": "rljobs",
+    "singularName": "rljob",
+    "kind": "RLJob",
+    "namespaced": True,
+    "verbs": ["list", "watch", "patch"],
+}
+DISCOVERY: dict[str, Any] = {  # kopf asks for it first
+    "/apis/longshore.dev/v1alpha1": {"groupVersion": "longshore.dev/v1alpha1", "resources": [RESOURCE]},
+    "/apis": {
+        "groups": [
+            {
+                "name": "longshore.dev",
+                "versions": [{"groupVersion": "longshore.dev/v1alpha1", "version": "v1alpha1"}],
+                "preferredVersion": {"groupVersion": "longshore.dev/v1alpha1", "version": "v1alpha1"},
+            }
+        ]
+    },
+    "/api": {"versions": ["v1"]},
+    "/api/v1": {
+        "resources": [
+            {
+                "name": "namespaces",
+                "singularName": "",
+                "kind": "Namespace",
+                "namespaced": False,
+                "verbs": ["list", "watch"],
+            }
+        ]
+    },
+}

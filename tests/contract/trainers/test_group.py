@@ -68,6 +68,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
         trainers.end(update)
         trained, expected = trainers.finish(update), step(alone, [batch])
         assert trained.update.policy_version == version
+        assert 0 < trained.gradients_s <= 2 * trained.compute_s, "every replica counts once"
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
         assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)
         assert_same_weights(kind, before, expected.weights, published(trainers, version))

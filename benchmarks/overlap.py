@@ -18,7 +18,6 @@ from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
 from longshore.api.runtime_status import RepurposingBenefit, RolloutLoad, RoundKind, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
-from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.presets import round_policy
@@ -46,7 +45,8 @@ class Known:
     """What a job learns of its rounds, from one period to the next."""
 
     lengths: defaultdict[RoundKind, LengthDistribution] = field(default_factory=lambda: defaultdict(LengthDistribution))
-    gate: BenefitGate | None = None
+    gate: Mapping[str, Any] | None = None
+    """State of the benefit gate; None: nothing is known, or there is none."""
 
 
 _LATE_S: Final = 60.0
@@ -204,12 +204,17 @@ class LoggingLoop(GivenLengths):
         """`known` from earlier periods; this one adds to it."""
         super().__init__(loop_options(spec), parts, lengths)
         self._log = log
-        self._lengths, self._gate = known.lengths, known.gate or self._gate
-        known.gate = self._gate
+        self._lengths, self._known = known.lengths, known
+
+    def restore(self) -> None:
+        super().restore()
+        if self._gate is not None and self._known.gate is not None:  # The checkpoint is older.
+            self._gate.load_state(self._known.gate)
 
     def step(self, *, draining: bool) -> None:
         self._log.begin()
         super().step(draining=draining)
+        self._known.gate = None if self._gate is None else self._gate.export_state()
 
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
         self._log.rollout_begun_s = self._log.now_s()

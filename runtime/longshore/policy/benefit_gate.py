@@ -196,7 +196,7 @@ class BenefitGate:
                 rate.add(timed.steps, timed.seconds)
         elif pace.timed:  # How fast engines were until trainers ran beside them.
             now = sum(timed.seconds for timed in pace.timed) / sum(rate.seconds(timed.steps) for timed in pace.timed)
-            rate.scale(_bounded(now) ** NEWEST_WEIGHT)
+            rate.scale(_bounded(now))
         if not rate.is_known or not pace.leaving or pace.rest_s <= 0:
             return None
         all_s, fewer_s = pace.replayed_s(rate), pace.replayed_s(rate, pace.leaving)

@@ -75,8 +75,8 @@ COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --g
 
 .PHONY: lock
 lock: $(READY) ## Write the lock files after a change of pyproject.toml (LOCK_FLAGS=--upgrade: newest versions of all)
-	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
-	$(COMPILE) $(addprefix --extra ,runtime vllm-gpu) --no-config -o requirements-gpu.lock
+	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu trackers cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
+	$(COMPILE) $(addprefix --extra ,runtime trackers vllm-gpu) --no-config -o requirements-gpu.lock
 
 # python:3.11-slim of Python 3.11.16.
 BASE ?= docker.io/library/python@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
@@ -85,6 +85,11 @@ IMAGES ?= operator runtime runtime-cpu
 .PHONY: images
 images: ## Build the images with docker, podman or buildah (IMAGES=operator: one; REGISTRY=...: push; BASE=...: on another)
 	@BASE='$(BASE)' REGISTRY='$(REGISTRY)' VERSION='$(VERSION)' BUILDER='$(BUILDER)' tools/build_images $(IMAGES)
+
+.PHONY: mlflow-server
+mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environment of its own: it wants other versions of packages
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/mlflow
+	@$(BIN)/uv pip install --quiet --python $(VENV)/mlflow/bin/python mlflow==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("mlflow-skinny"))')
 
 .PHONY: setup
 setup: $(READY) ## Provision .venv only

@@ -7,6 +7,7 @@ from typing import Final
 import yaml
 from matplotlib import pyplot
 
+from longshore.sim.paper.april import Sensitivity, sensitivity
 from longshore.sim.paper.comparison import Comparison, Prediction, compare
 from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
 
@@ -29,7 +30,7 @@ _UNITS: Final = {
     Unit.SECONDS: "{:,.0f} s",
     Unit.TOKENS: "{:,.0f} tokens",
     Unit.PERCENT: "{:.1f} %",
-    Unit.PERCENT_MORE: "+{:.0f} %",
+    Unit.PERCENT_MORE: "{:+.0f} %",
     Unit.PERCENT_LESS: "{:.1f} % less",
 }
 _GOAL: Final = 0.15
@@ -44,17 +45,17 @@ def paper_figures() -> None:
     comparisons = [compare(paper, published) for paper in Paper]
     _errors(comparisons)
     _table_2(comparisons[0])
-    _write(comparisons)
+    _write(comparisons, sensitivity(published.baselines()))
 
 
 def _errors(comparisons: Sequence[Comparison]) -> None:
-    """`simulator-against-papers.svg`: predicted over published, of every held-out figure."""
+    """`simulator-against-papers.svg`: predicted over published, of every scored figure."""
     figure, axes = pyplot.subplots(figsize=(9, 3.6))
     first = 0
     axes.axhspan(1 - _GOAL, 1 + _GOAL, color="black", alpha=0.08, linewidth=0)
     axes.axhline(1.0, color="black", linewidth=0.8)
     for comparison in comparisons:
-        errors = [row.error for row in comparison.held_out if row.error is not None]
+        errors = [row.error for row in comparison.scored if row.error is not None]
         places = range(first, first + len(errors))
         colour, title = _COLOURS[comparison.paper], _TITLES[comparison.paper]
         axes.scatter(places, [1 + error for error in errors], s=16, color=colour, linewidths=0, label=title)
@@ -63,7 +64,7 @@ def _errors(comparisons: Sequence[Comparison]) -> None:
     axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
     axes.minorticks_off()
     axes.set_xticks([])
-    axes.set_xlabel("figures held out, in the order of the tables below", fontsize=9)
+    axes.set_xlabel("scored figures, in the order of the tables below", fontsize=9)
     axes.set_ylabel("predicted / published", fontsize=9)
     axes.set_title("The band is ± 15 %; of a range, its worse end", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
@@ -95,9 +96,10 @@ def _table_2(comparison: Comparison) -> None:
     figure.savefig(_ASSETS / "simulator-rollpacker.svg", metadata={"Date": None})
 
 
-def _write(comparisons: Sequence[Comparison]) -> None:
+def _write(comparisons: Sequence[Comparison], of_april: Sequence[Sensitivity]) -> None:
     text = _PAGE.read_text()
     text = _replaced(text, "summary", _summary(comparisons))
+    text = _replaced(text, "sensitivity", _sensitivity(of_april))
     for comparison in comparisons:
         text = _replaced(text, comparison.paper, _constants(comparison) + _rows(comparison))
     _PAGE.write_text(text)
@@ -110,10 +112,40 @@ def _replaced(text: str, name: str, content: str) -> str:
 
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
-    lines = ["| paper | free constants | figures held out | within 15 % | median error |", "|---|---|---|---|---|"]
+    lines = [
+        "| paper | free constants | figures scored | within 15 % | null model | median error | follow from others |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for one in comparisons:
-        within = f"{one.num_within(_GOAL)} | {100 * one.median_error:.0f} %"
-        lines.append(f"| {_TITLES[one.paper]} | {len(one.constants)} | {len(one.held_out)} | {within} |")
+        num_scored = len(one.scored)
+        met, null = one.num_within(_GOAL), one.num_null_within(_GOAL)
+        lines.append(
+            f"| {_TITLES[one.paper]} | {len(one.constants)} | {num_scored} | {met} ({100 * met / num_scored:.0f} %) "
+            f"| {null} | {100 * one.median_error:.0f} % | {len(one.held_out) - num_scored} |"
+        )
+    scored, met, null, following = (
+        sum(counts)
+        for counts in zip(
+            *(
+                (
+                    len(one.scored),
+                    one.num_within(_GOAL),
+                    one.num_null_within(_GOAL),
+                    len(one.held_out) - len(one.scored),
+                )
+                for one in comparisons
+            ),
+            strict=True,
+        )
+    )
+    lines.append(f"| **all** | | {scored} | {met} ({100 * met / scored:.0f} %) | {null} | | {following} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sensitivity(found: Sequence[Sensitivity]) -> str:
+    lines = ["| changed | gain with GRPO | gain with DAPO | carried over |", "|---|---|---|---|"]
+    for one in found:
+        lines.append(f"| {one.changed} | {one.grpo_gain:+.0f} % | {one.dapo_gain:+.0f} % | {one.carried_over:.0f} % |")
     return "\n".join(lines) + "\n"
 
 
@@ -133,6 +165,8 @@ def _rows(comparison: Comparison) -> str:
         role = " *(baseline)*" if row.role is Role.BASELINE else ""
         variant = f" **({row.variant})**" if row.variant else ""
         error = "not modelled" if row.error is None else f"{100 * row.error:+.0f} %"
+        if row.follows_from is not None:
+            error = f"({error})"
         lines.append(
             f"| {row.source}{role}{variant} | {_shown(row.unit, row.published)} | {_shown(row.unit, row.predicted)} "
             f"| {error} |"

@@ -31,7 +31,7 @@ RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV \
     else set -- --constraints requirements.lock --torch-backend=cpu; fi \
     && python -m venv --without-pip /opt/longshore \
     && /opt/uv/bin/uv pip install --python /opt/longshore/bin/python --no-cache --compile-bytecode \
-        --require-hashes "$@" --extra runtime --extra "$VLLM" -r pyproject.toml \
+        --require-hashes "$@" --extra runtime --extra trackers --extra "$VLLM" -r pyproject.toml \
     && rm -rf /opt/uv
 ENV PATH=/opt/longshore/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY README.md LICENSE images/check_imports.py ./

@@ -17,6 +17,7 @@ from longshore_cli import options
 from longshore_cli.check.command import check
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from longshore_cli.options import ClusterKind
+from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
 from longshore_cli.target import Target, kubeconfig_path
 
@@ -306,6 +307,31 @@ def profile(
     profiling.run(kube, profiling.Plan(file, out, keep=keep, force=force, image=image), _console())
 
 
+@app.command()
+def trace(
+    job: options.Job,
+    rounds: Annotated[str | None, typer.Option(help="Rounds, as 3:7, 3:, :7 or 3; unset: the newest ten.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to; unset: JOB-trace.json.gz.")] = None,
+    force: options.Force = False,
+    image: options.Image = None,
+    namespace: options.Namespace = None,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Write what GPUs and responses did in rounds of a job as a trace for Perfetto."""
+    from longshore_cli import records
+    from longshore_cli import trace as tracing
+
+    wanted = records.Rounds(newest=tracing.NEWEST) if rounds is None else records.Rounds.parse(rounds)
+    target = out or Path(f"{job}-trace.json.gz")
+    tracing.check_target(target, force=force)
+    found = records.fetch(Target(kubeconfig, context, namespace).connect(), job, wanted, image=image).records
+    for line in tracing.told(found, tracing.write(job, found, target), target):
+        _console().print(line, markup=False, soft_wrap=True)
+
+
+app.command()(ui)
+app.command()(report)
 app.command()(simulate)
 app.command()(check)
 

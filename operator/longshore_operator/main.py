@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -69,6 +70,14 @@ def parse(arguments: Sequence[str]) -> Options:
         action="append",
         help="port of the API server that coordinators may reach (repeatable; default 443 and 6443)",
     )
+    run.add_argument(
+        "--page-peer",
+        type=json.loads,
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="NetworkPolicyPeer that may read the pages of jobs (repeatable; default none)",
+    )
     run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
     run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
     run.add_argument("--health-address", default=os.environ.get("POD_IP", "127.0.0.1"), help="address to listen on")
@@ -81,6 +90,7 @@ def parse(arguments: Sequence[str]) -> Options:
             allow_privileged_templates=given.allow_privileged_templates,
             network_policies=not given.no_network_policies,
             api_server_ports=tuple(given.api_server_port or API_SERVER_PORTS),
+            page_peers=tuple(given.page_peer),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
             kueue=given.kueue,

@@ -1,10 +1,11 @@
-"""What the user brings to the pods of a job: reward modules and the token of the Hub, as read-only files."""
+"""What the user brings to the pods of a job, as read-only files: reward modules, tokens of the Hub and of trackers."""
 
 from typing import Any
 
 from longshore.api import contract
 from longshore.api.hub import Hub
 from longshore.api.reward import Reward
+from longshore.api.tracking import Tracking
 
 Json = dict[str, Any]
 
@@ -27,6 +28,20 @@ def hub_token(pod: Json, hub: Hub) -> None:
     source = {"secret": {"secretName": hub.token_secret.name, "items": items, "defaultMode": 0o440}}
     _mount(pod, "hub-token", source, contract.HUB_TOKEN_MOUNT)
     _set(pod, contract.ENV_HUB_TOKEN, f"{contract.HUB_TOKEN_MOUNT}/{contract.HUB_TOKEN_KEY}")
+
+
+def tracking_tokens(pod: Json, tracking: Tracking) -> None:
+    """A file for each tracker that has a token, for the pod that speaks to trackers."""
+    secrets = tracking.secrets
+    if not secrets:
+        return
+    sources = [
+        {"secret": {"name": secret.name, "items": [{"key": secret.key, "path": name}]}}
+        for name, secret in secrets.items()
+    ]
+    source = {"projected": {"sources": sources, "defaultMode": 0o440}}
+    _mount(pod, "tracking-tokens", source, contract.TRACKING_TOKENS_MOUNT)
+    _set(pod, contract.ENV_TRACKING_TOKENS, contract.TRACKING_TOKENS_MOUNT)
 
 
 def _mount(pod: Json, name: str, source: Json, path: str) -> None:

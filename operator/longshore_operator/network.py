@@ -40,23 +40,32 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     """Policies of all pods of a job.
 
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
-    the services that rewards ask, and to nothing else. The coordinator alone downloads from the Hub. Metrics may be
-    collected from anywhere in the cluster.
+    the services that rewards ask, and to nothing else. The coordinator alone downloads from the Hub and speaks to
+    trackers. Metrics may be collected from anywhere in the cluster. The page of the job shows prompts and responses: it
+    is for port-forward, which no policy sees, and for peers that the installation names.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _all_but_rewards(identity)
     coordinator, rewards = _part(identity, Component.COORDINATOR), _part(identity, Component.REWARD)
     to_urls = _to_ports(url_ports(reward))
     to_hub = _to_ports([job.spec.hub.port] if job.spec.uses_hub else [])
+    to_trackers = _to_ports(job.spec.tracking.ports)
     to_score = _tcp(contract.REWARD_PORT)
+    to_page = [{"from": list(config.page_peers), "ports": _tcp(contract.PAGE_PORT)}] if config.page_peers else []
     to_api_server = {"ports": _tcp(*config.api_server_ports)}
     policies = [
         _policy(identity.metadata(f"{identity.name}-pods"), others, [{"from": [others]}], [{"to": [others]}, _DNS]),
         _policy(
             identity.metadata(f"{identity.name}-coordinator", Component.COORDINATOR),
             coordinator,
-            [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}],
-            [{"to": [rewards], "ports": to_score}, to_api_server, *to_hub, *(to_urls if reward.pods == 0 else ())],
+            [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}, *to_page],
+            [
+                {"to": [rewards], "ports": to_score},
+                to_api_server,
+                *to_hub,
+                *to_trackers,
+                *(to_urls if reward.pods == 0 else ()),
+            ],
         ),
     ]
     if reward.most_pods:

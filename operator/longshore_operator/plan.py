@@ -135,6 +135,8 @@ class OperatorConfig:
     network_policies: bool = True
     api_server_ports: tuple[int, ...] = API_SERVER_PORTS
     """Ports through which coordinators reach the API server, for the network policy."""
+    page_peers: tuple[dict[str, Any], ...] = ()
+    """NetworkPolicyPeers that may read the pages of jobs, besides those who forward their port."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""
     admission: AdmissionConfig = NO_ADMISSION
@@ -142,6 +144,11 @@ class OperatorConfig:
     """Jobs may be in queues of Kueue."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
+
+    @property
+    def opens_pages(self) -> bool:
+        """Pages of jobs listen at the addresses of pods: only where policies say who reaches them."""
+        return self.network_policies and bool(self.page_peers)
 
     @property
     def allowed(self) -> Allowed:

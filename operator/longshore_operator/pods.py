@@ -64,8 +64,11 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     _enter_ray(pod, job)
     _use_reward_pods(pod, job)
+    if config.opens_pages:
+        pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_PAGE_OPEN, "value": "1"})
     if job.spec.uses_hub:
         mounts.hub_token(pod, job.spec.hub)
+    mounts.tracking_tokens(pod, job.spec.tracking)
     if job.spec.reward.pods == 0:
         _mount_reward_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)

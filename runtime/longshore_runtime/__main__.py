@@ -1,4 +1,7 @@
-"""`python -m longshore_runtime coordinator|worker|trainer|reward|judge`: the main program of every pod of a job."""
+"""`python -m longshore_runtime coordinator|worker|trainer|reward|judge`: the main program of every pod of a job.
+
+`report ROOT OUTPUT` writes the page of a job as a file, in a helper pod.
+"""
 
 import os
 import sys
@@ -17,6 +20,10 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.settings import Settings
 
             return run_reward(Settings.from_env())
+        case ["report", root, output]:
+            from longshore_runtime.page.report import run_report
+
+            return run_report(root, output)
     # Ray reads its settings, the token mode included, when it is imported: nothing may import it before.
     os.environ.update(RAY_ENVIRONMENT)
     match arguments:

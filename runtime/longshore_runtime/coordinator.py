@@ -16,16 +16,20 @@ from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.page.build import job_head
 from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
+from longshore_runtime.page.files import JobFiles
+from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
 from longshore_runtime.rollout.events import Event, StopRequested
 from longshore_runtime.session import Session, mistake_of
 from longshore_runtime.settings import Settings
-from longshore_runtime.storage import job_storage
+from longshore_runtime.storage import JobStorage, job_storage
 from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
 
 log = structlog.get_logger()
@@ -70,8 +74,9 @@ def _train(settings: Settings) -> None:
     stop = _StopSignal()
     registry = CollectorRegistry()
     access = load()
-    sink = StatusReporter(access, settings.namespace, settings.job)
-    with start_head(settings), HealthServer(settings.pod_ip, registry) as health:
+    sink = LatestStatus(StatusReporter(access, settings.namespace, settings.job))
+    page = _page(settings, spec, storage, sink)
+    with start_head(settings), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
         ray.init(
             address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
@@ -84,6 +89,12 @@ def _train(settings: Settings) -> None:
         finally:
             sink.close()
             ray.shutdown()
+
+
+def _page(settings: Settings, spec: RLJobSpec, storage: JobStorage, latest: LatestStatus) -> Served:
+    job = job_head(spec, settings.job, settings.namespace)
+    page = JobPage(job, JobFiles(storage.output_dir), lambda: latest.status, any_host=settings.is_page_open)
+    return page_server(page, page_hosts(settings.pod_ip, is_open=settings.is_page_open))
 
 
 def _until_done(

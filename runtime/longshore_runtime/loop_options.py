@@ -6,9 +6,9 @@ from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
-from longshore.api.rollout import EngineBackend, OnFinish, OnPolicy, RepurposeTrigger, Rollout
+from longshore.api.rollout import OnFinish, OnPolicy, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.policy.log_prob_mismatch import default_limit
+from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.elastic.repurposing import RepurposingOptions
 
@@ -50,7 +50,11 @@ class LoopOptions:
         """The slice of this spec."""
         is_colocated = spec.placement is Placement.COLOCATED
         repurposes = is_colocated and spec.rollout.repurposes
-        limit = max_log_prob_mismatch(spec)
+        limit = mismatch_limit(
+            spec.rollout,
+            engines_have_accelerators=spec.workers.has_accelerator,
+            trainers_have_accelerators=spec.training_pods.has_accelerator,
+        )
         return cls(
             algorithm=spec.algorithm,
             evaluation=spec.evaluation,
@@ -68,20 +72,6 @@ class LoopOptions:
             alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
             verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
         )
-
-
-def max_log_prob_mismatch(spec: RLJobSpec) -> float:
-    """Limit of the mean mismatch of log-probabilities; infinite for engines without a model, which make theirs up."""
-    rollout = spec.rollout
-    if rollout.max_log_prob_mismatch is not None:
-        return rollout.max_log_prob_mismatch
-    if rollout.engine.backend is EngineBackend.FAKE:
-        return math.inf
-    return default_limit(
-        engine_dtype=rollout.engine.dtype,
-        engines_have_accelerators=spec.workers.has_accelerator,
-        trainers_have_accelerators=spec.training_pods.has_accelerator,
-    )
 
 
 def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:

@@ -1,8 +1,10 @@
 """One session of a job: engines, trainers and rewards are built on its pods, the loop runs, all is taken down."""
 
 import contextlib
+import copy
 import os
 import queue
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,7 @@ from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
+from longshore.checks.trackers import missing_packages
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.backends.engine_spec import EngineSpec
@@ -55,7 +58,11 @@ from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder, resumed_status
+from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.status_reporter import StatusSink
+from longshore_runtime.telemetry.step_done import JobFacts, Places
+from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.telemetry.trackers import Run, trackers
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.training import Parts, TrainingLoop
@@ -91,6 +98,7 @@ class Session:
     ) -> None:
         self._spec = spec
         self._attempt = settings.attempt
+        self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
         self._volume = settings.storage
         self._events = events
         self._assignments = assignments
@@ -98,7 +106,12 @@ class Session:
         self._exit.callback(assignments.close)
         self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
-        metrics = Metrics(output, registry)
+        self._succeeded: bool | None = None
+        """How the job ended; None: it may go on."""
+        run = Run.of(spec.tracking, settings.job, settings.job_uid, output, spec)
+        tracked = trackers(spec.tracking, run, self._tracker_failed)
+        self._exit.callback(lambda: tracked.close(self._succeeded))
+        metrics = Metrics(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
         self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, self._checkpoints.newest())
@@ -116,6 +129,7 @@ class Session:
     ) -> None:
         # Reported before pods leave, so that the operator does not take their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
+            self._succeeded = False
             self._recorder.activity(RuntimeActivity.FAILING)
         self._exit.close()
 
@@ -132,11 +146,14 @@ class Session:
         options = LoopOptions.of(spec, self._attempt)
         self._loop = TrainingLoop(options, parts)
         self._loop.run()
+        self._succeeded = True
         return True
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
         spec, algorithm = self._spec, self._spec.algorithm
+        if missing := missing_packages(spec.tracking):
+            raise UserError(missing[0])
         inputs = self._inputs()
         self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
         check_model(
@@ -175,6 +192,7 @@ class Session:
             elastic=self._elastic(),
             events=self._events,
             clock=SystemClock(),
+            records=self._records(prompts, tokenizer, engines, trainers),
         )
 
     @property
@@ -228,6 +246,31 @@ class Session:
         self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts
+
+    def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:
+        spec = self._spec
+        job = JobFacts(
+            attempt=self._attempt,
+            prompts=dict(enumerate(prompts.train)),
+            max_response_tokens=spec.algorithm.max_response_tokens,
+            is_colocated=spec.placement is Placement.COLOCATED,
+            clock_offset_s=time.time() - SystemClock().now_s(),
+        )
+        return self._exit.enter_context(
+            recording(
+                self._storage.output_dir,
+                spec.records,
+                spec.tracking.open_telemetry,
+                job,
+                self._names,
+                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is for one thread.
+                lambda: Places(engines.lane_places(), trainers.lane_places()),
+                self._recorder.notice,
+            )
+        )
+
+    def _tracker_failed(self, reason: str) -> None:
+        self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)
 
     def _elastic(self) -> ThreadPoolExecutor:
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")

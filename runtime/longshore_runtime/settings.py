@@ -36,6 +36,8 @@ class Settings:
     config: Path
     storage: Path
     termination_log: Path
+    is_page_open: bool = False
+    """The page of the job is for others than those who forward its port (coordinator)."""
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -56,6 +58,7 @@ class Settings:
             config=Path(_text(environment, contract.ENV_CONFIG)),
             storage=Path(_text(environment, contract.ENV_STORAGE)),
             termination_log=Path(_text(environment, contract.ENV_TERMINATION_LOG)),
+            is_page_open=bool(environment.get(contract.ENV_PAGE_OPEN)),
         )
 
     @property

@@ -17,7 +17,7 @@ import queue
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -31,6 +31,7 @@ from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.policy.synchronous import Synchronous
+from longshore.record.facts import StepMarks
 from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
@@ -53,7 +54,9 @@ from longshore_runtime.step_work import StepWorks, require_equal_gradients
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining
@@ -79,6 +82,7 @@ class Parts:
     """Does what takes time while a round runs."""
     events: "queue.SimpleQueue[Event]"
     clock: Clock
+    records: StepSink = field(default_factory=NoRecords)
 
 
 @dataclass(frozen=True)
@@ -142,23 +146,26 @@ class TrainingLoop:
         self._step = None
         self.num_steps += 1
         self._lengths[result.end.kind].extend(result.finished_tokens)
-        times = StepTimes(
-            step_s=published_s - begun_s,
-            regroup_s=regrouped_s - begun_s,
-            gen_s=result.rollout_s,
-            reward_s=done.rolled_out_s - done.started_s - result.rollout_s,
-            train_s=done.trained_s - done.rolled_out_s,
-            publish_s=published_s - done.trained_s,
+        marks = StepMarks(
+            begun_s=begun_s,
+            regrouped_s=regrouped_s,
+            started_s=done.started_s,
+            sampled_s=result.batch_complete_s,
+            scored_s=done.rolled_out_s,
+            trained_s=done.trained_s,
+            published_s=published_s,
         )
         repurposed = None
         if step.repurposing is not None:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
+        queue_length, times = parts.policy.num_deferred, StepTimes.of(marks, result.rollout_s)
         if self._gate is not None:
             outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
             saved_s = self._gate.ended(outcome)
             repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
-        parts.recorder.step(self._state, result, trained, times, parts.policy.num_deferred, repurposed)
+        parts.recorder.step(self._state, result, trained, times, queue_length, repurposed)
+        parts.records.keep(StepDone(self._state.step, marks, result, trained, queue_length, repurposed))
         self._alarms.step(self._state.step, result, trained)
         every = self._options.evaluation.every_steps
         if every and self._state.step % every == 0 and self._state.step < self._options.algorithm.steps:
@@ -172,6 +179,7 @@ class TrainingLoop:
         if checkpoint is None:
             self._state = self._state.with_policy(self._parts.policy.export_state())
             self._parts.recorder.begin()
+            self._parts.records.rewind(0)
             self._publish(self._state.policy_version)
             return
         log.info("resuming", step=checkpoint.step)
@@ -188,6 +196,7 @@ class TrainingLoop:
             self._gate.load_state(state["benefit"])
         self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
+        self._parts.records.rewind(self._state.step)
         if "alarms" in state:  # Older versions had none.
             self._alarms.load(state["alarms"])
         self._publish(self._state.policy_version)

@@ -15,6 +15,7 @@ from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
+from longshore.record.facts import UpdatePasses
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.weights.shared import Channel, SharedBucket
 from longshore_runtime.weights.slices import Bucket
@@ -226,6 +227,8 @@ class TrainResult:
     """Time in which replicas computed gradients, of all replicas together."""
     gradient_difference: float | None = None
     """Where the update was verified: the largest `Trainer.compare` of all ranks."""
+    work: UpdatePasses | None = None
+    """What each replica computed, and when it was given it."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,18 @@
 
 import json
 import time
+import urllib.request
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+from longshore.api import contract
+from longshore.page.view import JobView
+from longshore.record.model import LaneState, Outcome, RoundRecord
+from longshore.record.timeline import gpu_lanes
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -26,11 +32,21 @@ def small_quickstart(root: Path) -> Json:
 
 
 def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, root: Path, tmp_path: Path) -> None:
-    job = cluster.apply(small_quickstart(root))
+    manifest = small_quickstart(root)
+    # Nobody listens there.
+    manifest["spec"]["tracking"] = {
+        "mlflow": {"address": "http://127.0.0.1:9"},
+        "openTelemetry": {"endpoint": "http://127.0.0.1:9"},
+    }
+    job = cluster.apply(manifest)
+    job.wait_step(2)
+    assert_the_page_is_served(cluster)
     cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
     runtime = status["runtime"]
+    told = [notice["message"] for notice in runtime["notices"] if notice["reason"] == "TrackerFailed"]
+    assert sorted(message.partition(":")[0] for message in told) == ["tracking.mlflow", "tracking.openTelemetry"]
     assert runtime["short"]["rounds"] >= 4
     assert runtime["long"]["rounds"] >= 1
     assert runtime["draws"]["deferred"] == 0
@@ -49,12 +65,64 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
     assert "finished" in cluster.kubectl("logs", "-f", "small-coordinator")
     job.wait_nothing_runs()
 
+    cluster.longshore("report", "small", "-o", str(tmp_path / "report.html"))
+    assert_a_report_shows_it(tmp_path / "report.html")
     cluster.longshore("fetch", "small", str(tmp_path / "model"))
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() < 1_000_000
     assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("12")
+    assert_recorded(cluster, job, tmp_path)
     job.delete()
+
+
+def assert_the_page_is_served(cluster: Cluster) -> None:
+    """By the coordinator, while the job runs."""
+    address = cluster.kubectl("get", "pod", "small-coordinator", "-o", "jsonpath={.status.podIP}")
+    with urllib.request.urlopen(f"http://{address}:{contract.PAGE_PORT}/api/view", timeout=60) as answer:
+        view = JobView.model_validate_json(answer.read())
+    assert view.runtime is not None and view.runtime.step >= 2
+    assert {"critic/rewards/mean", "perf/bubble_share"} <= view.curves.values.keys()
+
+
+def assert_a_report_shows_it(path: Path) -> None:
+    """Its rounds, with responses on the lanes, and its samples as text."""
+    data = path.read_text(encoding="utf-8").split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    view = JobView.model_validate_json(data)
+    assert view.cluster is not None and view.cluster.phase == "Succeeded"
+    assert {event.reason for event in view.cluster.events or ()} >= {"Finished"}
+    assert view.round_steps == view.sample_steps == tuple(digest.step for digest in view.digests)
+    assert set(view.curves.steps) - {0} == set(view.round_steps)
+    for step, shown in view.rounds.items():
+        assert {"sampling", "training"} <= shown.seconds.keys()
+        assert {"accepted"} <= {stay.outcome for lane in shown.lanes for stay in lane.stays}
+        assert all(group.prompt and len(group.responses) == 4 for group in view.samples[step])
+
+
+def assert_recorded(cluster: Cluster, job: Job, directory: Path) -> None:
+    """Samples and rounds of every step, a trace of them, and a simulation with their lengths."""
+    ledger = job.ledger()
+    samples = [pq.read_table(path).to_pylist() for path in sorted((job.output() / "samples").iterdir())]
+    rounds = [RoundRecord.from_bytes(path.read_bytes()) for path in sorted((job.output() / "rounds").iterdir())]
+    assert [record.step for record in rounds] == [row["step"] for row in ledger] == list(range(1, len(ledger) + 1))
+    for rows, record, row in zip(samples, rounds, ledger, strict=True):
+        trained = {f"{draw}-{one}" for draw, some in row["trained"].items() for one in some}
+        assert {f"{one['draw']}-{one['response_index']}" for one in rows} == trained
+        assert {one.response for one in record.responses if one.outcome is Outcome.ACCEPTED} == trained
+        assert all(one["engine_s"] > 0 for one in rows)
+        # A response whose first token ends it has no text.
+        assert all(one["response"] or one["response_tokens"] == 1 for one in rows)
+        for lane in gpu_lanes(record):
+            states = {state for state, *_ in lane.spans}
+            assert {LaneState.SAMPLING, LaneState.TRAINING} <= states, "every pod samples and trains"
+    told = cluster.longshore("trace", "small", "--rounds", "2:4", "--out", str(directory / "trace.json"))
+    assert "rounds 2 to 4" in told
+    events = json.loads((directory / "trace.json").read_text())["traceEvents"]
+    assert {event["name"] for event in events if event.get("cat") == "step"} == {
+        f"step {record.step}, {record.kind.value}" for record in rounds[1:4]
+    }
+    told = cluster.longshore("simulate", "--from", "small", "--strategies", "Synchronous", "--steps", "2")
+    assert f"From small: {len(rounds)} rounds" in told
 
 
 def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> None:

@@ -13,15 +13,17 @@ from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
+from longshore.record.lengths import RecordedLengths
 from longshore.sim.hardware import MODELS, Gpu, ModelShape, gpu_described, gpu_named, model_named
 from longshore.sim.job import default_lengths
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
-from longshore.sim.traces import Trace, csv_trace, jsonl_trace
+from longshore.sim.traces import Trace, csv_trace, jsonl_trace, recorded_trace
 from longshore_cli import format as fmt
 from longshore_cli import jobs
 from longshore_cli.errors import CliError
 from longshore_cli.simulate.errors import BadInput, BadSpec
+from longshore_kube.resources import Json
 
 DEFAULT_GPU: Final = "H100"
 _TINY: Final = ModelShape("Tiny", num_parameters=328e3, num_layers=2, hidden_size=128, kv_bytes_per_token=512)
@@ -33,14 +35,31 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says."""
+class Source:
+    """What a job of the cluster has recorded."""
 
-    file: Path
+    job: str
+    manifest: Json
+    lengths: RecordedLengths
+    profile: str | None
+    """As JSON; None: it has measured none."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; `file` or `source` is there."""
+
+    file: Path | None
     model: str | None = None
     gpu_type: str | None = None
     lengths: Path | None = None
     profile: Path | None = None
+    source: Source | None = None
+
+    @property
+    def shown_profile(self) -> str:
+        """What the profile is called in messages."""
+        return f"The profile of {self.source.job}" if self.profile is None and self.source else str(self.profile)
 
 
 @dataclass(frozen=True)
@@ -55,21 +74,23 @@ class Inputs:
     profile: Profile
     trace: Trace | None = None
     """Where the lengths are recorded ones."""
+    source: Source | None = None
+    """The job that has recorded them."""
     assumes_gpu: bool = False
     """Whether nobody said which GPU it is."""
 
 
 def read(options: Options) -> Inputs:
     """Read and check everything; BadInput for the first mistake."""
-    job = read_job(options.file)
+    job = read_job(options.file) if options.file is not None else _job_of(options.source)
     spec = job.spec
-    profile = read_profile(options.profile) if options.profile else Profile()
+    profile = _profile(options)
     measured = profile.subject
     gpu = _gpu(options.gpu_type, measured)
     model = _model(spec, options.model, measured)
     if measured is not None:
         _require_measured(measured, spec, model, gpu, options)
-    trace = read_trace(options.lengths, spec) if options.lengths else None
+    trace = _trace(options, spec)
     lengths = trace.lengths if trace else default_lengths(spec)
     return Inputs(
         name=str(job.metadata["name"]),
@@ -79,6 +100,7 @@ def read(options: Options) -> Inputs:
         lengths=lengths,
         profile=profile,
         trace=trace,
+        source=options.source,
         assumes_gpu=options.gpu_type is None and measured is None,
     )
 
@@ -94,12 +116,42 @@ def read_job(path: Path) -> RLJob:
     found = [document for document in documents if document["kind"] == names.KIND]
     if len(found) != 1:
         raise BadInput(f"{path} holds {fmt.count(len(found), 'RLJob')}; exactly one is simulated.")
-    stored = {key: value for key, value in found[0].items() if key != "status"}
+    return _checked(found[0], str(path))
+
+
+def _job_of(source: Source | None) -> RLJob:
+    assert source is not None, "there is no file"
+    return _checked(source.manifest, f"RLJob {source.job}")
+
+
+def _checked(document: Json, where: str) -> RLJob:
+    stored = {key: value for key, value in document.items() if key != "status"}
     try:
         # As JSON: the API server does not turn texts into numbers either.
         return RLJob.model_validate_json(json.dumps(stored, default=str), strict=True)
     except ValidationError as error:
-        raise BadSpec(f"{path}: {sentence(error)}") from error
+        raise BadSpec(f"{where}: {sentence(error)}") from error
+
+
+def _trace(options: Options, spec: RLJobSpec) -> Trace | None:
+    if options.lengths is not None:
+        return read_trace(options.lengths, spec)
+    if options.source is None:
+        return None
+    if not options.source.lengths.groups:
+        raise BadInput(
+            f"--from: no response of {options.source.job} has ended by itself in the rounds that are recorded."
+        )
+    return recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
+
+
+def _profile(options: Options) -> Profile:
+    """The one that is named, or else that of the job which has recorded lengths, if it has measured one."""
+    if options.profile is not None:
+        return read_profile(options.profile)
+    if options.source is not None and options.source.profile is not None:
+        return _parsed_profile(options.source.profile, options.shown_profile)
+    return Profile()
 
 
 def read_trace(path: Path, spec: RLJobSpec) -> Trace:
@@ -116,14 +168,18 @@ def read_trace(path: Path, spec: RLJobSpec) -> Trace:
 
 def read_profile(path: Path) -> Profile:
     """Measured costs, as YAML or JSON."""
+    return _parsed_profile(_text(path), str(path))
+
+
+def _parsed_profile(text: str, name: str) -> Profile:
     try:
-        found = yaml.safe_load(_text(path))
+        found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise BadInput(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise BadInput(f"{name} is no YAML: {' '.join(str(error).split())}") from error
     try:
         return Profile.model_validate_json(json.dumps(found, default=str), strict=True)
     except ValidationError as error:
-        raise BadInput(f"{path}: {sentence(error)}") from error
+        raise BadInput(f"{name}: {sentence(error)}") from error
 
 
 def _gpu(name: str | None, measured: Subject | None) -> Gpu:
@@ -153,12 +209,16 @@ def _require_measured(measured: Subject, spec: RLJobSpec, model: ModelShape, gpu
     fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
     wanted = spec.model.builtin or spec.model.hub or spec.model.path or ""
     if PurePosixPath(wanted).name != PurePosixPath(measured.model).name:
-        raise BadInput(f"{options.profile} is of the model {measured.model}, but the manifest names {wanted}.", fix)
+        raise BadInput(
+            f"{options.shown_profile} is of the model {measured.model}, but the manifest names {wanted}.", fix
+        )
     if abs(model.num_parameters / measured.shape.num_parameters - 1) > _SAME_SIZE:
         size, other = (f"{number / 1e9:.3g}B" for number in (measured.shape.num_parameters, model.num_parameters))
-        raise BadInput(f"{options.profile} is of a model of {size} parameters, but --model names one of {other}.", fix)
+        raise BadInput(
+            f"{options.shown_profile} is of a model of {size} parameters, but --model names one of {other}.", fix
+        )
     if gpu_described(measured.gpu).name != gpu.name:
-        raise BadInput(f"{options.profile} is of {measured.gpu}, but --gpu-type names {gpu.name}.", fix)
+        raise BadInput(f"{options.shown_profile} is of {measured.gpu}, but --gpu-type names {gpu.name}.", fix)
 
 
 def _known(named: Callable[[str], Thing], name: str, option: str) -> Thing:

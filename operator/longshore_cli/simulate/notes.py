@@ -7,8 +7,8 @@ from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
 from longshore_cli import format as fmt
-from longshore_cli.simulate.inputs import Inputs
-from longshore_cli.simulate.variants import Variant
+from longshore_cli.simulate.inputs import Inputs, Source
+from longshore_cli.simulate.variants import Variant, num_training_gpus, total_gpus
 
 
 def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
@@ -17,12 +17,17 @@ def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
     yield lengths_note(inputs)
     if inputs.trace is not None:
         yield from trace_notes(inputs.trace, spec)
+    if inputs.source is not None:
+        yield from source_notes(inputs.source)
     yield from _hardware_notes(inputs)
     if spec.trainer.data_parallel_size is not None:
         yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
     if spec.algorithm.dynamic_sampling:
         yield "Dynamic sampling: rewards are made up, half of them right and the longest prompts the hardest."
-    if any(variant.spec.rollout.is_pipelined for variant in variants):
+    if num_training := num_training_gpus(spec):
+        own = total_gpus(spec)
+        yield f"Disaggregated: {own} GPUs sample and {num_training} train; bubble and GPU hours are those of all."
+    elif any(variant.spec.rollout.is_pipelined for variant in variants):
         yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
     if any(variant.strategy is Strategy.PARTIAL_ROLLOUT for variant in variants):
         yield "PartialRollout trains on tokens of older weights: it needs rollout.onPolicy: Relaxed."
@@ -54,6 +59,19 @@ def trace_notes(trace: Trace, spec: RLJobSpec) -> Iterator[str]:
         yield f"The trace has no column {PROMPT}: every {size} rows count as the responses of one prompt."
     if trace.ignored_columns:
         yield f"Only {NUM_TOKENS} and {PROMPT} are read, not {', '.join(trace.ignored_columns)}."
+
+
+def source_notes(source: Source) -> Iterator[str]:
+    """Where recorded lengths come from, and what is not known of them."""
+    lengths = source.lengths
+    measured = "no profile: costs are those of the model and the GPU" if source.profile is None else "its profile"
+    yield f"From {source.job}: {fmt.count(lengths.num_rounds, 'round')}, and {measured}."
+    if lengths.num_cut:
+        yield (
+            f"{fmt.share(lengths.cut_share)} of the responses that {source.job} started were aborted for good, mostly "
+            "long ones: the lengths here are shorter than what the model wants to write. A job with rollout.strategy "
+            "Synchronous records them all."
+        )
 
 
 def _hardware_notes(inputs: Inputs) -> Iterator[str]:

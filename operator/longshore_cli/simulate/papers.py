@@ -72,6 +72,8 @@ def cells(row: Row) -> tuple[str, ...]:
     """A figure without the name of its paper."""
     name = row.figure.split("/", maxsplit=1)[1] + (f" ({row.variant})" if row.variant else "")
     error = "" if row.error is None else f"{100 * row.error:+.1f} %"
+    if row.follows_from is not None:
+        error = f"({error})"
     predicted = "" if row.predicted is None else _written(row.predicted, row.unit)
     return name, row.role.replace("_", " "), predicted, _written(row.published, row.unit), error
 
@@ -90,12 +92,15 @@ def constants_table(found: Comparison) -> Table:
 
 def sentences(found: Comparison) -> Iterator[str]:
     """How good it is, and where the sources are."""
-    num_held_out = len(found.held_out)
+    num_scored = len(found.scored)
     yield (
-        f"{found.num_within(GOAL)} of {fmt.count(num_held_out, 'held-out figure')} within {100 * GOAL:.0f} %; "
+        f"{found.num_within(GOAL)} of {fmt.count(num_scored, 'scored figure')} within {100 * GOAL:.0f} %; "
         f"median error {fmt.share(found.median_error)}; {fmt.count(len(found.constants), 'free constant')}, "
         "held-out figures unseen."
     )
+    yield f"A model in which nothing has any effect would meet {found.num_null_within(GOAL)} of them."
+    if num_following := len(found.held_out) - num_scored:
+        yield f"{fmt.count(num_following, 'further held-out figure')} in brackets, since others determine them."
     yield "--json names section or table of every figure."
 
 

@@ -16,6 +16,9 @@ from longshore_cli.simulate.variants import Run, Skipped
 
 _LARGE_BIAS: Final = 0.1
 """Of the mean length of trained responses: from here on it is told."""
+_REMEDIES: Final = {
+    Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
+}
 _LONG_WAIT: Final = 0.1
 """Share of a step, from which on waiting for rewards is told."""
 
@@ -49,8 +52,12 @@ class Outcome(ApiModel):
     """Trained tokens that older weights had sampled."""
     speedup: float
     """Step time of Synchronous over step time of this."""
+    token_speedup: float
+    """The same at equal trained tokens: trained tokens per second over those of Synchronous."""
+    length_bias: float
+    """Mean length of trained responses over that of all responses of the same draws, less 1: it stays."""
     selection_bias: float
-    """Mean length of trained responses over that of all responses of the same draws, less 1."""
+    """The same against all draws in play, those that wait included."""
     num_preemptions: int
     num_groups_in_cache: int | None = None
     """GroupPipeline: groups in service that fill the KV cache of an engine; unset after a single step."""
@@ -120,6 +127,8 @@ def outcome(run: Run, baseline: SimResult, num_steps: int) -> Outcome:
         gpu_hours=result.gpu_hours / len(result.steps) * num_steps,
         off_policy_share=result.off_policy_share,
         speedup=baseline.mean_step_s / result.mean_step_s,
+        token_speedup=result.tokens_per_s / baseline.tokens_per_s,
+        length_bias=result.length_bias,
         selection_bias=result.selection_bias,
         num_preemptions=sum(step.num_preemptions for step in result.steps),
         num_groups_in_cache=result.num_groups_in_cache,
@@ -136,10 +145,17 @@ def _findings(outcomes: Sequence[Outcome]) -> Iterator[str]:
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:
         name = f"{one.strategy} on {one.num_gpus} GPUs" if has_several_sizes else str(one.strategy)
-        if abs(one.selection_bias) > _LARGE_BIAS:
-            word = "shorter" if one.selection_bias < 0 else "longer"
-            by = fmt.share(abs(one.selection_bias))
-            yield f"{name}: trained responses are {by} {word} than those of its draws; more --steps even that out."
+        if one.length_bias < -_LARGE_BIAS:
+            by = fmt.share(-one.length_bias)
+            yield (
+                f"{name}: trained responses are {by} shorter than those of the same prompts, in however many steps; "
+                f"{_REMEDIES.get(one.strategy, 'compare at equal tokens')}."
+            )
+        of_waiting = (1 + one.selection_bias) / (1 + one.length_bias) - 1
+        if abs(of_waiting) > _LARGE_BIAS:
+            word = "shorter" if of_waiting < 0 else "longer"
+            by = fmt.share(abs(of_waiting))
+            yield f"{name}: prompts that wait make trained responses {by} {word}; more --steps even that out."
         if one.reward_wait_s > _LONG_WAIT * one.step_s:
             yield (
                 f"{name}: {fmt.duration(one.reward_wait_s)} of every step pass in waiting for rewards; "

@@ -10,14 +10,19 @@ from longshore.api.rollout import OnPolicy
 from longshore.api.spec import RLJobSpec
 from longshore_cli import format as fmt
 from longshore_cli.simulate.report import Outcome, Report
+from longshore_cli.simulate.variants import num_training_gpus
 
-_FIGURES: Final = ("step", "tokens/s", "samples/s", "bubble", "GPU hours", "off-policy", "speedup")
+_FIGURES: Final = (
+    "step", "tokens/s", "bubble", "GPU h", "stale", "bias", "speedup", "per token",
+)  # fmt: skip
 
 
 def title(report: Report, spec: RLJobSpec) -> str:
     """The job in one line."""
     algorithm, engine = spec.algorithm, spec.rollout.engine
     gpus = ", ".join(str(num_gpus) for num_gpus in dict.fromkeys(one.num_gpus for one in report.outcomes))
+    if num_training := num_training_gpus(spec):
+        gpus += f" + {num_training}"
     return (
         f"{report.name}: {report.model} on {gpus} x {report.gpu_type}, TP {engine.tensor_parallel_size}, "
         f"{algorithm.prompts_per_step} x {algorithm.responses_per_prompt} responses "
@@ -29,7 +34,7 @@ def outcomes_table(report: Report) -> Table:
     """A row for every strategy, in sections by number of GPUs."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("GPUs", justify="right")
-    drawn.add_column("strategy")
+    drawn.add_column("strategy", no_wrap=True)
     for name in _FIGURES:
         drawn.add_column(name, justify="right", no_wrap=True)
     for index, one in enumerate(report.outcomes):
@@ -47,11 +52,12 @@ def cells(one: Outcome) -> tuple[str, ...]:
         f"{one.strategy}{relaxed}{' *' if one.is_given else ''}",
         fmt.duration(one.step_s),
         f"{one.tokens_per_s:,.0f}",
-        f"{one.samples_per_s:,.1f}",
         fmt.share(one.bubble_share),
         f"{one.gpu_hours:,.1f}" if one.gpu_hours >= 1 else f"{one.gpu_hours:.2g}",
         fmt.share(one.off_policy_share),
+        fmt.share(one.length_bias),
         f"{one.speedup:.2f}x",
+        f"{one.token_speedup:.2f}x",
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
-from longshore.api.spec import RLJobSpec
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli.simulate.errors import BadInput
 
@@ -99,8 +99,15 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
 
 
 def total_gpus(spec: RLJobSpec) -> int:
-    """GPUs of all pods; a pod without GPUs counts as one."""
+    """GPUs of all worker pods; a pod without GPUs counts as one."""
     return spec.workers.replicas * max(1, spec.workers.gpus_per_pod)
+
+
+def num_training_gpus(spec: RLJobSpec) -> int:
+    """GPUs that train and nothing else, besides those of the workers."""
+    if spec.placement is Placement.COLOCATED:
+        return 0
+    return spec.training_pods.replicas * max(1, spec.training_pods.gpus_per_pod)
 
 
 def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:

@@ -6,6 +6,7 @@ What arrives is staged beside its destination and renamed into place, so that it
 """
 
 import errno
+import fnmatch
 import hashlib
 import io
 import json
@@ -14,9 +15,9 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TypedDict
 
 INDEX = ".longshore-index.json"
 SUMS = ".longshore-sha256.json"
@@ -31,17 +32,29 @@ class ArchiveError(Exception):
     """The copy cannot be made, in one sentence."""
 
 
+class Choice(TypedDict, total=False):
+    """Files of a directory, by their names relative to it."""
+
+    match: str
+    """Pattern as of a shell, in which `*` also stands for slashes."""
+    first: str
+    last: str
+    """Names in the order of the alphabet, both included."""
+    newest: int
+    """Of those, as many from the end."""
+
+
 def quiet(done_bytes: int, total_bytes: int) -> None:
     """Progress that nobody watches."""
 
 
-def pack(root: Path, out: IO[bytes], progress: Progress = quiet) -> None:
-    """Write the file or directory `root` to `out`.
+def pack(root: Path, out: IO[bytes], progress: Progress = quiet, choices: Sequence[Choice] = ()) -> None:
+    """Write the file or directory `root` to `out`; with `choices`, only files that one of them names.
 
     Raises:
-        ArchiveError: there is no such path, or it holds no file.
+        ArchiveError: there is no such path, or it holds no (such) file.
     """
-    files = _files(root)
+    files = _chosen(root, _files(root), choices)
     total_bytes = sum(path.stat().st_size for _, path in files)
     sums: dict[str, str] = {}
     meter = _Meter(total_bytes, progress)
@@ -131,6 +144,23 @@ def _files(root: Path) -> list[tuple[str, Path]]:
     if not found:
         raise ArchiveError(f"{root} holds no file")
     return [(path.relative_to(root).as_posix(), path) for path in found]
+
+
+def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[Choice]) -> list[tuple[str, Path]]:
+    if not choices:
+        return files
+    names: set[str] = set()
+    for choice in choices:
+        matching = [
+            name
+            for name, _ in files
+            if fnmatch.fnmatchcase(name, choice["match"]) and choice.get("first", "") <= name
+            and ("last" not in choice or name <= choice["last"])
+        ]  # fmt: skip
+        names.update(matching[-choice["newest"] :] if "newest" in choice else matching)
+    if not names:
+        raise ArchiveError(f"{root.name} holds none of the files that were asked for")
+    return [(name, path) for name, path in files if name in names]
 
 
 def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> tuple[bool, dict[str, str]]:
@@ -264,7 +294,8 @@ class _HashedReader(io.RawIOBase):
 
 
 def main(arguments: list[str]) -> int:
-    """`send ROOT PATH` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the input.
+    """`send ROOT PATH [CHOICES]` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the
+    input. CHOICES is JSON.
 
     `list ROOT PATH` writes what is in a directory, as JSON: the bytes of each entry by its name.
     """
@@ -274,7 +305,7 @@ def main(arguments: list[str]) -> int:
         if action == "send":
             if not path.exists():
                 raise ArchiveError(f"there is no {relative!r} in the storage{_instead(Path(root), path)}")
-            pack(path, sys.stdout.buffer)
+            pack(path, sys.stdout.buffer, choices=json.loads(options[0]) if options else ())
             sys.stdout.buffer.flush()
         elif action == "list":
             sys.stdout.write(json.dumps(sizes(path)))

@@ -34,8 +34,8 @@ class _Frame(IntEnum):
 class Channel:
     """A running program; closed by `finish`, which tells how it ended."""
 
-    def __init__(self, kube: Kube, pod: str, container: str, command: list[str]) -> None:
-        """Start `command`.
+    def __init__(self, kube: Kube, pod: str, container: str, command: list[str], what: str = "copy") -> None:
+        """Start `command`; `what` people call that which it does.
 
         Raises:
             CliError: the cluster refuses to run it.
@@ -44,6 +44,7 @@ class Channel:
         query += [("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         path = PODS.path(kube.namespace, pod, "exec")
         self._api = kube.api
+        self._what = what
         try:
             self._socket = kube.api.call(lambda client: client.websocket(path, query, (_PROTOCOL,)))
         except KubeError as error:
@@ -79,12 +80,14 @@ class Channel:
                 if self._api.call(partial(self._write, frame), SILENCE_S):
                     self._take()
                 if not self._is_open:
-                    raise CliError(f"The copy broke off: {self._message() or 'the program has ended'}")
+                    raise CliError(f"The {self._what} broke off: {self._message() or 'the program has ended'}")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             with suppress(CliError):
                 # What the program said before it ended is still on its way.
                 self.receive()
-            raise CliError(f"The copy broke off: {self._message() or error or 'nothing is taken any more'}") from error
+            raise CliError(
+                f"The {self._what} broke off: {self._message() or error or 'nothing is taken any more'}"
+            ) from error
 
     def finish(self) -> None:
         """Wait for the end of the program.
@@ -95,9 +98,9 @@ class Channel:
         while self.receive():
             pass
         if not self._verdict:
-            raise CliError("The connection to the helper pod was lost.", "Try the copy again.")
+            raise CliError("The connection to the helper pod was lost.", f"Try the {self._what} again.")
         if not _is_success(self._verdict):
-            raise CliError(f"The copy failed: {self._message() or 'no reason given'}")
+            raise CliError(f"The {self._what} failed: {self._message() or 'no reason given'}")
 
     def close(self) -> None:
         """Let go of the connection, which ends the program if it still runs."""
@@ -108,7 +111,7 @@ class Channel:
         try:
             message = self._api.call(self._next, SILENCE_S)
         except TimeoutError as error:
-            raise CliError("Nothing arrives from the helper pod any more.", "Try the copy again.") from error
+            raise CliError("Nothing arrives from the helper pod any more.", f"Try the {self._what} again.") from error
         if message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
             self._is_open = False
             return b""
@@ -116,7 +119,7 @@ class Channel:
         if not isinstance(frame, bytes) or not frame[:1]:
             self._is_open = False
             reason = " ".join(str(message.data).split()) or message.type.name
-            raise CliError(f"The connection to the helper pod broke off: {reason}.", "Try the copy again.")
+            raise CliError(f"The connection to the helper pod broke off: {reason}.", f"Try the {self._what} again.")
         match frame[0]:
             case _Frame.STDOUT:
                 return frame[1:]

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from longshore_cli.client import Kube
 from longshore_cli.errors import CliError
 from longshore_cli.plain import plain
 from longshore_cli.transfer import archive, pod
-from longshore_cli.transfer.archive import ArchiveError, Progress, quiet
+from longshore_cli.transfer.archive import ArchiveError, Choice, Progress, quiet
 from longshore_cli.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
 from longshore_kube.resources import PODS, Json
 
@@ -28,15 +28,25 @@ class Claim:
     job: Json | None = None
 
 
-def fetch(kube: Kube, claim: Claim, path: str, destination: Path, *, force: bool, progress: Progress = quiet) -> int:
-    """Copy `path` of the claim to this machine and return the number of files.
+def fetch(
+    kube: Kube,
+    claim: Claim,
+    path: str,
+    destination: Path,
+    *,
+    force: bool,
+    progress: Progress = quiet,
+    choices: Sequence[Choice] = (),
+) -> int:
+    """Copy `path` of the claim to this machine and return the number of files; with `choices`, only files of these.
 
     Raises:
         CliError: one sentence on what is in the way; nothing is left behind then.
     """
     if not force and destination.exists():
         raise CliError(f"{destination} exists already.", "Choose another place, or overwrite it with --force.")
-    with _channel(kube, claim, pod.archive_command("send", path), read_only=True) as channel:
+    options = [json.dumps(choices)] if choices else []
+    with _channel(kube, claim, pod.archive_command("send", path, *options), read_only=True) as channel:
         try:
             source = io.BufferedReader(Reader(channel), FRAME_BYTES)
             num_files = archive.unpack(source, destination, force=force, progress=progress)
@@ -54,16 +64,26 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
     Raises:
         CliError: one sentence on what is in the way.
     """
-    with _channel(kube, claim, pod.archive_command("list", path), read_only=True) as channel:
-        text = b""
-        while data := channel.receive():
-            text += data
-        channel.finish()
+    text = ask(kube, claim, pod.archive_command("list", path))
     try:
         found = json.loads(text)
         return {plain(str(name)): int(num_bytes) for name, num_bytes in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CliError("The helper pod answers with what is no list.", "Try it again.") from error
+
+
+def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
+    """Run a program beside the claim, which it cannot write, give it a line, and return what it says.
+
+    Raises:
+        CliError: one sentence on what is in the way.
+    """
+    with _channel(kube, claim, command, read_only=True, what=what) as channel:
+        if line:
+            channel.send(line)
+        answer = b"".join(iter(channel.receive, b""))
+        channel.finish()
+    return answer
 
 
 def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
@@ -84,13 +104,13 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
 
 
 @contextmanager
-def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool) -> Iterator[Channel]:
+def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool, what: str = "copy") -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
     pods = PODS.path(kube.namespace)
     name = kube.request("POST", pods, manifest)["metadata"]["name"]
     try:
         _wait_running(kube, pods, name)
-        channel = Channel(kube, name, pod.CONTAINER, command)
+        channel = Channel(kube, name, pod.CONTAINER, command, what)
         try:
             yield channel
         finally:

@@ -167,6 +167,8 @@ class NoticeReason(Reason):
         "ProfileMismatch",
         "the profile in the output is of another model, accelerator or setup; it is measured again",
     )
+    TRACKER_FAILED = "TrackerFailed", "a tracker or a collector of traces cannot be reached; the job goes on without it"
+    RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job goes on"
 
 
 class EventReason(Reason):

@@ -92,8 +92,7 @@ class TailBatching(ApiModel):
     prompt_factor: float = Field(default=1.25, ge=1, le=16)
     """eta for prompts: a short round starts ceil(eta * P0) of them."""
     response_factor: float = Field(default=1.0, ge=1, le=16)
-    """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops those that are not among the first
-    R0.
+    """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops what is not among the first R0.
 
     RollPacker uses 1.25. Above 1, short responses win within a prompt, which changes what is learned."""
 

@@ -233,7 +233,8 @@ class Notice(ApiModel):
     number: int = Field(ge=1, le=MAX_COUNT)
     """Notices of an attempt are counted."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, or that of an alarm."""
+    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, or that of an
+    alarm."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """One sentence."""
 

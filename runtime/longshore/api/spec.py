@@ -13,9 +13,11 @@ from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import PodOptions, Storage, Workers
+from longshore.api.records import Records
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
+from longshore.api.tracking import Tracking
 from longshore.api.training import Checkpoint, Trainer
 
 
@@ -43,7 +45,7 @@ class CleanPodPolicy(StrEnum):
 
 _FROZEN_WHILE_RUNNING: Final = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
-    "profiling", "hub",
+    "profiling", "hub", "records", "tracking",
 )  # fmt: skip
 _NUM_PODS: Final = (
     "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
@@ -247,6 +249,10 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """When state is saved."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
     """Where model, data and output lie."""
+    records: Records = Field(default_factory=Records)
+    """What is kept of every round."""
+    tracking: Tracking = Field(default_factory=Tracking)
+    """Where metrics and traces go besides the storage."""
     workers: Workers = Field(default_factory=Workers)
     """GPU pods; with placement Colocated they sample and train, with Disaggregated they sample."""
     placement: Placement = Placement.COLOCATED

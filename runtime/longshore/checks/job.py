@@ -6,12 +6,14 @@ from pathlib import Path
 from longshore.api.model import DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
+from longshore.api.tracking import Tracking
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
+from longshore.checks.trackers import missing_packages
 
 
 def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
@@ -23,6 +25,8 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
         results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
     if spec.data.builtin is None:
         results.append(_rows_check(spec, data))
+    if spec.tracking.packages:
+        results.append(_trackers_check(spec.tracking))
     return results
 
 
@@ -57,6 +61,12 @@ def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float 
     if gpu_bytes is None:
         return not_checked(name, f"{needs}; name the GPU with --gpu-type or --gpu-memory")
     return CheckResult(name, tuple(memory_mistakes(spec, model, gpu_bytes)), f"{needs} with {gib(gpu_bytes)} GiB")
+
+
+def _trackers_check(tracking: Tracking) -> CheckResult:
+    name = Check.TRACKERS
+    missing = [f"{one}; add --skip {name} if the image has it" for one in missing_packages(tracking)]
+    return CheckResult(name, tuple(missing), f"{' and '.join(tracking.packages)} can be imported")
 
 
 def _rows_check(spec: RLJobSpec, path: Path | None) -> CheckResult:

@@ -17,6 +17,7 @@ class Check(StrEnum):
     REFERENCES = "references"
     PROMPTS = "prompts"
     REWARD_IMPORTS = "reward-imports"
+    TRACKERS = "trackers"
 
 
 class Outcome(StrEnum):

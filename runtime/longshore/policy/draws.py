@@ -3,15 +3,14 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, order=True)
-class Draw:
-    """One use of a prompt in one epoch; `index` is its row."""
+class Draw(NamedTuple):
+    """One use of a prompt in one epoch; `index` is its row. A tuple, since it is the key of most dictionaries."""
 
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]  # Hides the search of tuples, which nobody needs here.
 
     def __str__(self) -> str:
         return f"{self.epoch}-{self.index}"

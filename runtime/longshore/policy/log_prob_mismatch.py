@@ -5,13 +5,29 @@ that are trained, or another distribution: a stale layer, a cache, a sampling op
 computed from such tokens is wrong, and nothing else shows it.
 """
 
+import math
 from typing import Final
+
+from longshore.api.rollout import EngineBackend, Rollout
 
 FLOAT32_LIMIT: Final = 1e-3
 """Where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
 SIXTEEN_BIT_LIMIT: Final = 0.1
 """Where bfloat16 or float16 computes: dense models show 0.005 to 0.03, and NeMo RL's guide to new models calls a mean
 of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and mixtures of experts."""
+
+
+def mismatch_limit(rollout: Rollout, *, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
+    """Limit of the mean mismatch of log-probabilities; infinite for engines without a model, which make theirs up."""
+    if rollout.max_log_prob_mismatch is not None:
+        return rollout.max_log_prob_mismatch
+    if rollout.engine.backend is EngineBackend.FAKE:
+        return math.inf
+    return default_limit(
+        engine_dtype=rollout.engine.dtype,
+        engines_have_accelerators=engines_have_accelerators,
+        trainers_have_accelerators=trainers_have_accelerators,
+    )
 
 
 def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:

@@ -13,18 +13,18 @@ Every event costs amortised constant time per response that it concerns.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from longshore.policy.draws import Draw
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round_plan import Acceptance, Admission, Gates, RoundPlan
 
 
-@dataclass(frozen=True, order=True)
-class ResponseId:
-    """One sampled output of a draw."""
+class ResponseId(NamedTuple):
+    """One sampled output of a draw. A tuple, as `Draw`."""
 
     draw: Draw
-    index: int
+    index: int  # type: ignore[assignment]
 
     def __str__(self) -> str:
         return f"{self.draw}-{self.index}"

@@ -240,8 +240,12 @@ class RoundPolicy(ABC):
 
     def _complete(self, decision: Decision) -> Decision:
         """Replace groups that were consumed without a gradient, or rejected, by fresh draws."""
-        missing = self._running.num_missing
-        return decision if missing == 0 else _join(decision, self._running.admit(self._fresh(missing)))
+        return self._with_lots(decision, lot=1)
+
+    def _with_lots(self, decision: Decision, lot: int) -> Decision:
+        """Replace them in lots of so many, the last of which may bring more than are missing."""
+        num_fresh = -(-self._running.num_missing // lot) * lot
+        return decision if num_fresh == 0 else _join(decision, self._running.admit(self._fresh(num_fresh)))
 
 
 def fresh(draw: Draw, num_responses: int) -> Admission:

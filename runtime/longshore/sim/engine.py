@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
@@ -18,8 +19,7 @@ from longshore.rounds.messages import EndedRequest
 from longshore.sim.costs import StepCost
 
 
-@dataclass(frozen=True)
-class SimRequest:
+class SimRequest(NamedTuple):
     """A response to sample, or to continue."""
 
     response: ResponseId
@@ -226,12 +226,10 @@ class SimEngine:
         """Make room for the next step; the youngest go first, back to the head of the queue."""
         preempted = False
         while self._context_tokens + len(self._running) > self._shape.kv_capacity_tokens:
-            response = next(reversed(self._running))
-            running = self._running[response]
-            request = running.request
+            _, running = self._running.popitem()
             kept = running.num_tokens(self._step)
-            self._remove(response, finished=False)
-            self._waiting.appendleft(SimRequest(response, request.prompt_tokens, request.total_tokens, kept))
+            self._context_tokens -= running.request.prompt_tokens + kept
+            self._waiting.appendleft(running.request._replace(kept_tokens=kept))
             self.num_preemptions += 1
             preempted = True
         return preempted

@@ -199,9 +199,15 @@ class Accuracy:
     def probability(self, draw: Draw, hardness: float) -> float:
         """That a response of this prompt is right."""
         own = _deviate(self.seed, "difficulty", draw.index)
-        rest = math.sqrt(1 - self.length_correlation**2)
-        centre = _STANDARD.inv_cdf(self.mean) * math.sqrt(1 + self.spread**2)
-        return _STANDARD.cdf(centre + self.spread * (rest * own - self.length_correlation * hardness))
+        return _STANDARD.cdf(self._centre + self.spread * (self._rest * own - self.length_correlation * hardness))
+
+    @cached_property
+    def _centre(self) -> float:
+        return _STANDARD.inv_cdf(self.mean) * math.sqrt(1 + self.spread**2)
+
+    @cached_property
+    def _rest(self) -> float:
+        return math.sqrt(1 - self.length_correlation**2)
 
     def is_correct(self, response: ResponseId, hardness: float) -> bool:
         """Whether the verifier gives the reward."""

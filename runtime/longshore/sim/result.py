@@ -47,6 +47,8 @@ class StepRecord:
     """Response tokens of the batch."""
     num_stale_tokens: int
     """Of those, tokens that older weights had sampled."""
+    num_resumed_tokens: int
+    """Tokens that the round before sampled of responses which it cut off, and which went on in this one."""
     max_response_tokens: int
     num_sampled_tokens: int
     """Tokens that the engines sampled in this round."""
@@ -99,6 +101,8 @@ class SimResult:
     spans: tuple[Span, ...]
     mean_response_tokens: float
     """Of all responses, R0 per draw, that a job without any selection would have trained on for the same draws."""
+    mean_trained_draw_tokens: float
+    """The same of the draws that were trained on."""
     num_groups_in_cache: int | None = None
     """GroupPipeline: groups in service that fill the KV cache of an engine, once a round has told."""
 
@@ -140,8 +144,20 @@ class SimResult:
     @property
     def selection_bias(self) -> float:
         """Mean length of trained responses over that of all responses of the draws in play, less 1."""
-        trained = self._num_trained_tokens / sum(step.num_trained_samples for step in self.steps)
-        return trained / self.mean_response_tokens - 1
+        return self._mean_trained_tokens / self.mean_response_tokens - 1
+
+    @property
+    def length_bias(self) -> float:
+        """Mean length of trained responses over that of all responses of the same draws, less 1.
+
+        It stays, however long the job runs: what a race between responses drops is never trained on. The rest of the
+        selection bias is of draws that wait, and fades as they take their turn.
+        """
+        return self._mean_trained_tokens / self.mean_trained_draw_tokens - 1
+
+    @property
+    def _mean_trained_tokens(self) -> float:
+        return self._num_trained_tokens / sum(step.num_trained_samples for step in self.steps)
 
     @property
     def _num_trained_tokens(self) -> int:

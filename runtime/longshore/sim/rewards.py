@@ -8,9 +8,12 @@ from statistics import fmean, linear_regression
 from typing import Final, Protocol
 
 from longshore.policy.adaptive_timeout import AdaptiveTimeout, CaseRun, TimeoutKnobs
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.profile import JudgePoint
 
+_BEFORE_TRAINING: Final = -1
+"""Epoch of the reference solutions."""
 _ONLY_CASE: Final = 0
 """Simulated programs run through one test case, which stands for all of a prompt."""
 
@@ -100,13 +103,24 @@ class MixedRewards:
 class RewardStage:
     """Workers of the reward stage. Times are known at submission, and so is the end of every sample."""
 
-    def __init__(self, times: RewardTimes, num_workers: int, adaptive_timeout: TimeoutKnobs | None = None) -> None:
+    def __init__(
+        self,
+        times: RewardTimes,
+        num_workers: int,
+        adaptive_timeout: TimeoutKnobs | None = None,
+        *,
+        knows_reference_times: bool = False,
+    ) -> None:
+        """`knows_reference_times`: time limits begin with what the solution in the data takes."""
         assert num_workers > 0
         self._times = times
         self._free_s = [0.0] * num_workers
         self._timeout = None if adaptive_timeout is None else AdaptiveTimeout(adaptive_timeout)
         self._tested: list[tuple[float, ResponseId, float, bool]] = []
         """Samples whose times are not learnt from yet: (end, response, seconds, correct), a heap."""
+        self._knows_reference_times = knows_reference_times
+        self._referenced: set[int] = set()
+        """Prompts whose reference solution has been counted."""
 
     def submit(self, group: Sequence[Scoring], now_s: float) -> float:
         """Queue the samples of a group; returns when the last of them is scored."""
@@ -121,12 +135,22 @@ class RewardStage:
         return done_s
 
     def _limit_s(self, response: ResponseId) -> float | None:
-        return None if self._timeout is None else self._timeout.limit(response.draw.index, _ONLY_CASE).idle_s
+        if self._timeout is None:
+            return None
+        prompt = response.draw.index
+        if self._knows_reference_times and prompt not in self._referenced:
+            self._referenced.add(prompt)
+            reference = Scoring(ResponseId(Draw(_BEFORE_TRAINING, prompt), 0), 0, correct=True)
+            self._tell(prompt, self._times.reward_s(reference, None), correct=True)
+        return self._timeout.limit(prompt, _ONLY_CASE).idle_s
 
     def _learn(self, now_s: float) -> None:
         """Every sample that is scored by now tells the timeout policy what it took."""
         while self._tested and self._tested[0][0] <= now_s:
             _, response, duration_s, correct = heapq.heappop(self._tested)
-            if self._timeout is not None:
-                run = CaseRun(_ONLY_CASE, wall_s=duration_s, cpu_s=duration_s)
-                self._timeout.response_tested(response.draw.index, [run], passed_all=correct)
+            self._tell(response.draw.index, duration_s, correct=correct)
+
+    def _tell(self, prompt: int, duration_s: float, *, correct: bool) -> None:
+        if self._timeout is not None:
+            run = CaseRun(_ONLY_CASE, wall_s=duration_s, cpu_s=duration_s)
+            self._timeout.response_tested(prompt, [run], passed_all=correct)

@@ -66,6 +66,8 @@ class SimRound:
         """When the workers are done with a response."""
         self._correct: dict[ResponseId, bool] = {}
         self._on_drained: Callable[[], None] | None = None
+        self.resumed: set[ResponseId] = set()
+        """Responses of earlier rounds that went on in this one."""
         self._num_preemptions_before = fleet.num_preemptions
         self._num_sampled_before = fleet.num_sampled_tokens
         fleet.on_ended = self._ended
@@ -150,6 +152,8 @@ class SimRound:
     def _request(self, response: ResponseId) -> SimRequest:
         lengths = self._job.lengths
         total = lengths.response_tokens(response)
+        if response in self._kept_before:
+            self.resumed.add(response)
         return SimRequest(response, lengths.prompt_tokens(response.draw), total, self._tokens.get(response, 0))
 
     def _ended(self, number: int, requests: Sequence[messages.EndedRequest]) -> None:

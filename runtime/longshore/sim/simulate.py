@@ -1,6 +1,7 @@
 """A whole job on the virtual clock: rounds, rewards, updates, publications."""
 
-from functools import partial
+from collections.abc import Collection
+from functools import cache, partial
 from statistics import fmean
 
 from longshore.api.runtime_status import RoundKind
@@ -10,6 +11,7 @@ from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.shapes import ROUND_KINDS
 from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
@@ -23,37 +25,45 @@ from longshore.sim.rewards import RewardStage
 from longshore.sim.round import SimRound
 
 
-def simulate(job: SimJob, num_steps: int, *, keeps_spans: bool = True, drains: bool = False) -> SimResult:
+def simulate(
+    job: SimJob,
+    num_steps: int,
+    *,
+    keeps_spans: bool = True,
+    drains: bool = False,
+    policy: RoundPolicy | None = None,
+) -> SimResult:
     """Run a job for so many steps. The same job gives the same result, whatever else runs.
 
     `drains`: the last of these steps admit only draws that wait, so that every draw which was started is trained on.
+    `policy`: instead of the job's own; of another system, with which Longshore is compared.
     """
     assert num_steps >= 1, "there is nothing to simulate"
-    simulation = _Simulation(job, Recorder(keeps_spans))
+    simulation = _Simulation(job, Recorder(keeps_spans), policy or _own_policy(job))
     steps = tuple(simulation.step(draining=drains and simulation.fills(left)) for left in range(num_steps, 0, -1))
     return SimResult(
         job.num_gpus,
         steps,
         tuple(simulation.recorder.spans),
-        simulation.mean_response_tokens,
+        simulation.mean_tokens(simulation.draws),
+        simulation.mean_tokens(simulation.trained_draws),
         simulation.num_groups_in_cache,
     )
 
 
 class _Simulation:
-    def __init__(self, job: SimJob, recorder: Recorder) -> None:
+    def __init__(self, job: SimJob, recorder: Recorder, policy: RoundPolicy) -> None:
         self._job = job
         self.recorder = recorder
         self._queue = EventQueue()
-        self._policy = round_policy(
-            job.rollout,
-            job.shape,
-            DrawCursor(job.num_prompts, job.seed),
-            groups_per_update=job.groups_per_update,
-            dynamic_sampling=job.dynamic_sampling,
-        )
+        self._policy = policy
         rewards = job.rewards
-        self._workers = RewardStage(rewards.times, rewards.num_workers, rewards.adaptive_timeout)
+        self._workers = RewardStage(
+            rewards.times,
+            rewards.num_workers,
+            rewards.adaptive_timeout,
+            knows_reference_times=rewards.knows_reference_times,
+        )
         self._training = training_phase(job, self._queue, recorder)
         self._repurposing: Repurposing | None = None
         if isinstance(self._training, StreamedTraining):
@@ -62,13 +72,17 @@ class _Simulation:
         self._planner = _planner(job) if job.plans_parallelism else None
         self._fleet = self._build_fleet(self._tp_size)
         self._kept: dict[ResponseId, int] = {}
-        self._draws: set[Draw] = set()
+        """Tokens of responses that the next round has from earlier ones."""
+        self._newest: dict[ResponseId, int] = {}
+        """Those of them that the last round sampled."""
+        self.draws: set[Draw] = set()
+        """Whatever was in play."""
+        self.trained_draws: list[Draw] = []
 
-    @property
-    def mean_response_tokens(self) -> float:
-        """Of R0 responses of every draw that was ever in play."""
+    def mean_tokens(self, draws: Collection[Draw]) -> float:
+        """Of R0 responses of every draw."""
         lengths, count = self._job.lengths, self._job.shape.num_responses
-        return fmean(lengths.response_tokens(ResponseId(draw, index)) for draw in self._draws for index in range(count))
+        return fmean(lengths.response_tokens(ResponseId(draw, index)) for draw in draws for index in range(count))
 
     @property
     def num_groups_in_cache(self) -> int | None:
@@ -83,6 +97,7 @@ class _Simulation:
         """Round, training, publication."""
         start_s = self._queue.now_s
         self._training.begin_round()
+        newest = self._newest
         this_round, totals = self._roll_out(draining=draining)
         end = totals.end
         complete_s = self._queue.now_s
@@ -107,6 +122,7 @@ class _Simulation:
             num_trained_samples=len(responses),
             num_trained_tokens=sum(responses),
             num_stale_tokens=sum(this_round.num_stale_tokens(group) for group in end.accepted),
+            num_resumed_tokens=sum(newest[response] for response in this_round.resumed),
             max_response_tokens=max(responses),
             num_sampled_tokens=this_round.num_sampled_tokens,
             num_dropped_tokens=this_round.num_dropped_tokens(end),
@@ -130,12 +146,13 @@ class _Simulation:
         )  # fmt: skip
         totals = this_round.run(draining=draining)
         end = totals.end
-        self._kept = this_round.kept(end)
+        before, self._kept = self._kept, this_round.kept(end)
+        self._newest = {response: tokens - before.get(response, 0) for response, tokens in self._kept.items()}
         if self._repurposing is not None:
             self._repurposing.round_ended(end.kind, totals.finished_tokens)
-        self._draws.update(group.draw for group in end.accepted)
-        self._draws.update(end.deferred)
-        self._draws.update(end.zero_variance)
+        accepted = [group.draw for group in end.accepted]
+        self.trained_draws += accepted
+        self.draws.update(accepted, end.deferred, end.zero_variance)
         return this_round, totals
 
     def _regroup(self, kind: RoundKind) -> None:
@@ -173,12 +190,23 @@ class _Simulation:
     def _build_fleet(self, tp_size: int) -> Fleet:
         engine, costs = self._job.rollout.engine, self._job.engine_costs
         shape = EngineShape(
-            step_cost=partial(costs.decode_step, tp_size=tp_size),
+            # Engines ask for the few batch sizes that there are again and again.
+            step_cost=cache(partial(costs.decode_step, tp_size=tp_size)),
             prefill_s=partial(costs.prefill_s, tp_size=tp_size),
             kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
             max_num_seqs=engine.max_num_seqs,
         )
         return Fleet(shape, self._job.gpus.split(tp_size), self._queue, self.recorder)
+
+
+def _own_policy(job: SimJob) -> RoundPolicy:
+    return round_policy(
+        job.rollout,
+        job.shape,
+        DrawCursor(job.num_prompts, job.seed),
+        groups_per_update=job.groups_per_update,
+        dynamic_sampling=job.dynamic_sampling,
+    )
 
 
 def _planner(job: SimJob) -> ParallelismPlanner:

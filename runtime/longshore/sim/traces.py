@@ -58,6 +58,18 @@ def jsonl_trace(text: str, max_tokens: int, responses_per_prompt: int) -> Trace:
     return _trace(_jsonl_rows(text), max_tokens, responses_per_prompt)
 
 
+def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> Trace:
+    """Lengths that a job has recorded, by draw."""
+    num_clipped = sum(num_tokens > max_tokens for group in groups for num_tokens in group)
+    return Trace(
+        TraceLengths(tuple(tuple(min(num_tokens, max_tokens) for num_tokens in group) for group in groups)),
+        num_responses=sum(map(len, groups)),
+        num_clipped=num_clipped,
+        has_prompt_ids=True,
+        ignored_columns=(),
+    )
+
+
 def _trace(found: Iterator[_Row], max_tokens: int, responses_per_prompt: int) -> Trace:
     rows = list(found)
     if not rows:

@@ -1,26 +1,21 @@
 """`/readyz` and `/metrics` of a pod, served from a thread of its own so that they answer whatever the program does."""
 
-import asyncio
-import threading
 from types import TracebackType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from longshore.api.contract import HEALTH_PORT
+from longshore_runtime.cluster.served import Served
 
 
 class HealthServer:
     """Serves while the `with` block runs; `/readyz` answers 503 until `ready` is called."""
 
     def __init__(self, host: str, registry: CollectorRegistry, port: int = HEALTH_PORT) -> None:
-        self._host = host
-        self._port = port
         self._registry = registry
         self._is_ready = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="health", daemon=True)
-        self._runner = web.AppRunner(self._application(), access_log=None)
+        self._served = Served("health", self._application(), [host], port)
 
     def ready(self) -> None:
         """From now on the pod is ready."""
@@ -31,27 +26,19 @@ class HealthServer:
         self._is_ready = False
 
     def __enter__(self) -> "HealthServer":
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        self._served.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._served.__exit__(kind, error, traceback)
 
     def _application(self) -> web.Application:
         application = web.Application()
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         return application
-
-    async def _start(self) -> None:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port, reuse_address=True).start()
 
     async def _readyz(self, request: web.Request) -> web.Response:
         return web.Response(text="ready\n") if self._is_ready else web.Response(text="not ready\n", status=503)

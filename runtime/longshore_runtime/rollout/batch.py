@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from longshore.policy.draws import Draw
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
+from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.rollout.events import GroupScored
 from longshore_runtime.types import Completion, EngineStats
@@ -91,6 +92,8 @@ class RoundResult(RoundTotals):
     """Decode steps of the engine that took most: the length of the rollout where a step's time is constant."""
     num_sampled_tokens: int
     """All tokens that engines sampled in this round, those that were dropped included."""
+    messages: Sequence[TimedMessage] = ()
+    """Between the round and its driver, in their order."""
 
 
 def scored_group(
@@ -115,6 +118,7 @@ def round_result(
     scored: Mapping[Draw, ScoredGroup],
     rewards: RewardStats,
     use: EngineUse,
+    messages: Sequence[TimedMessage] = (),
 ) -> RoundResult:
     """What a round has led to."""
     end = totals.end
@@ -132,6 +136,7 @@ def round_result(
         num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
         num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
         num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
+        messages=messages,
     )
 
 

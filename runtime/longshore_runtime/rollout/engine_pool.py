@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from longshore.api.pods import Workers
+from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
@@ -73,6 +74,12 @@ class EnginePool:
         """GPUs of an engine, pretended or not; 1 in pods without."""
         assert engine in self._fleet
         return self._fleet.tp_size if self._workers.gpus_per_pod else 1
+
+    def lane_places(self) -> tuple[LanePlace, ...]:
+        """Where the engines are, in their order."""
+        with self._lock:
+            places = [(handle.engine, handle.place) for handle in self._fleet]
+        return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
 
     def wait_for_all(self) -> None:
         """Wait until every engine has started; raises UserError when one cannot."""

@@ -14,6 +14,7 @@ from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
+from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
@@ -129,6 +130,8 @@ class RoundRunner:
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
         """As of the last responses of each engine."""
+        self._messages: list[TimedMessage] = []
+        """Between protocol and driver: what the record of the round is made from."""
         self._on_drained: Callable[[], None] | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
@@ -142,7 +145,8 @@ class RoundRunner:
         if self._pace is not None:
             self._pace.begun(kind, {engine: stats.num_steps for engine, stats in before.items()}, capacity, started_s)
         self._perform(
-            self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity)
+            self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity),
+            started_s,
         )
         while not self._protocol.is_complete:
             self._handle(self._events.get())
@@ -154,6 +158,7 @@ class RoundRunner:
             self._scored,
             self._scorer.stats,
             EngineUse(before, self._engines.stats(), self._stats),
+            self._messages,
         )
 
     @property
@@ -220,9 +225,12 @@ class RoundRunner:
         self._receive(messages.GroupRewarded(event.draw, zero_variance))
 
     def _receive(self, event: messages.RoundEvent) -> None:
-        self._perform(self._protocol.receive(event, self._clock.now_s()))
+        now_s = self._clock.now_s()
+        self._messages.append((now_s, event))
+        self._perform(self._protocol.receive(event, now_s), now_s)
 
-    def _perform(self, commands: Sequence[messages.RoundCommand]) -> None:
+    def _perform(self, commands: Sequence[messages.RoundCommand], now_s: float) -> None:
+        self._messages += ((now_s, command) for command in commands)
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):

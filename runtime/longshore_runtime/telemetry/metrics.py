@@ -1,4 +1,4 @@
-"""Metrics of a run under the names that verl users know: TensorBoard, JSON lines, and Prometheus."""
+"""Metrics of a run under the names that verl users know: TensorBoard, JSON lines, Prometheus, and trackers."""
 
 import time
 from collections.abc import Mapping
@@ -10,34 +10,47 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.trackers import Trackers
 
 
 class Metrics:
     """Writes the metrics of each step to `<output>/tensorboard` and `<output>/metrics.jsonl`."""
 
-    def __init__(self, output: Path, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        output: Path,
+        registry: CollectorRegistry,
+        trackers: Trackers | None = None,
+        *,
+        tensor_board: bool = True,
+    ) -> None:
         self._registry = registry
-        self._writer = EventFileWriter(str(output / "tensorboard"))
+        self._trackers = trackers
+        self._writer = EventFileWriter(str(output / "tensorboard")) if tensor_board else None
         self.journal = Journal(output / "metrics.jsonl")
         self._gauge = Gauge("longshore_step_metric", "Metric of the last training step", ["name"], registry=registry)
 
     def rewind(self, step: int, position: int) -> None:
         """Resume after `step`: later values are replaced."""
         self.journal.rewind(position)
-        self._writer.add_event(
-            Event(wall_time=time.time(), step=step + 1, session_log=SessionLog(status=SessionLog.START))
-        )
+        if self._writer is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Values of one step."""
-        summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
+        if self._writer is not None:
+            summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+            self._writer.flush()
+        if self._trackers is not None:
+            self._trackers.log(step, values)
         self.journal.append({"step": step, **values})
         for name, value in values.items():
             self._gauge.labels(name=name).set(value)
 
     def close(self) -> None:
         """Flush and close the files, and leave the registry to the next session."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self._registry.unregister(self._gauge)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.runtime_status import RoundKind
+from longshore.record.facts import StepMarks
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
 from longshore_runtime.sums import CorrectionSums
@@ -25,6 +26,18 @@ class StepTimes:
     """Waiting for rewards after the rollout; scoring during the rollout costs nothing."""
     train_s: float
     publish_s: float
+
+    @classmethod
+    def of(cls, marks: StepMarks, rollout_s: float) -> "StepTimes":
+        """From when its parts began and ended."""
+        return cls(
+            step_s=marks.published_s - marks.begun_s,
+            regroup_s=marks.regrouped_s - marks.begun_s,
+            gen_s=rollout_s,
+            reward_s=marks.scored_s - marks.started_s - rollout_s,
+            train_s=marks.trained_s - marks.scored_s,
+            publish_s=marks.published_s - marks.trained_s,
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from typing import Any, Final
 import ray
 
 from longshore.policy.round import ResponseId
+from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost
@@ -48,6 +50,8 @@ class PendingUpdate:
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
     """(rank, answer to come: sums of its replica, seconds), for every part that a rank was given."""
+    given_s: list[float] = field(default_factory=list)
+    """When, part by part."""
     differences: list[Any] = field(default_factory=list)
     """Answers to come, one per rank, if the update is verified."""
     steps: list[Any] = field(default_factory=list)
@@ -62,13 +66,21 @@ class OldLogProbs:
     by_response: Mapping[ResponseId, tuple[float, ...]]
     compute_s: float
     """Time in which the busiest replica worked."""
+    work: UpdatePasses | None = None
+    """What each replica computed, and when it was given it."""
 
 
 class TrainerGroup:
     """The data-parallel world of a job; every method raises TrainerLost when a replica is gone."""
 
     def __init__(
-        self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str, delivery: Delivery | None = None
+        self,
+        places: Sequence[Place],
+        spec: TrainerSpec,
+        model: str,
+        output: str,
+        delivery: Delivery | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
@@ -79,6 +91,7 @@ class TrainerGroup:
         self._model = model
         self._output = output
         self._delivery = delivery or Delivery()
+        self._clock = clock or SystemClock()
         self._events: queue.SimpleQueue[Event] | None = None
         self._actors: list[Any] = []
         self.generation = 0
@@ -89,6 +102,10 @@ class TrainerGroup:
     def num_replicas(self) -> int:
         """Data-parallel replicas."""
         return self._replicas.num_replicas
+
+    def lane_places(self) -> tuple[LanePlace, ...]:
+        """Where the replicas are, in their order."""
+        return self._replicas.lane_places()
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
         """Worker pods that a replica lies in; none where pods that only train hold it."""
@@ -147,25 +164,27 @@ class TrainerGroup:
         passes = [(rank, self._actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
         update.samples += samples
         update.passes += passes
+        update.given_s += [self._clock.now_s()] * len(passes)
         return passes[0][1]
 
     def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
         """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
-        parts = shares(samples, self.num_replicas)
+        parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
         asked = [
-            (part, self._actors[rank].log_probs.remote(given))
+            (part, rank, self._actors[rank].log_probs.remote(given))
             for replica, part in enumerate(parts)
             if part
             for given in [ray.put(part)]
             for rank in self._replicas.ranks(replica)
         ]
         found: dict[ResponseId, tuple[float, ...]] = {}
-        seconds = [0.0]
-        for (part, _), (values, took_s) in zip(asked, self._get([one for _, one in asked], timeout_s), strict=True):
+        passes = []
+        answers = self._get([one for *_, one in asked], timeout_s)
+        for (part, rank, _), (values, took_s) in zip(asked, answers, strict=True):
             found |= {part[place].response: of_sample for place, of_sample in values.items()}
-            seconds.append(took_s)
+            passes.append((rank, given_s, took_s))
         assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
-        return OldLogProbs(found, max(seconds))
+        return OldLogProbs(found, max((took_s for *_, took_s in passes), default=0.0), self._work(passes))
 
     def end(
         self,
@@ -213,8 +232,10 @@ class TrainerGroup:
                 gradients_s += pass_s
         num_tokens = sum(len(sample.response_tokens) for sample in update.samples)
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
+        given = zip(update.passes, update.given_s, passes, strict=True)
+        work = self._work([(rank, given_s, pass_s) for (rank, _), given_s, (_, pass_s) in given], steps[0][1])
         difference = max(differences, default=None)
-        return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference)
+        return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
 
     def policy_version(self) -> int:
         """Optimizer steps so far, those under way included."""
@@ -316,6 +337,14 @@ class TrainerGroup:
                 ]
             )
             undo.pop_all()
+
+    def _work(self, passes: Sequence[tuple[int, float, float]], update_s: float = 0.0) -> UpdatePasses:
+        """From (rank, when it was given, seconds): the first rank of a replica tells for all of them."""
+        sizes = self._spec.sizes
+        firsts = [one for one in passes if sizes.is_first_of_replica(one[0])]
+        return UpdatePasses(
+            tuple(TrainerPass(sizes.replica(rank), given_s, took_s) for rank, given_s, took_s in firsts), update_s
+        )
 
     def _actors_of(self, replicas: Collection[int] | None) -> list[Any]:
         chosen = range(self.num_replicas) if replicas is None else replicas

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from longshore.api.names import Component
+from longshore.record.facts import LanePlace
 from longshore_runtime.places import Place
 
 
@@ -22,6 +23,15 @@ class ReplicaPlaces:
     def ranks(self, replica: int) -> range:
         """Ranks of one replica."""
         return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
+
+    def lane_places(self) -> tuple[LanePlace, ...]:
+        """Where the replicas are, in their order; none crosses a pod."""
+        found = []
+        for replica in range(self.num_replicas):
+            places = [self.places[rank] for rank in self.ranks(replica)]
+            gpus = tuple(sorted(gpu for place in places for gpu in place.gpus))
+            found.append(LanePlace(replica, places[0].worker, places[0].component, gpus))
+        return tuple(found)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
         """Worker pods that a replica lies in; none where pods that only train hold it."""

@@ -11,6 +11,7 @@ from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, Handover, TrainableGroup
 from longshore.policy.round import ResponseId
+from longshore.record.facts import UpdatePasses
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
@@ -38,6 +39,8 @@ class StepTraining:
     """Times that the batch was trained on."""
     old_log_probs_s: float | None = None
     """Time in which the busiest replica computed old log-probabilities, if the step asked for a pass of its own."""
+    old_log_probs_work: UpdatePasses | None = None
+    """What each replica computed of them."""
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -192,6 +195,7 @@ class StepUpdates:
             self._first_dispatch_s,
             num_epochs=self._num_epochs,
             old_log_probs_s=None if self._old is None else self._old.compute_s,
+            old_log_probs_work=None if self._old is None else self._old.work,
         )
 
     def _dispatch(self) -> None:

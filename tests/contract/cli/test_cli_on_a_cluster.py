@@ -1,25 +1,34 @@
 """The command line against a real API server with a real kubelet."""
 
 import itertools
+import json
 import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
+import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from longshore.api import contract
+from longshore.page.view import JobView
 from longshore_cli import jobs
 from longshore_cli.client import Kube
 from longshore_cli.main import app
 from longshore_cli.target import Target
 from longshore_devcluster.launcher import cluster_process
 from longshore_kube.errors import ApiError
-from longshore_kube.resources import Json
+from longshore_kube.resources import PODS, Json
+from tests import page_job
 from tests.unit.cli.samples import at_step, condition
 
 ROOT = Path(__file__).parents[3]
@@ -381,3 +390,124 @@ def test_a_watch_with_a_time_limit_ends(kube: Kube) -> None:
 def test_a_watch_of_an_unknown_kind_is_refused(kube: Kube) -> None:
     with pytest.raises(ApiError):
         next(kube.watch("/apis/longshore.dev/v0/namespaces/default/rljobs", ""))
+
+
+_COORDINATOR: Final = """
+import os, sys, threading
+from pathlib import Path
+from longshore.page.build import job_head
+from longshore_runtime.page.files import JobFiles
+from longshore_runtime.page.server import JobPage, page_hosts, page_server
+from longshore.api.spec import RLJobSpec
+spec = RLJobSpec.model_validate_json(sys.argv[2])
+page = JobPage(job_head(spec, "demo", "default"), JobFiles(Path(sys.argv[1])), lambda: None)
+with page_server(page, page_hosts(os.environ["POD_IP"], is_open=False)):
+    threading.Event().wait()
+"""
+
+
+def test_the_page_of_a_job_comes_by_port_forward_and_comes_again_with_its_pod(
+    kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path
+) -> None:
+    """The coordinator is a pod that only serves its page."""
+    longshore(kubeconfig, "submit", manifest)
+    page_job.write_job(tmp_path / "output", 2)
+    _start_coordinator(kube, tmp_path / "output")
+    command = [sys.executable, "-m", "longshore_cli", "ui", "demo", "--no-browser", "--kubeconfig", str(kubeconfig)]
+    showing = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_as_in_the_foreground)
+    giving_up = threading.Timer(TIMEOUT_S, showing.kill)
+    giving_up.start()
+    try:
+        assert showing.stdout is not None
+        address = showing.stdout.readline().split()[0]
+        assert "<!doctype html>" in _get(address)
+        assert json.loads(_get(f"{address}api/cluster"))["phase"] == "Pending"
+        assert json.loads(_get(f"{address}api/view"))["round_steps"] == [1, 2]
+        jobs_pod = f"{PODS.path('default')}/demo-coordinator"
+        kube.request("DELETE", jobs_pod, {"gracePeriodSeconds": 0})
+        _until(lambda: kube.find(jobs_pod) is None)
+        page_job.write_job(tmp_path / "output", 3)
+        _start_coordinator(kube, tmp_path / "output")
+        _until(lambda: json.loads(_get(f"{address}api/view") or "{}").get("round_steps") == [1, 2, 3])
+        children = psutil.Process(showing.pid).children()
+        assert [child.name() for child in children] == ["kubectl"]
+        showing.send_signal(signal.SIGINT)
+        assert showing.wait() == 0
+        assert not any(child.is_running() for child in children), "what forwards the port ends as well"
+    finally:
+        giving_up.cancel()
+        showing.kill()
+        kube.request("DELETE", f"{PODS.path('default')}/demo-coordinator", {"gracePeriodSeconds": 0})
+
+
+def test_the_page_of_a_finished_job_is_a_file(kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    page_job.write_job(tmp_path / "output", 3)
+    output = jobs.output_path(kube.job("demo"))
+    assert longshore(kubeconfig, "put", "demo", tmp_path / "output", output, "--image", IMAGE).exit_code == 0
+    report(kube, "demo", {"phase": "Succeeded", "conditions": [condition("Complete", "True", "Finished")]})
+
+    refused = longshore(kubeconfig, "ui", "demo", "--no-browser")
+    assert refused.exit_code == 1
+    assert "longshore report demo" in refused.stderr
+
+    told = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
+    assert told.exit_code == 0, told.output
+    data = (tmp_path / "report.html").read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+    view = JobView.model_validate_json(data)
+    assert view.round_steps == view.sample_steps == (1, 2, 3)
+    assert view.cluster is not None and view.cluster.conditions[0].reason == "Finished"
+    assert _helper_pods(kube) == []
+
+    again = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
+    assert again.exit_code == 1 and "--force" in again.stderr
+
+
+def test_a_job_that_has_written_nothing_has_no_report(
+    kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path
+) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    told = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
+    assert told.exit_code == 1
+    assert "the job has written nothing yet" in told.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def _start_coordinator(kube: Kube, output: Path) -> None:
+    spec = page_job.spec().model_dump_json()
+    container = {
+        "name": "longshore",
+        "image": IMAGE,
+        "command": ["python", "-c", _COORDINATOR, str(output), spec],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "readinessProbe": {"httpGet": {"path": "/", "port": contract.PAGE_PORT}, "periodSeconds": 1},
+    }
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "demo-coordinator"},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+    )
+    for _, pod in kube.watch(PODS.path("default"), "metadata.name=demo-coordinator", timeout_s=TIMEOUT_S):
+        if any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())):
+            return
+    raise AssertionError("the pod is not ready")
+
+
+def _get(address: str) -> str:
+    """What is answered; nothing while the coordinator is away."""
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        assert error.code == 502, error
+        return ""
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)  # Nothing tells when a port is forwarded again.

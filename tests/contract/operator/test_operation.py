@@ -269,6 +269,17 @@ class TestChart:
             assert expected in text
         assert "kind: CustomResourceDefinition" not in text
 
+    def test_who_may_read_the_pages_of_jobs_reaches_the_operator(self) -> None:
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": 'a "quoted" name'}}}
+        with helm.Chart.load(str(CHART)) as chart:
+            rendered = chart.render({"jobPage": {"from": [peer]}}, name="longshore")
+            assert "--page-peer" not in "\n".join(chart.render({}, name="longshore").values())
+        texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
+        manifests = [one for text in texts for one in yaml.safe_load_all(text) if one]
+        pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+        options = parse(pod["containers"][0]["command"][3:])
+        assert options.config.page_peers == (peer,)
+
     def test_classes_that_templates_may_name_reach_the_operator(self) -> None:
         values = {"templates": {"priorityClasses": ["high", "low"], "runtimeClasses": ["gvisor"]}}
         with helm.Chart.load(str(CHART)) as chart:

@@ -27,7 +27,8 @@ def locked(file: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "extras"), [(CPU, [extra for extra in EXTRAS if extra != "vllm-gpu"]), (GPU, ["runtime", "vllm-gpu"])]
+    ("file", "extras"),
+    [(CPU, [extra for extra in EXTRAS if extra != "vllm-gpu"]), (GPU, ["runtime", "trackers", "vllm-gpu"])],
 )
 def test_the_lock_files_hold_what_the_project_names_and_hashes_of_everything(file: str, extras: list[str]) -> None:
     versions = locked(file)

@@ -1,5 +1,6 @@
 """Replicas of several ranks behind one handle: as Ray actors they train what one process alone would."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
 
     computed, expected_log_probs = trainers.log_probs(BATCHES[0]), alone.log_probs(BATCHES[0])
     assert computed.compute_s > 0
+    assert computed.work is not None
+    assert {one.replica for one in computed.work.passes} == {0, 1}
     for place, sample in enumerate(BATCHES[0]):
         assert computed.by_response[sample.response] == pytest.approx(expected_log_probs[place], rel=1e-4)
 
@@ -66,8 +69,13 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
         trainers.add(update, batch[:5])
         trainers.add(update, batch[5:])
         trainers.end(update)
+        now_s = time.monotonic()
         trained, expected = trainers.finish(update), step(alone, [batch])
         assert trained.update.policy_version == version
+        assert trained.work is not None
+        passes = [(one.replica, one.given_s <= now_s, one.compute_s > 0) for one in trained.work.passes]
+        assert passes == [(0, True, True), (1, True, True)] * 2, "once per replica and part, whatever ranks it has"
+        assert 0 < trained.work.update_s <= trained.compute_s
         assert 0 < trained.gradients_s <= 2 * trained.compute_s, "every replica counts once"
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
         assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)

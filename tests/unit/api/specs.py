@@ -102,6 +102,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 BROKEN: list[tuple[Json, str]] = [
+    ({"tracking": {"wandb": {}}}, "tracking.wandb.tokenSecret"),
     ({"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2}, "algorithm.clipHigh"),
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
     ({"algorithm.name": "GSPO", "algorithm.importanceSampling": "Truncated"}, "algorithm.importanceSampling"),

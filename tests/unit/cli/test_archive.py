@@ -203,3 +203,50 @@ def test_links_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError):
         unpack(archive_with(link), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Path:
+    """Output of a job."""
+    root = tmp_path / "output"
+    (root / "rounds").mkdir(parents=True)
+    for step in range(1, 6):
+        (root / "rounds" / f"round-00000{step}.json.gz").write_text(str(step))
+    (root / "rounds" / ".round-000006.json.gz").write_text("half")
+    (root / "profile.json").write_text("{}")
+    (root / "weights").write_text("heavy")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("choices", "steps"),
+    [
+        ([{"match": "rounds/round-*", "newest": 2}], [4, 5]),
+        ([{"match": "rounds/round-*", "newest": 9}], [1, 2, 3, 4, 5]),
+        (
+            [
+                {
+                    "match": "rounds/round-*",
+                    "first": "rounds/round-000002.json.gz",
+                    "last": "rounds/round-000003.json.gz",
+                }
+            ],
+            [2, 3],
+        ),
+        ([{"match": "rounds/round-*", "first": "rounds/round-000005.json.gz"}], [5]),
+        ([{"match": "rounds/round-*", "newest": 1}, {"match": "rounds/round-000001*"}], [1, 5]),
+    ],
+)
+def test_a_choice_of_files_arrives_and_nothing_else(
+    rounds: Path, tmp_path: Path, choices: list[archive.Choice], steps: list[int]
+) -> None:
+    out = io.BytesIO()
+    pack(rounds, out, choices=[*choices, {"match": "profile.json"}, {"match": "there-is-none"}])
+    unpack(io.BytesIO(out.getvalue()), tmp_path / "copy")
+    names = {f"rounds/round-00000{step}.json.gz" for step in steps}
+    assert contents(tmp_path / "copy").keys() == names | {"profile.json"}
+
+
+def test_a_choice_of_nothing_is_told(rounds: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"^output holds none of the files that were asked for$"):
+        pack(rounds, io.BytesIO(), choices=[{"match": "samples/*"}])

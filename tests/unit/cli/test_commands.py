@@ -67,7 +67,7 @@ def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",
-                                     "profile", "quickstart", "check", "version"])  # fmt: skip
+                                     "profile", "quickstart", "check", "version", "ui", "report"])  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 

@@ -13,7 +13,7 @@ STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
     "numGpus", "strategy", "onPolicy", "isGiven", "stepSeconds", "rolloutSeconds", "rewardWaitSeconds", "trainSeconds",
     "publishSeconds", "tokensPerSecond", "samplesPerSecond", "bubbleShare", "gpuHours", "offPolicyShare", "speedup",
-    "selectionBias", "numPreemptions", "numGroupsInCache",
+    "tokenSpeedup", "lengthBias", "selectionBias", "numPreemptions", "numGroupsInCache",
 }  # fmt: skip
 
 
@@ -40,11 +40,47 @@ def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
         assert one.keys() == _OUTCOME_KEYS
         assert one["numGpus"] == 4
         assert one["speedup"] == pytest.approx(baseline["stepSeconds"] / one["stepSeconds"])
+        assert one["tokenSpeedup"] == pytest.approx(one["tokensPerSecond"] / baseline["tokensPerSecond"])
         assert one["samplesPerSecond"] == pytest.approx(32 / one["stepSeconds"])
         assert one["gpuHours"] == pytest.approx(100 * 4 * one["stepSeconds"] / 3600)
         parts = ("rolloutSeconds", "rewardWaitSeconds", "trainSeconds", "publishSeconds")
         assert one["stepSeconds"] == pytest.approx(sum(one[part] for part in parts))
         assert (one["onPolicy"] == "Relaxed") == (one["offPolicyShare"] > 0)
+
+
+RACE: Json = {"rollout__tailBatching": {"responseFactor": 1.25}}
+
+
+def by_chance(directory: Path) -> Path:
+    """Lengths of 64 prompts: the first of their responses is long, for no reason that lies in the prompt."""
+    path = directory / "lengths.csv"
+    tokens = [30 if row % 8 else 900 for row in range(512)]
+    path.write_text("prompt,num_tokens\n" + "".join(f"{row // 8},{count}\n" for row, count in enumerate(tokens)))
+    return path
+
+
+def test_a_race_between_responses_shortens_the_trained_ones_in_however_many_steps(tmp_path: Path) -> None:
+    options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path))
+    for num_steps in ("10", "40"):
+        found = report(manifest(tmp_path, **RACE), *options, "--steps", num_steps)
+        assert by_strategy(found)["Synchronous"]["lengthBias"] == 0
+        assert by_strategy(found)["TailBatching"]["lengthBias"] < -0.5
+        assert any("in however many steps; rollout.tailBatching.responseFactor: 1" in note for note in found["notes"])
+    no_race = manifest(tmp_path, rollout__tailBatching={"responseFactor": 1})
+    found = report(no_race, *options, "--steps", "10")
+    assert by_strategy(found)["TailBatching"]["lengthBias"] == 0
+    assert not any("in however many steps" in note for note in found["notes"])
+
+
+def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_fewer_tokens(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("trainTokensPerSecond: 20\n")
+    options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path), "--profile", profile)
+    found = report(manifest(tmp_path, **RACE), *options)
+    raced = by_strategy(found)["TailBatching"]
+    assert raced["speedup"] > 1.1
+    assert raced["tokenSpeedup"] < 1
+    assert found["advice"].startswith("Keep spec.rollout.strategy: Synchronous")
 
 
 def test_a_width_of_the_frontier_is_proposed(tmp_path: Path) -> None:
@@ -182,6 +218,15 @@ def test_other_gpus_and_models_take_other_times(tmp_path: Path) -> None:
         report(path, "--strategies", "Synchronous", "--gpu-type", gpu, *STEPS)["outcomes"][0] for gpu in ("H100", "H20")
     )
     assert h20["trainSeconds"] > h100["trainSeconds"]
+
+
+def test_a_disaggregated_job_holds_the_gpus_of_its_trainers_too(tmp_path: Path) -> None:
+    apart = manifest(tmp_path, placement="Disaggregated", trainerWorkers={"replicas": 1, "gpusPerPod": 2})
+    shown = simulated(apart, "--steps", "1").stdout
+    assert "on 4 + 2 x H100" in shown
+    assert "4 GPUs sample and 2 train" in shown
+    assert "share the GPUs" not in shown
+    assert "share the GPUs" in simulated(manifest(tmp_path), "--steps", "1").stdout
 
 
 def test_the_built_in_model_needs_no_name_and_assumptions_are_told(tmp_path: Path) -> None:

@@ -14,7 +14,18 @@ from longshore.sim.paper.published import Paper, Role, Unit
 from longshore_cli.simulate import papers
 from tests.unit.cli.simulated import refusal, run
 
-_ROW_KEYS = {"figure", "variant", "source", "unit", "role", "predicted", "published", "error"}
+_ROW_KEYS = {
+    "figure",
+    "variant",
+    "source",
+    "unit",
+    "role",
+    "predicted",
+    "published",
+    "error",
+    "nullError",
+    "followsFrom",
+}
 
 
 def test_json_has_rows_with_sources_and_the_constants() -> None:
@@ -41,13 +52,17 @@ def test_rows_say_how_a_figure_reads_and_where_nothing_is_predicted() -> None:
 
 def test_the_table_ends_with_how_many_held_out_figures_are_met_and_what_was_fitted() -> None:
     constants = (Constant("overhead of a step", 0.008, "s", "Table 3, baseline"),)
-    rows = (row(variant=""), row(variant="", predicted=180.0), row(role=Role.BASELINE, figure="april/3.1/fact"))
+    follows = row(variant="", follows_from="the figure above")
+    fact = row(role=Role.BASELINE, figure="april/3.1/fact")
+    rows = (row(variant="", null=(0.0, 0.0)), row(variant="", predicted=180.0, null=(30.0, 30.0)), follows, fact)
     console = Console(width=100, file=io.StringIO(), record=True)
     papers.show(Comparison(Paper.APRIL, constants, rows), console)
     shown = console.export_text()
     assert shown.index("3.2.1/gain") < shown.index("3.1/fact") < shown.index("overhead of a step")
     assert "Table 3, baseline" in shown
-    assert "1 of 2 held-out figures within 15 %; median error 49.3 %; 1 free constant" in shown
+    assert "1 of 2 scored figures within 15 %; median error 49.3 %; 1 free constant" in shown
+    assert "A model in which nothing has any effect would meet 1 of them." in shown
+    assert "1 further held-out figure in brackets" in shown
 
 
 @pytest.mark.parametrize(

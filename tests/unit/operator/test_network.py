@@ -105,6 +105,18 @@ def test_metrics_are_collected_from_anywhere_and_nothing_else_is() -> None:
     }
 
 
+def test_the_page_is_for_those_whom_the_installation_names() -> None:
+    portal = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "portal"}}}
+    job = make_job(reward={"pods": 1, "functions": [{"name": "task", "kind": "Task"}]})
+    into = {}
+    for peers_ in ((), (portal,)):
+        made = network_policies(job, OperatorConfig("runtime:1", page_peers=peers_))
+        into[bool(peers_)] = [
+            rule["from"] for rule in rules(made, Component.COORDINATOR, "ingress") if contract.PAGE_PORT in ports(rule)
+        ]
+    assert into == {False: [], True: [[portal]]}
+
+
 def test_reward_pods_ask_judges_that_have_pods_at_their_port() -> None:
     assert peers(policies(POOL), Component.REWARD) == {"judge": {8000}}
 
@@ -168,3 +180,16 @@ def test_the_coordinator_alone_reaches_the_hub_and_only_if_the_job_downloads(hub
     }
     without = network_policies(make_job(hub=hub), CONFIG)
     assert to_anywhere(without, Component.COORDINATOR) == set()
+
+
+def test_the_coordinator_alone_reaches_the_trackers_that_the_job_names() -> None:
+    tracking = {
+        "wandb": {"tokenSecret": {"name": "wandb"}},
+        "mlflow": {"address": "http://mlflow:5000"},
+        "openTelemetry": {"endpoint": "http://collector:4318"},
+    }
+    made = network_policies(make_job(tracking=tracking), CONFIG)
+    assert to_anywhere(made, Component.COORDINATOR) == {443, 5000, 4318}
+    assert to_anywhere(made, Component.WORKER) == to_anywhere(made, Component.TRAINER) == set()
+    offline = network_policies(make_job(tracking={"wandb": {"mode": "Offline"}}), CONFIG)
+    assert to_anywhere(offline, Component.COORDINATOR) == set()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api import contract
+from longshore_operator.plan import OperatorConfig
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
 from tests.unit.operator.model import CONFIG, make_job
 
@@ -47,7 +48,10 @@ def test_pods_that_run_programs_of_models_do_not_write_to_the_storage() -> None:
 def secrets(pod: Pod) -> set[tuple[str, str]]:
     """Secrets that a pod mounts, with the keys."""
     mounted = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
-    return {(secret["secretName"], item["key"]) for secret in mounted for item in secret["items"]}
+    own = {(secret["secretName"], item["key"]) for secret in mounted for item in secret["items"]}
+    sources = [one for volume in pod["spec"]["volumes"] for one in volume.get("projected", {}).get("sources", ())]
+    projected = [source["secret"] for source in sources if "secret" in source]
+    return own | {(secret["name"], item["key"]) for secret in projected for item in secret["items"]}
 
 
 def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_have_only_one_of_their_own() -> None:
@@ -282,3 +286,32 @@ def test_the_token_of_the_hub_reaches_the_coordinator_alone_and_only_if_it_downl
     assert path == f"{mount_paths(coordinator)['hub-token']}/{contract.HUB_TOKEN_KEY}"
     assert not any(("hf", "read") in secrets(other) for other in others)
     assert not any(("hf", "read") in secrets(pod) for pod in all_pods(hub=hub))
+
+
+def test_the_page_of_a_job_listens_for_others_only_where_policies_say_who_they_are() -> None:
+    peers = ({"namespaceSelector": {}},)
+    job = make_job()
+    for config, is_open in (
+        (OperatorConfig("runtime:1"), False),
+        (OperatorConfig("runtime:1", page_peers=peers), True),
+        (OperatorConfig("runtime:1", page_peers=peers, network_policies=False), False),
+    ):
+        assert (contract.ENV_PAGE_OPEN in environment(coordinator_pod(job, config, 1))) is is_open
+
+
+def test_tokens_of_trackers_reach_the_coordinator_alone_each_as_a_file_of_its_own() -> None:
+    tracking = {
+        "wandb": {"tokenSecret": {"name": "wb", "key": "api-key"}},
+        "mlflow": {"address": "http://mlflow:5000", "tokenSecret": {"name": "ml"}},
+        "openTelemetry": {"endpoint": "http://collector:4318"},
+    }
+    coordinator, *others = all_pods(tracking=tracking)
+    assert {("wb", "api-key"), ("ml", "token")} <= set(secrets(coordinator))
+    (volume,) = [one for one in coordinator["spec"]["volumes"] if one["name"] == "tracking-tokens"]
+    files = [item["path"] for source in volume["projected"]["sources"] for item in source["secret"]["items"]]
+    assert files == ["wandb", "mlflow"]
+    assert environment(coordinator)[contract.ENV_TRACKING_TOKENS] == mount_paths(coordinator)["tracking-tokens"]
+    for other in others:
+        assert not {("wb", "api-key"), ("ml", "token")} & set(secrets(other))
+        assert contract.ENV_TRACKING_TOKENS not in environment(other)
+    assert not any(contract.ENV_TRACKING_TOKENS in environment(pod) for pod in all_pods())

@@ -13,6 +13,7 @@ from longshore.policy.presets import round_policy
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
+from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 
@@ -121,6 +122,10 @@ class FakeRollout:
         self.audit = Audit(job)
         self.launched: list[ResponseId] = []
         """In this round, in order."""
+        self.served: dict[Draw, list[ResponseId]] = {}
+        """Responses of every group whose rewards were wanted."""
+        self.messages: list[TimedMessage] = []
+        """Of this round, in order; every event comes a second after the one before it."""
         self.before_each_event: Callable[[], object] = lambda: None
 
     def use(self, policy: RoundPolicy) -> None:
@@ -138,21 +143,26 @@ class FakeRollout:
         self._retired: tuple[int, ...] = ()
         self.num_drained = 0
         self.launched = []
+        self.messages = []
+        self._now_s = 0.0
         expected_kind = self._policy.next_kind(draining=draining)
-        pace, now_s = RolloutPace(), 0.0
-        pace.begun(expected_kind, {0: 0, 1: 0}, 300, now_s)
+        pace = RolloutPace()
+        pace.begun(expected_kind, {0: 0, 1: 0}, 300, self._now_s)
         self._protocol = RoundProtocol(self._policy, pace=pace)
-        self._perform(self._protocol.start((0, 1), now_s, draining=draining, kv_capacity_tokens=300))
-        pace.milestone(now_s)
+        self._perform(self._protocol.start((0, 1), self._now_s, draining=draining, kv_capacity_tokens=300))
+        pace.milestone(self._now_s)
         while not self._protocol.is_complete:
             self.before_each_event()
-            now_s += 1.0
-            self._perform(self._protocol.receive(self._next_event(), now_s))
+            event = self._next_event()
+            self._now_s += 1.0
+            self.messages.append((self._now_s, event))
+            self._perform(self._protocol.receive(event, self._now_s))
         assert pace.replayed_s(_RATE, {0}) >= 0.0 and pace.replayed_s(_RATE) >= 0.0, "whatever happened can be replayed"
         assert not self._left and not self._stopped, "the round ended and something still runs"
         assert self.num_drained == len(self._retired), "a drained engine is announced once"
         end = self._protocol.result.end
         assert end.kind is expected_kind, "the kind of a round is known before it starts"
+        self.totals = self._protocol.result
         self._end(end)
         return end
 
@@ -205,6 +215,7 @@ class FakeRollout:
         return messages.GroupRewarded(draw, zero_variance)
 
     def _perform(self, commands: list[messages.RoundCommand]) -> None:
+        self.messages += ((self._now_s, command) for command in commands)
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):
@@ -216,6 +227,7 @@ class FakeRollout:
                     assert not {self._engine_of[response] for response in self._left} & set(self._retired)
                 case messages.ScoreGroup(group):
                     self._unscored.append(group)
+                    self.served[group.draw] = [ResponseId(group.draw, index) for index in group.responses]
                 case messages.ForgetGroups(draws):
                     self._unscored = [group for group in self._unscored if group.draw not in draws]
         self._assert_gates()

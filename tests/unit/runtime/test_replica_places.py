@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.api.names import Component
+from longshore.record.facts import LanePlace
 from longshore_runtime.places import Place
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 
@@ -64,3 +65,8 @@ def test_replicas_that_fill_pods_are_split_between_any_pods_and_the_others(
     inside, outside = replicas.within(pods), replicas.within(set(range(5)) - pods)
     assert sorted((*inside, *outside)) == list(range(len(workers)))
     assert all(set(replicas.pods_of(replica)) <= pods for replica in inside)
+
+
+def test_a_lane_of_the_timeline_is_a_replica_with_the_gpus_of_all_its_ranks() -> None:
+    places = ReplicaPlaces([Place(0, (1,)), Place(0, (0,)), Place(1, ()), Place(1, ())], 2).lane_places()
+    assert places == (LanePlace(0, 0, Component.WORKER, (0, 1)), LanePlace(1, 1, Component.WORKER, ()))

@@ -33,6 +33,7 @@ from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import Metrics
 from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
@@ -256,6 +257,7 @@ def run(
     strategy: Strategy = Strategy.TAIL_BATCHING,
     reward: Callable[[int, Completion], float] = by_place,
     root: Path | None = None,
+    records: StepSink | None = None,
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     **options: Any,
 ) -> Outcome:
@@ -286,6 +288,7 @@ def run(
             elastic=elastic,
             events=engines,  # type: ignore[arg-type]
             clock=TickingClock(),
+            records=records or NoRecords(),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options

@@ -1,6 +1,8 @@
 """Predictions against published figures."""
 
+from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 import yaml
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.policy.round_policy import BatchShape
-from longshore.sim.paper import rollpacker_figures
+from longshore.sim.paper import april, rollpacker_figures
 from longshore.sim.paper.calibration import solve
 from longshore.sim.paper.comparison import Comparison, Prediction, Row, compare
 from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
@@ -52,7 +54,34 @@ def test_the_same_figures_give_the_same_comparison() -> None:
 def test_the_reorder_policy_reaches_the_recipes_bound() -> None:
     comparison = compared(Paper.REORDER)
     assert all(abs(row.error or 0) < 0.01 for row in comparison.held_out)
-    assert comparison.num_within(0.01) == len(comparison.held_out)
+    assert comparison.num_within(0.01) == len(comparison.scored)
+
+
+def test_figures_that_follow_from_others_are_shown_and_not_scored() -> None:
+    rows = (row(2.0, 2.1), replace(row(2.0, 2.1), follows_from="the figure above"), row(2.0, 9.0))
+    comparison = Comparison(Paper.REORDER, (), rows)
+    assert len(comparison.held_out) == 3
+    assert len(comparison.scored) == 2
+    assert comparison.num_within(0.15) == 1
+
+
+def test_a_model_in_which_nothing_has_any_effect_is_scored_alike() -> None:
+    null = (1.0, 1.0)
+    rows = tuple(replace(row(published, 9.0), null=null) for published in (1.1, 1.3, (0.9, 1.1), (0.9, 1.3)))
+    assert [each.null_error for each in rows] == pytest.approx([1 / 1.1 - 1, 1 / 1.3 - 1, 1 / 0.9 - 1, 1 / 1.3 - 1])
+    assert Comparison(Paper.REORDER, (), rows).num_null_within(0.15) == 2
+
+
+def test_the_trainers_work_is_the_same_with_every_system_of_rolloutpipe() -> None:
+    of_table = [one for one in compared(Paper.ROLLOUTPIPE).held_out if "/table1/" in one.figure]
+    assert len(of_table) == 24
+    assert all(one.follows_from for one in of_table)
+
+
+def test_one_setting_holds_for_every_cell_of_april() -> None:
+    by_figure = {one.figure: one.predicted for one in compared(Paper.APRIL).held_out}
+    for model, objective in product(april.MODEL_NAMES, april.OBJECTIVES):
+        assert len({by_figure[f"april/3.2.1/{model}/{objective}/{data}"] for data in april.DATASETS}) == 1
 
 
 def test_json_rows_have_figure_source_predicted_and_published() -> None:

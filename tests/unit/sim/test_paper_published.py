@@ -1,6 +1,7 @@
 """published.yaml: complete, well-formed, and blind where calibration is concerned."""
 
 from collections import Counter
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -36,16 +37,22 @@ def perturbed() -> Published:
     ("prefix", "count"),
     [
         ("rollpacker/table1/", 9),
-        ("rollpacker/table2/", 15),
+        ("rollpacker/3/", 1),
+        ("rollpacker/4.2/", 5),
+        ("rollpacker/4.3/", 3),
+        ("rollpacker/table2/", 24),
         ("rollpacker/table3/", 10),
         ("rollpacker/table4/", 9),
         ("rollpacker/6.1/", 8),
         ("rollpacker/6.3/", 3),
         ("rollpacker/6.4/", 3),
         ("rollpacker/6.5/", 6),
+        ("rollpacker/6.2/", 1),
+        ("rollpacker/6.6/", 3),
         ("rollpacker/6.7/", 5),
         ("april/3.2.1/", 12),
         ("reorder/bound/", 6),
+        ("rolloutpipe/2.1/", 2),
         ("rolloutpipe/table1/", 36),
         ("rolloutpipe/5.2/dispatch/", 3),
         ("rolloutpipe/5.2/main/", 3),
@@ -62,6 +69,26 @@ def test_the_papers_own_table_2_is_listed() -> None:
     assert by_id["rollpacker/table2/tail_batching/14B"] == 1.48
     assert by_id["rollpacker/table2/reward/14B"] == 1.99
     assert by_id["rollpacker/table2/parallelism/7B"] == 2.01
+
+
+def test_what_is_added_is_the_quotient_of_two_rows_of_table_2() -> None:
+    by_id = {figure.id: figure.value for figure in PUBLISHED.figures}
+    rows = ("tail_batching", "reward", "parallelism", "trainer")
+    for (above, below), model in product(pairwise(rows), ("7B", "14B", "32B")):
+        of_above, of_below = (by_id[f"rollpacker/table2/{row}/{model}"] for row in (above, below))
+        assert of_above is not None and of_below is not None
+        added = by_id[f"rollpacker/table2/increment/{below}/{model}"]
+        assert added == pytest.approx(of_below / of_above, abs=0.001)
+
+
+def test_every_scored_figure_has_a_null_model() -> None:
+    assert all(figure.null is not None for figure in PUBLISHED.figures if figure.is_scored)
+
+
+def test_figures_that_are_stated_twice_are_scored_once() -> None:
+    scored = {figure.id for figure in PUBLISHED.figures if figure.is_scored}
+    assert {"rollpacker/6.1/verl/7B", "rollpacker/table3/20/speedup", "rolloutpipe/5.2/main/32"} <= scored
+    assert not {"rollpacker/table2/trainer/7B", "rollpacker/table3/20/step", "rolloutpipe/5.2/main/all"} & scored
 
 
 def test_every_figure_names_the_section_or_table_that_prints_it() -> None:
@@ -109,6 +136,8 @@ def test_constants_do_depend_on_baselines() -> None:
         ({"value": None, "low": 2, "high": 1}, "low exceeds high"),
         ({"why": "because"}, "only those"),
         ({"source": "?"}, "at least 12"),
+        ({"role": "baseline", "follows_from": "Table 2"}, "describe figures that are held out"),
+        ({"role": "baseline", "no_effect": 1.0}, "describe figures that are held out"),
         ({"id": "nobody/1"}, "pattern"),
     ],
 )

@@ -57,6 +57,13 @@ def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_what_it
     assert stage.submit([scoring(1, 2, correct=False)], 200.0) == 230.0
 
 
+def test_reference_solutions_limit_even_the_first_program_of_a_prompt() -> None:
+    code = CodeRewards(mean_run_s=0.1, hanging_share=1.0, timeout_s=30)
+    stage = RewardStage(code, 4, TimeoutKnobs(), knows_reference_times=True)
+    assert stage.submit([scoring(0, correct=False)], 0.0) == 2.0
+    assert RewardStage(code, 4, knows_reference_times=True).submit([scoring(0, correct=False)], 0.0) == 30.0
+
+
 def test_what_is_not_scored_yet_teaches_nothing() -> None:
     stage = RewardStage(CodeRewards(hanging_share=1.0), num_workers=4, adaptive_timeout=TimeoutKnobs())
     assert stage.submit([scoring(0, correct=True), scoring(0, 1, correct=False)], 0.0) == 30.0

@@ -104,6 +104,7 @@ def test_tail_batching_shortens_steps_and_trains_on_what_the_baseline_trains_on(
     assert packed.mean_step_s < plain.mean_step_s
     assert packed.bubble_share < plain.bubble_share
     assert plain.selection_bias == 0
+    assert plain.length_bias == 0
     assert abs(packed.selection_bias) < 0.15
 
 

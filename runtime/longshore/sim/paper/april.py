@@ -1,25 +1,30 @@
 """APRIL (arXiv 2509.18521): rollout throughput of partial rollout against a baseline without.
 
 Stated: Qwen3-4B and 8B on eight MI300X, 32 prompts x 8 responses, 64 groups started with APRIL, a limit of 16,384
-tokens, at most five policy versions seen, deviations of lengths within prompts and over batches. Throughput is tokens
-of the batch per second of rollout (section 3.2.1). DAPO samples more prompts than it trains on and keeps the first
-whose rewards differ (RollPacker, section 7); here as many as APRIL starts, in both systems. Nothing tells the three
-datasets apart.
+tokens, deviations of lengths within prompts and over batches. The published scripts add tensor-parallel size 2 and 0.6
+of the memory, no limit on concurrency below that of the engine, and lots of 32 groups for the baseline
+(`longshore.sim.paper.slime`). Nothing tells the three datasets apart.
+
+Both measures are the paper's. Throughput is tokens generated in a rollout over its time (section 3.2.1), those of
+dropped groups and unfinished responses included. Tokens are carried over (section 3.2.3) that the last step generated
+of responses which it cut off and this one resumes; their share is of these and of what this step generates.
 """
 
-from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from longshore.api.rollout import Engine, OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
-from longshore.api.runtime_status import RoundKind
+from longshore.api.rollout import Engine, OnPolicy, Rollout, Strategy
+from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout
-from longshore.sim.lengths import Accuracy, LognormalLengths
-from longshore.sim.paper.calibration import CONVENTION, Constant, solve
+from longshore.sim.lengths import Accuracy
+from longshore.sim.paper.calibration import Constant
 from longshore.sim.paper.published import Baselines
-from longshore.sim.paper.workload import deviation_tokens, prompt_share
+from longshore.sim.paper.slime import slime_policy
+from longshore.sim.paper.workload import Qwen3Lengths, deviation_tokens, qwen3_lengths
+from longshore.sim.profile import Profile
 from longshore.sim.result import StepRecord
 from longshore.sim.simulate import simulate
 
@@ -28,74 +33,67 @@ MODEL_NAMES: Final = ("4B", "8B")
 OBJECTIVES: Final = ("GRPO", "DAPO")
 DATASETS: Final = ("dapo-math-17k", "DeepScaleR", "DeepMath-103K")
 _MAX_TOKENS: Final = 16_384
-_FACTOR: Final = 2.0
-"""64 groups for 32."""
+_LOT: Final = 64
+"""Groups that APRIL starts at once."""
 _NUM_STEPS: Final = 12
 _WARM_UP_STEPS: Final = 4
 """Until as many partial responses come as go."""
 _NUM_SEEDS: Final = 2
+_SCRIPTS: Final = "published scripts"
 
 
 @dataclass(frozen=True)
 class AprilConstants:
-    """One value each for all models and datasets."""
+    """One value each for all models, objectives and datasets."""
 
-    median_tokens: float = 4000.0
-    memory_share: float = 0.8
-    sigma: float = 0.9
-    prompt_share_grpo: float = 0.8
-    prompt_share_dapo: float = 0.8
+    lengths: Qwen3Lengths = field(default_factory=Qwen3Lengths)
+    tp_size: int = 2
+    memory_share: float = 0.6
+    max_num_seqs: int = 512
+    accuracy: float = 0.75
+    profile: Profile = field(default_factory=Profile)
+    """Costs of the engines, where they are not the simulator's."""
 
     def listed(self) -> tuple[Constant, ...]:
         """With what they were found from."""
         return (
-            Constant("median length", self.median_tokens, "tokens", CONVENTION + " more than: a few thousand"),
-            Constant("GPU memory of engines", self.memory_share, "share", CONVENTION),
-            Constant("deviation of log length", self.sigma, "", "deviation over a batch, section 3.2.3"),
-            Constant("variance of log length that belongs to the prompt, GRPO", self.prompt_share_grpo, "share",
+            *self.lengths.listed(),
+            Constant("variance of log length that belongs to the prompt, DAPO", self.lengths.prompt_share_dapo, "share",
                      "deviations within prompts and over batches, section 3.2.3"),
-            Constant("variance of log length that belongs to the prompt, DAPO", self.prompt_share_dapo, "share",
-                     "deviations within prompts and over batches, section 3.2.3"),
+            Constant("tensor-parallel size", self.tp_size, "GPUs", _SCRIPTS),
+            Constant("GPU memory of engines", self.memory_share, "share", _SCRIPTS),
+            Constant("requests at once", self.max_num_seqs, "per engine", f"{_SCRIPTS}: slime's default"),
+            Constant("right answers", self.accuracy, "share",
+                     "convention: about what Qwen3 reports of itself on AIME 2024"),
         )  # fmt: skip
-
-    def lengths(self, objective: str, seed: int) -> LognormalLengths:
-        """Cut at the limit."""
-        share = self.prompt_share_grpo if objective == "GRPO" else self.prompt_share_dapo
-        return LognormalLengths(self.median_tokens, self.sigma, _MAX_TOKENS, prompt_share=share, seed=seed)
 
 
 def calibrate(baselines: Baselines) -> AprilConstants:
     """From the two deviations."""
-    constants = AprilConstants()
-    sigma = solve(
-        lambda each: deviation_tokens(replace(constants, sigma=each).lengths("GRPO", 0)),
-        baselines["april/3.2.3/batch_sigma"],
-        0.2,
-        2.0,
-    )
-    shares = [prompt_share(baselines, constants.median_tokens, sigma, _MAX_TOKENS, name) for name in OBJECTIVES]
-    return replace(constants, sigma=sigma, prompt_share_grpo=shares[0], prompt_share_dapo=shares[1])
+    return AprilConstants(qwen3_lengths(baselines))
 
 
-def job(constants: AprilConstants, model: str, objective: str, seed: int, *, partial: bool) -> SimJob:
-    """APRIL, or the baseline."""
-    dynamic = objective == "DAPO"
-    baseline = Strategy.TAIL_BATCHING if dynamic else Strategy.SYNCHRONOUS
+def job(constants: AprilConstants, model: str, objective: str, seed: int) -> SimJob:
+    """The job of APRIL and of its baseline, which differ by `slime_policy` alone."""
+    dapo = objective == "DAPO"
     return SimJob(
         rollout=Rollout(
             on_policy=OnPolicy.RELAXED,
-            strategy=Strategy.PARTIAL_ROLLOUT if partial else baseline,
-            partial_rollout=PartialRollout(group_factor=_FACTOR),
-            tail_batching=TailBatching(prompt_factor=_FACTOR, response_factor=1.0),
-            engine=Engine(gpu_memory_utilization=constants.memory_share),
+            strategy=Strategy.PARTIAL_ROLLOUT,
+            engine=Engine(
+                tensor_parallel_size=constants.tp_size,
+                max_num_seqs=constants.max_num_seqs,
+                gpu_memory_utilization=constants.memory_share,
+            ),
         ),
         shape=SHAPE,
         model=MODELS[f"Qwen3-{model}"],
         gpus=GpuPool(GPUS["MI300X"], 8),
-        lengths=constants.lengths(objective, seed),
+        lengths=constants.lengths.under(_MAX_TOKENS, seed, dapo=dapo),
         trainer=TrainerLayout(num_extra_forwards=1),  # slime computes old log-probabilities.
-        accuracy=Accuracy(seed=seed),
-        dynamic_sampling=dynamic,
+        accuracy=Accuracy(mean=constants.accuracy, seed=seed),
+        profile=constants.profile,
+        dynamic_sampling=dapo,
         seed=seed,
     )
 
@@ -103,28 +101,82 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int, *, par
 def predict(constants: AprilConstants) -> dict[str, float]:
     """By figure; the same for all datasets."""
     predicted: dict[str, float] = {}
-    stale: list[float] = []
+    of_april: list[StepRecord] = []
     for model in MODEL_NAMES:
         for objective in OBJECTIVES:
-            baseline, april = (
-                [step for seed in range(_NUM_SEEDS) for step in _steps(constants, model, objective, seed, partial)]
-                for partial in (False, True)
-            )
+            baseline, april = (_steps(constants, model, objective, lot) for lot in (None, _LOT))
             gain = 100 * (_tokens_per_s(april) / _tokens_per_s(baseline) - 1)
             predicted |= {f"april/3.2.1/{model}/{objective}/{dataset}": gain for dataset in DATASETS}
-            stale += [step.off_policy_share for step in april]
-    return predicted | {"april/3.2.3/stale": 100 * fmean(stale)} | _fitted(constants)
+            of_april += april if objective == "GRPO" else []
+    batch_sigma = deviation_tokens(constants.lengths.under(_MAX_TOKENS, 0))
+    return predicted | {
+        "april/3.2.3/carried_over": 100 * _carried_over(of_april),
+        "april/3.2.3/batch_sigma": batch_sigma,
+    }
 
 
-def _steps(constants: AprilConstants, model: str, objective: str, seed: int, partial: bool) -> list[StepRecord]:
-    """Of a baseline that samples too much, only the rounds that take the first groups: it throws the rest away."""
-    result = simulate(job(constants, model, objective, seed, partial=partial), _NUM_STEPS, keeps_spans=False)
-    return [step for step in result.steps[_WARM_UP_STEPS:] if step.kind is not RoundKind.LONG]
+@dataclass(frozen=True)
+class Sensitivity:
+    """What comes out where something that the paper leaves open is otherwise: 4B only."""
+
+    changed: str
+    grpo_gain: float
+    """In per cent."""
+    dapo_gain: float
+    carried_over: float
+    """In per cent."""
+
+
+def sensitivity(baselines: Baselines) -> list[Sensitivity]:
+    """One thing changed at a time."""
+    usual = calibrate(baselines)
+    changes: Mapping[str, AprilConstants] = {
+        "nothing": usual,
+        **{
+            f"median length {median:,.0f} tokens": replace(usual, lengths=qwen3_lengths(baselines, median))
+            for median in (2_000.0, 4_000.0, 6_000.0)
+        },
+        "tensor-parallel size 1": replace(usual, tp_size=1),
+        "memory share 0.8": replace(usual, memory_share=0.8),
+        "32 requests at once per engine": replace(usual, max_num_seqs=32),
+        "64 requests at once per engine": replace(usual, max_num_seqs=64),
+        "a decode step costs 1 ms instead of 2 ms besides reading": _with_profile(usual, step_overhead_s=0.001),
+        "a decode step costs 6 ms instead of 2 ms besides reading": _with_profile(usual, step_overhead_s=0.006),
+        "a request costs 0.1 ms instead of 0.02 ms per step": _with_profile(usual, request_overhead_s=1e-4),
+        "50 % of the answers are right": replace(usual, accuracy=0.5),
+    }
+    return [_sensitivity(changed, constants) for changed, constants in changes.items()]
+
+
+def _with_profile(constants: AprilConstants, **costs: Any) -> AprilConstants:
+    return replace(constants, profile=constants.profile.model_copy(update=costs))
+
+
+def _sensitivity(changed: str, constants: AprilConstants) -> Sensitivity:
+    gains, carried_over = {}, {}
+    for objective in OBJECTIVES:
+        baseline, april = (_steps(constants, MODEL_NAMES[0], objective, lot) for lot in (None, _LOT))
+        gains[objective] = 100 * (_tokens_per_s(april) / _tokens_per_s(baseline) - 1)
+        carried_over[objective] = 100 * _carried_over(april)
+    return Sensitivity(changed, gains["GRPO"], gains["DAPO"], carried_over["GRPO"])
+
+
+def _steps(constants: AprilConstants, model: str, objective: str, lot: int | None) -> list[StepRecord]:
+    """Of all seeds, once as many partial responses come as go."""
+    steps: list[StepRecord] = []
+    for seed in range(_NUM_SEEDS):
+        sim_job = job(constants, model, objective, seed)
+        cursor = DrawCursor(sim_job.num_prompts, seed)
+        policy = slime_policy(SHAPE, cursor, lot, dynamic_sampling=sim_job.dynamic_sampling)
+        steps += simulate(sim_job, _NUM_STEPS, keeps_spans=False, policy=policy).steps[_WARM_UP_STEPS:]
+    return steps
 
 
 def _tokens_per_s(steps: list[StepRecord]) -> float:
-    return sum(step.num_trained_tokens for step in steps) / sum(step.rollout_s for step in steps)
+    return sum(step.num_sampled_tokens for step in steps) / sum(step.rollout_s for step in steps)
 
 
-def _fitted(constants: AprilConstants) -> dict[str, float]:
-    return {"april/3.2.3/batch_sigma": deviation_tokens(constants.lengths("GRPO", 0))}
+def _carried_over(steps: list[StepRecord]) -> float:
+    resumed = sum(step.num_resumed_tokens for step in steps)
+    sampled = sum(step.num_sampled_tokens for step in steps)
+    return resumed / (resumed + sampled)

@@ -27,6 +27,10 @@ class Row:
     """None: a fact that is put in, or something that is not modelled."""
     variant: str = ""
     """Reading of the paper, where another one is shown too."""
+    null: Prediction | None = None
+    """What a model predicts in which nothing has any effect."""
+    follows_from: str | None = None
+    """Figures that determine it by construction."""
 
     @property
     def error(self) -> float | None:
@@ -34,11 +38,19 @@ class Row:
 
         Increases and decreases count as factors: 24 % more against 31 % more is 1.24 against 1.31.
         """
-        if self.predicted is None:
+        return self._error_of(self.predicted)
+
+    @property
+    def null_error(self) -> float | None:
+        """The same of the null model."""
+        return self._error_of(self.null)
+
+    def _error_of(self, predicted: Prediction | None) -> float | None:
+        if predicted is None:
             return None
         low, high = (self.unit.factor(end) for end in _ends(self.published))
-        ends = tuple(self.unit.factor(end) for end in _ends(self.predicted))
-        if not isinstance(self.predicted, tuple):
+        ends = tuple(self.unit.factor(end) for end in _ends(predicted))
+        if not isinstance(predicted, tuple):
             nearest = min(max(ends[0], min(low, high)), max(low, high))
             return ends[0] / nearest - 1
         return max((ends[0] / low - 1, ends[1] / high - 1), key=abs)
@@ -54,6 +66,8 @@ class Row:
             "predicted": _json(self.predicted),
             "published": _json(self.published),
             "error": self.error,
+            "nullError": self.null_error,
+            "followsFrom": self.follows_from,
         }
 
 
@@ -72,13 +86,22 @@ class Comparison:
         return tuple(row for row in self.rows if row.role is Role.HELD_OUT and not row.variant)
 
     @property
+    def scored(self) -> tuple[Row, ...]:
+        """Those of the held-out figures that do not follow from others by construction."""
+        return tuple(row for row in self.held_out if row.follows_from is None)
+
+    @property
     def median_error(self) -> float:
-        """Of the held-out figures, without sign."""
-        return median(abs(row.error) for row in self.held_out if row.error is not None)
+        """Of the scored figures, without sign."""
+        return median(abs(row.error) for row in self.scored if row.error is not None)
 
     def num_within(self, error: float) -> int:
-        """Held-out figures that are met up to a relative error."""
-        return sum(row.error is not None and abs(row.error) <= error for row in self.held_out)
+        """Scored figures that are met up to a relative error."""
+        return sum(row.error is not None and abs(row.error) <= error for row in self.scored)
+
+    def num_null_within(self, error: float) -> int:
+        """Scored figures that a model meets in which nothing has any effect."""
+        return sum(row.null_error is not None and abs(row.null_error) <= error for row in self.scored)
 
 
 def compare(paper: Paper, published: Published) -> Comparison:
@@ -137,6 +160,8 @@ def _rows(figure: PublishedFigure, predicted: Mapping[str, Prediction]) -> list[
             published,
             predicted.get(figure.id + (VARIANT + variant if variant else "")),
             variant,
+            figure.null,
+            figure.follows_from,
         )
         for variant in ["", *variants]
     ]

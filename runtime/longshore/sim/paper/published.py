@@ -31,7 +31,7 @@ class Role(StrEnum):
     HELD_OUT = "held_out"
     """The simulator has to predict it; no constant sees it."""
     NOT_MODELLED = "not_modelled"
-    """The simulator has no such mechanism."""
+    """The simulator has no such mechanism, or the paper contradicts itself."""
 
 
 class Unit(StrEnum):
@@ -55,6 +55,11 @@ class Unit(StrEnum):
             case _:
                 return value
 
+    @property
+    def no_change(self) -> float | None:
+        """Its value for two systems that are alike; None where it is no comparison."""
+        return {Unit.RATIO: 1.0, Unit.PERCENT_MORE: 0.0, Unit.PERCENT_LESS: 0.0}.get(self)
+
 
 class PublishedFigure(ApiModel):
     """One figure, or a range that a paper gives over several settings."""
@@ -73,6 +78,10 @@ class PublishedFigure(ApiModel):
     """Lower end of a range."""
     high: float | None = None
     """Upper end of a range."""
+    no_effect: float | None = None
+    """What it would be if the paper's method had no effect; unset: no change, where the unit compares two systems."""
+    follows_from: str | None = None
+    """Figures that determine it by construction, so that meeting it proves nothing more; it is not scored."""
     why: str | None = None
     """Why it is not modelled."""
 
@@ -84,6 +93,10 @@ class PublishedFigure(ApiModel):
             raise ValueError(f"{self.id}: low exceeds high")
         if (self.role is Role.NOT_MODELLED) != (self.why is not None):
             raise ValueError(f"{self.id}: why explains figures that are not modelled, and only those")
+        if self.role is not Role.HELD_OUT and (self.follows_from or self.no_effect is not None):
+            raise ValueError(
+                f"{self.id}: follows_from and no_effect describe figures that are held out, and only those"
+            )
         return self
 
     @property
@@ -98,6 +111,19 @@ class PublishedFigure(ApiModel):
             return self.value, self.value
         assert self.low is not None and self.high is not None
         return self.low, self.high
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether meeting it says something about the simulator."""
+        return self.role is Role.HELD_OUT and self.follows_from is None
+
+    @property
+    def null(self) -> tuple[float, float] | None:
+        """What a model predicts in which nothing has any effect, as a range; None: nothing."""
+        if self.role is not Role.HELD_OUT:
+            return None
+        value = self.unit.no_change if self.no_effect is None else self.no_effect
+        return None if value is None else (value, value)
 
     @property
     def middle(self) -> float:

@@ -4,11 +4,18 @@ Stated: models and length limits, GPUs, rollout TP, training (TP, PP, CP), P0 = 
 to 30 s with lambda = 1.5, P75 and the ratio of longest to median response at 14B/16k. Lengths are lognormal, with the
 median and the deviation that fit both best, and scale with the limit: the ratio of longest to median is the only thing
 that the paper says of other limits too. Changing the tensor-parallel size costs nothing ("negligible", section 4.2).
+The published configurations (`examples` of its code, those with 128 x 8 responses) add the memory of the engines,
+requests at once, and reference solutions whose run times are known, which the adaptive timeout begins with. Qwen3-8B
+in section 4.2 thinks before it answers: its lengths are APRIL's.
+
+What Table 1 calls training is computation, switches and publication as the simulator has them everywhere, and the way
+of the batch through the one controller, which pads every response to the limit. The last is found from the figure.
+Section 6.7 states that training takes longer with a larger batch although GPUs grow with it, as only this does.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist, fmean
@@ -20,12 +27,13 @@ from longshore.policy.adaptive_timeout import TimeoutKnobs
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore.sim.costs import Costs
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import Accuracy, LengthModel, LognormalLengths
-from longshore.sim.paper.calibration import CONVENTION, Constant, solve
+from longshore.sim.paper.calibration import Constant, solve
 from longshore.sim.paper.published import Baselines
-from longshore.sim.paper.workload import prompt_share
+from longshore.sim.paper.workload import Qwen3Lengths, prompt_share, qwen3_lengths
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import (
     CodeRewards,
@@ -41,8 +49,11 @@ from longshore.sim.simulate import simulate
 SHAPE: Final = BatchShape(num_prompts=128, num_responses=8)
 ETA: Final = 1.25
 _GPU: Final = GPUS["H800"]
-_NUM_WORKERS: Final = 64
-"""Of the reward stage; a convention, since only time per worker counts."""
+_WORKERS_PER_GPU: Final = 2
+"""Of the reward stage. A convention, since only time per worker counts; that there are more of them on more machines is
+none: section 6.7 scales all resources, and the published configurations have as many workers on as many GPUs."""
+_MAX_NUM_SEQS: Final = 2_048
+"""As configured."""
 _NUM_EXTRA_FORWARDS: Final = 2
 """Old and reference log-probabilities: the actor has a reference model (section 2.1)."""
 _CALIBRATION_STEPS: Final = 5
@@ -87,13 +98,15 @@ class RollPackerConstants:
     median_share: float = 1 / 28.5
     sigma: float = 1.0
     prompt_share: float = 0.8
-    memory_share: float = 0.8
+    memory_share: float = 0.85
     step_overhead_s: float = 0.002
-    train_efficiency: float = 0.1
+    padded_token_s: float = 0.0
     maths_s: float = 0.5
     judge_s: float = 1.0
     sandbox_run_s: float = 0.1
     hanging_share: float = 0.01
+    qwen3: Qwen3Lengths = field(default_factory=Qwen3Lengths)
+    """Section 4.2."""
 
     def listed(self) -> tuple[Constant, ...]:
         """With what they were found from."""
@@ -104,14 +117,15 @@ class RollPackerConstants:
                      "longest over median, section 1, and P75 at 14B/16k, section 2.2: least squares"),
             Constant("variance of log length that belongs to the prompt", self.prompt_share, "share",
                      "deviations within prompts and over batches, APRIL, section 3.2.3"),
-            Constant("GPU memory of engines", self.memory_share, "share", CONVENTION),
+            Constant("GPU memory of engines", self.memory_share, "share", "published configurations"),
             Constant("overhead of a decode step", self.step_overhead_s, "s", "Table 3, without scaling"),
-            Constant("model FLOPs utilisation of training", self.train_efficiency, "share",
+            Constant("controller, per token of the padded batch", self.padded_token_s, "s",
                      f"{table1}, training over rollout"),
             Constant("verifying a maths answer", self.maths_s, "worker s", "Table 1, reward over rollout on math"),
             Constant("judging a response", self.judge_s, "worker s", "Table 1, reward over rollout on judge"),
             Constant("running a program", self.sandbox_run_s, "worker s", "Table 1, reward over rollout on code"),
             Constant("wrong programs that hang", self.hanging_share, "share", "prompts that time out, section 4.3"),
+            *self.qwen3.listed(),
         )  # fmt: skip
 
     def reward_times(self, task: Task, seed: int) -> RewardTimes:
@@ -165,12 +179,15 @@ def job(
 ) -> SimJob:
     """One experiment."""
     model = MODELS[setting.model]
-    flops_per_token = (3 + _NUM_EXTRA_FORWARDS) * 2 * model.num_parameters
     return SimJob(
         rollout=Rollout(
             strategy=variant.strategy,
             tail_batching=TailBatching(prompt_factor=variant.prompt_factor, response_factor=variant.response_factor),
-            engine=Engine(tensor_parallel_size=setting.tp_size, gpu_memory_utilization=constants.memory_share),
+            engine=Engine(
+                tensor_parallel_size=setting.tp_size,
+                max_num_seqs=_MAX_NUM_SEQS,
+                gpu_memory_utilization=constants.memory_share,
+            ),
         ),
         shape=shape,
         model=model,
@@ -185,18 +202,27 @@ def job(
         ),
         rewards=Rewards(
             constants.reward_times(task, seed),
-            _NUM_WORKERS,
+            _WORKERS_PER_GPU * setting.num_gpus,
             variant.asynchronous_rewards,
             TimeoutKnobs() if variant.adaptive_timeout else None,
+            knows_reference_times=variant.adaptive_timeout,
         ),
         accuracy=Accuracy(seed=seed),
-        profile=Profile(
-            step_overhead_s=constants.step_overhead_s,
-            train_tokens_per_s=constants.train_efficiency * _GPU.flops_per_s / flops_per_token,
-            regroup_s=0.0,
-        ),
+        profile=_profile(constants, setting, shape),
         plans_parallelism=variant.plans_parallelism,
         seed=seed,
+    )
+
+
+def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape) -> Profile:
+    """The controller's part comes last, with the update: it overlaps with nothing."""
+    costs, num_replicas = Costs(_GPU, MODELS[setting.model]), setting.num_gpus // setting.gpus_per_replica
+    num_padded_tokens = shape.num_prompts * shape.num_responses * setting.max_tokens
+    return Profile(
+        step_overhead_s=constants.step_overhead_s,
+        optimizer_s=costs.optimizer_s(setting.gpus_per_replica, num_replicas)
+        + constants.padded_token_s * num_padded_tokens,
+        regroup_s=0.0,
     )
 
 
@@ -216,11 +242,11 @@ class _Calibration:
     def constants(self) -> RollPackerConstants:
         """All of them."""
         timed = self._timed(self._lengths())
-        rollout_s = _rollout_and_rest_s(timed)[0]
+        rollout_s = _stages_s(timed)[0]
         timed = replace(
             timed,
-            maths_s=self._reward_s(Task.MATHS, rollout_s) * _NUM_WORKERS / _num_samples(),
-            judge_s=self._reward_s(Task.JUDGE, rollout_s) * _NUM_WORKERS / _num_samples(),
+            maths_s=self._reward_s(Task.MATHS, rollout_s) * _CALIBRATION_WORKERS / _num_samples(),
+            judge_s=self._reward_s(Task.JUDGE, rollout_s) * _CALIBRATION_WORKERS / _num_samples(),
             hanging_share=_hanging_share(timed, self.baselines["rollpacker/4.3/timed_out_prompts"] / 100),
         )
         return replace(timed, sandbox_run_s=_sandbox_run_s(timed, self._reward_s(Task.CODE, rollout_s)))
@@ -230,22 +256,24 @@ class _Calibration:
         max_tokens = SETTINGS["14B"].max_tokens
         sigma = _least_squares({1 - 1 / _num_samples(): ratio, 0.75: p75 * ratio / max_tokens})
         share = prompt_share(self.baselines, max_tokens / ratio, sigma, max_tokens)
-        return RollPackerConstants(median_share=1 / ratio, sigma=sigma, prompt_share=share)
+        qwen3 = qwen3_lengths(self.baselines)
+        return RollPackerConstants(median_share=1 / ratio, sigma=sigma, prompt_share=share, qwen3=qwen3)
 
     def _timed(self, constants: RollPackerConstants) -> RollPackerConstants:
         target_s = self.baselines["rollpacker/table3/none/step"]
 
         def with_overhead(overhead_s: float) -> RollPackerConstants:
-            return self._with_efficiency(replace(constants, step_overhead_s=overhead_s))
+            return self._with_controller(replace(constants, step_overhead_s=overhead_s))
 
         overhead_s = solve(lambda each: _long_round_s(with_overhead(each)), target_s, 0.0, 0.008)
         return with_overhead(overhead_s)
 
-    def _with_efficiency(self, constants: RollPackerConstants) -> RollPackerConstants:
-        """Training time is inverse to the utilisation; switches and publication, which Table 1 counts in, are not."""
-        rollout_s, train_s, rest_s = _rollout_and_rest_s(constants)
-        wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS) - rest_s
-        return replace(constants, train_efficiency=constants.train_efficiency * train_s / wanted_s)
+    def _with_controller(self, constants: RollPackerConstants) -> RollPackerConstants:
+        """The controller makes up for what the rest does not explain of Table 1."""
+        rollout_s, train_s = _stages_s(replace(constants, padded_token_s=0.0))
+        wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS)
+        num_padded_tokens = _num_samples() * SETTINGS["14B"].max_tokens
+        return replace(constants, padded_token_s=max(0.0, wanted_s - train_s) / num_padded_tokens)
 
     def _reward_s(self, task: Task, rollout_s: float) -> float:
         return rollout_s * self._over_rollout(task, "reward")
@@ -255,6 +283,7 @@ class _Calibration:
 
 
 _TASKS: Final = (Task.MATHS, Task.CODE, Task.JUDGE)
+_CALIBRATION_WORKERS: Final = _WORKERS_PER_GPU * SETTINGS["14B"].num_gpus
 
 
 def _num_samples() -> int:
@@ -267,15 +296,11 @@ def _least_squares(over_median: Mapping[float, float]) -> float:
     return sum(z * log for z, log in deviates.items()) / sum(z**2 for z in deviates)
 
 
-def _rollout_and_rest_s(constants: RollPackerConstants) -> tuple[float, float, float]:
-    """Rollout; training; switches, publication and the optimizer: 14B/16k with veRL."""
+def _stages_s(constants: RollPackerConstants) -> tuple[float, float]:
+    """Rollout; training with switches and publication: 14B/16k with veRL."""
     sim_job = job(constants, SETTINGS["14B"], VERL, Task.MATHS, seed=0)
     steps = simulate(sim_job, _CALIBRATION_STEPS, keeps_spans=False).steps
-    costs, gpus = sim_job.trainer_costs, sim_job.gpus.num_gpus
-    replica = sim_job.trainer.gpus_per_replica
-    fixed_s = costs.to_training_s(gpus) + costs.optimizer_s(replica, gpus // replica)
-    train_s = fmean(step.train_s for step in steps) - fixed_s
-    return fmean(step.rollout_s for step in steps), train_s, fixed_s + fmean(step.publish_s for step in steps)
+    return fmean(step.rollout_s for step in steps), fmean(step.train_s + step.publish_s for step in steps)
 
 
 def _long_round_s(constants: RollPackerConstants) -> float:
@@ -307,6 +332,6 @@ def _sandbox_run_s(constants: RollPackerConstants, target_s: float) -> float:
     ]
 
     def stage_s(run_s: float) -> float:
-        return RewardStage(CodeRewards(run_s, constants.hanging_share), _NUM_WORKERS).submit(scorings, 0.0)
+        return RewardStage(CodeRewards(run_s, constants.hanging_share), _CALIBRATION_WORKERS).submit(scorings, 0.0)
 
     return solve(stage_s, target_s, _MIN_RUN_S, 10.0)

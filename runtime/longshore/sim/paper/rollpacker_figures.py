@@ -38,6 +38,10 @@ _PERIOD: Final = 5
 _NUM_SEEDS: Final = 2
 _FACTORS: Final = (1.25, 1.5)
 """eta of section 6.3, beyond 1."""
+_ADDED: Final = ("reward", "parallelism", "trainer")
+"""Rows of Table 2 that add something to tail batching."""
+_THINKING: Final = Setting("Qwen3-8B", 32_768, 8, 1, 8)
+"""Section 4.2."""
 _PLANNED: Final = Setting("Qwen2.5-14B", 32_768, 16, 1, 8)
 """Section 6.4."""
 _SHORTEST: Final = 8_192
@@ -54,7 +58,10 @@ def predict(
 ) -> dict[str, Prediction]:
     """By figure; ranges over models. Less than the defaults is for those who only want to see it run."""
     runs = _Runs(constants, shape, num_steps, num_seeds)
-    sections = (_table1, _end_to_end, _sensitivity, _planner, _rewards, _stream_trainer, _scalability)
+    sections = (
+        _table1, _tail_batching, _memory_pressure, _end_to_end, _sensitivity, _planner, _rewards, _stream_trainer,
+        _scalability,
+    )  # fmt: skip
     return {f"rollpacker/{key}": value for section in sections for key, value in section(runs).items()}
 
 
@@ -93,6 +100,22 @@ def _mean(steps: Iterable[StepRecord], of: Callable[[StepRecord], float], kind: 
     return fmean(of(step) for step in steps if kind in (None, step.kind))
 
 
+def _rollout_s(step: StepRecord) -> float:
+    return step.rollout_s
+
+
+def _reward_wait_s(step: StepRecord) -> float:
+    return step.reward_wait_s
+
+
+def _step_s(step: StepRecord) -> float:
+    return step.step_s
+
+
+def _num_preemptions(step: StepRecord) -> float:
+    return step.num_preemptions
+
+
 def _table1(runs: _Runs) -> dict[str, Prediction]:
     """How well the baseline is met."""
     predicted: dict[str, Prediction] = {}
@@ -103,6 +126,50 @@ def _table1(runs: _Runs) -> dict[str, Prediction]:
         predicted[f"table1/{task}/reward"] = 100 * _mean(steps, lambda step: step.reward_wait_s) / total_s
         predicted[f"table1/{task}/training"] = 100 * _mean(steps, lambda step: step.train_s + step.publish_s) / total_s
     return predicted
+
+
+def _tail_batching(runs: _Runs) -> dict[str, Prediction]:
+    """Sections 3 and 4.3, on code; section 6.2."""
+    verl, steps = (runs.few_steps(SETTINGS["14B"], variant, Task.CODE) for variant in (VERL, TAIL_BATCHING))
+    shortest = min(step.max_response_tokens for step in steps if step.kind is RoundKind.SHORT)
+    reward_s, total_s = (math.fsum(map(of, steps)) for of in (_reward_wait_s, _step_s))
+    large = SETTINGS["32B"]
+    verl_s = _mean(runs.few_steps(large, VERL), _rollout_s)
+    short_s = [step.rollout_s for step in runs.few_steps(large, TAIL_BATCHING) if step.kind is RoundKind.SHORT]
+    return {
+        "3/max_tokens": _mean(verl, lambda step: step.max_response_tokens) / shortest,
+        "4.3/reward_share": 100 * reward_s / total_s,
+        "6.2/rollout": verl_s / fmean(short_s),
+    }
+
+
+def _memory_pressure(runs: _Runs) -> dict[str, Prediction]:
+    """Section 4.2: one period on eight GPUs."""
+    lengths = runs.constants.qwen3.under(_THINKING.max_tokens, seed=0)
+    short: list[list[StepRecord]] = []
+    long: list[list[StepRecord]] = []
+    for tp_size in (1, 2):
+        setting = replace(_THINKING, tp_size=tp_size)
+        sim_job = rollpacker.job(
+            runs.constants, setting, ASYNCHRONOUS, Task.MATHS, 0, shape=runs.shape, lengths=lengths
+        )  # fmt: skip
+        steps = simulate(sim_job, _PERIOD, keeps_spans=False).steps
+        short.append([step for step in steps if step.kind is RoundKind.SHORT])
+        long.append([step for step in steps if step.kind is RoundKind.LONG])
+    most, of_long = max(map(_num_preemptions, short[0])), _mean(long[0], _num_preemptions)
+    return {
+        "4.2/preemptions/short": most / of_long if of_long else math.inf,
+        "4.2/preemptions/tp2/short": _less(short, _num_preemptions),
+        "4.2/preemptions/tp2/long": _less(long, _num_preemptions),
+        "4.2/rollout/short": 100 * _mean(short[0], _rollout_s) / _mean(long[0], _rollout_s),
+        "4.2/rollout/tp2/short": _less(short, _rollout_s),
+    }
+
+
+def _less(before_and_after: list[list[StepRecord]], of: Callable[[StepRecord], float]) -> float:
+    """Per cent saved; nothing can be saved where there is nothing."""
+    before, after = (_mean(steps, of) for steps in before_and_after)
+    return 100 * (1 - after / before) if before else 0.0
 
 
 def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
@@ -117,8 +184,13 @@ def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
         short_s = _mean(steps, lambda step: step.step_s, RoundKind.SHORT)
         short["verl"].append(verl_s / short_s)
         short["rlhfuse"].append(rlhfuse_s / short_s)
+        before_s = verl_s
         for row, variant in rows.items():
-            predicted[f"table2/{row}/{model}"] = verl_s / runs.step_s(setting, variant)
+            time_s = runs.step_s(setting, variant)
+            predicted[f"table2/{row}/{model}"] = verl_s / time_s
+            if row in _ADDED:
+                predicted[f"table2/increment/{row}/{model}"] = before_s / time_s
+            before_s = time_s
         predicted[f"6.1/verl/{model}"] = verl_s / runs.step_s(setting, ROLLPACKER)
         predicted[f"6.1/rlhfuse/{model}"] = rlhfuse_s / runs.step_s(setting, ROLLPACKER)
     return predicted | {f"6.1/short/{system}": span(speedups) for system, speedups in short.items()}
@@ -228,9 +300,10 @@ def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
     predicted: dict[str, Prediction] = {f"table3/{name}/step": time_s for name, time_s in times_s.items()}
     predicted |= {f"table3/{name}/speedup": none_s / time_s for name, time_s in times_s.items()}
     predicted["table4/stream/step"] = times_s["adaptive"]
-    for share in (20, 30, 40, 50):
-        time_s = long_s(replace(streamed, fetched_once_share=share / 100))
+    once_s = {share: long_s(replace(streamed, fetched_once_share=share / 100)) for share in (20, 30, 40, 50)}
+    for share, time_s in once_s.items():
         predicted |= {f"table4/{share}/step": time_s, f"table4/{share}/speed": times_s["adaptive"] / time_s}
+    predicted["6.6/asynchronous"] = 100 * (1 - times_s["adaptive"] / max(once_s.values()))
     return predicted
 
 

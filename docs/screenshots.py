@@ -1,0 +1,51 @@
+"""Takes the pictures of the page of a job: `python -m docs.screenshots REPORT.html`, from a report of a real job."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.browser import Browser, browser
+
+_ASSETS: Final = Path(__file__).parent / "assets"
+_DESK: Final = (1280, 860)
+_PHONE: Final = (390, 844)
+_SHOWS_EVERYTHING: Final = "document.querySelector('.response pre') && document.querySelectorAll('.uplot').length > 5"
+_OLDER_ROUND: Final = "document.querySelector('button[aria-label=\"Older round\"]').click()"
+"""The last round of tail batching is a long one; the one before it also aborts and defers."""
+_SCROLLS: Final = """(() => {
+  document.documentElement.style.scrollBehavior = 'auto';
+  const part = document.getElementById('PART');
+  scrollTo(0, part ? part.offsetTop - 50 : 0);
+})()"""
+
+
+async def take(page: Browser, report: str, part: str, size: tuple[int, int], *, is_dark: bool) -> bytes:
+    """A picture of the page, scrolled to a part of it."""
+    await page.resize(*size, is_dark=is_dark, is_phone=size == _PHONE)
+    await page.open(report)
+    await page.until(_SHOWS_EVERYTHING)
+    await page.evaluate(_OLDER_ROUND)
+    await page.evaluate(_SCROLLS.replace("PART", part))
+    await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return await page.screenshot()
+
+
+async def pictures(report: str) -> dict[str, bytes]:
+    """By the name of their file; `report`: its address."""
+    async with browser() as page:
+        return {
+            "page-overview.png": await take(page, report, "top", _DESK, is_dark=False),
+            "page-timeline.png": await take(page, report, "timeline", _DESK, is_dark=False),
+            "page-samples.png": await take(page, report, "samples", _DESK, is_dark=True),
+            "page-phone.png": await take(page, report, "timeline", _PHONE, is_dark=True),
+        }
+
+
+def main(report: Path) -> None:
+    for name, picture in asyncio.run(pictures(report.absolute().as_uri())).items():
+        (_ASSETS / name).write_bytes(picture)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,47 @@
+"""Has the page of a job written as a file, by a helper pod that mounts the job's storage."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from longshore.api import contract
+from longshore_cli import jobs
+from longshore_cli.client import Kube
+from longshore_cli.errors import CliError
+from longshore_cli.page.cluster import cluster_view, read_events
+from longshore_cli.transfer import copy
+from longshore_cli.watch.model import job_view
+from longshore_kube.resources import Json
+
+_START: Final = b"<!doctype html>"
+
+
+def write_report(kube: Kube, name: str, destination: Path, image: str | None) -> int:
+    """Write the page of a job and return its bytes.
+
+    Raises:
+        CliError: one sentence on what is in the way; no file is written then.
+    """
+    claim = jobs.claim_of(kube, name, image)
+    job = claim.job
+    assert job is not None, "it is the claim of a job"
+    command = ["python", "-m", "longshore_runtime", "report", contract.STORAGE_MOUNT, jobs.output_path(job)]
+    request = request_line(job, read_events(kube, job["metadata"]["uid"]))
+    html = copy.ask(kube, claim, command, request, "report")
+    if not html.startswith(_START):
+        raise CliError("The helper pod answers with what is no page.", "Use the runtime image of the job as --image.")
+    destination.write_bytes(html)
+    return len(html)
+
+
+def request_line(job: Json, events: list[Json] | None) -> bytes:
+    """What the helper pod is told of the job, as `longshore_runtime.page.report` reads it."""
+    runtime = job_view(job).status.runtime
+    request = {
+        "name": job["metadata"]["name"],
+        "namespace": job["metadata"]["namespace"],
+        "spec": job["spec"],
+        "runtime": runtime and runtime.model_dump(mode="json"),
+        "cluster": cluster_view(job, events).model_dump(mode="json"),
+    }
+    return json.dumps(request).encode() + b"\n"

@@ -1,0 +1,118 @@
+"""Where the metrics and the traces of a job go besides its storage. Only the coordinator speaks to these services."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from longshore.api.addresses import HttpAddress
+from longshore.api.base import ApiModel
+from longshore.api.rules import Rule
+from longshore.api.secrets import SecretKey
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_WANDB: Final = "https://api.wandb.ai"
+
+
+class WandbMode(StrEnum):
+    """Whether Weights & Biases is reached while the job runs."""
+
+    ONLINE = "Online"
+    OFFLINE = "Offline"
+
+
+_WANDB_RULES: "tuple[Rule[Wandb], ...]" = (
+    Rule(
+        "tokenSecret",
+        "self.mode != 'Online' || has(self.tokenSecret)",
+        lambda wandb: wandb.mode is not WandbMode.ONLINE or wandb.token_secret is not None,
+        "tokenSecret is required with mode Online: name a Secret with an API key, or set mode to Offline",
+    ),
+)
+
+
+class Wandb(ApiModel, rules=_WANDB_RULES):
+    """Weights & Biases. Its package must be in the image of the coordinator (`longshore[trackers]`)."""
+
+    address: HttpAddress | None = None
+    """A server of your own; unset: https://api.wandb.ai."""
+    entity: str | None = Field(default=None, min_length=1, max_length=128)
+    """User or team; unset: the default one of the token."""
+    mode: WandbMode = WandbMode.ONLINE
+    """Online, or Offline: the run is written to `wandb/` in the output, from where `wandb sync` uploads it."""
+    token_secret: SecretKey | None = None
+    """API key."""
+
+
+class Mlflow(ApiModel):
+    """MLflow. Its package must be in the image of the coordinator (`longshore[trackers]`)."""
+
+    address: HttpAddress
+    """Tracking server."""
+    user: str | None = Field(default=None, min_length=1, max_length=128)
+    """For a server with basic authentication, whose password is the token."""
+    token_secret: SecretKey | None = None
+    """Bearer token, or password of `user`."""
+
+
+class OpenTelemetry(ApiModel):
+    """A collector of traces by OTLP over HTTP: a span for every step, its phases and its longest responses."""
+
+    endpoint: HttpAddress
+    """Base address of the collector, as http://collector:4318; spans go to its path `/v1/traces`."""
+    token_secret: SecretKey | None = None
+    """Bearer token."""
+
+
+class Tracking(ApiModel):
+    """Trackers of a job. One that is not reached never stops or slows the training."""
+
+    project: str = Field(default="longshore", min_length=1, max_length=128)
+    """Project of Weights & Biases, experiment of MLflow."""
+    name: str | None = Field(default=None, min_length=1, max_length=128)
+    """Name of the run; unset: that of the job."""
+    group: str | None = Field(default=None, min_length=1, max_length=128)
+    """Runs of one group are compared with each other."""
+    tensor_board: bool = True
+    """Write files for TensorBoard into `tensorboard/` of the output."""
+    wandb: Wandb | None = None
+    """Weights & Biases; unset: not used."""
+    mlflow: Mlflow | None = None
+    """MLflow; unset: not used."""
+    open_telemetry: OpenTelemetry | None = None
+    """Traces; unset: none are sent."""
+
+    @property
+    def secrets(self) -> dict[str, SecretKey]:
+        """Secrets by the name of the file that the coordinator finds them in."""
+        parts = {"wandb": self.wandb, "mlflow": self.mlflow, "openTelemetry": self.open_telemetry}
+        return {
+            name: part.token_secret
+            for name, part in parts.items()
+            if part is not None and part.token_secret is not None
+        }
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Python packages that the coordinator needs for it."""
+        return tuple(name for name in ("wandb", "mlflow") if getattr(self, name) is not None)
+
+    @property
+    def ports(self) -> list[int]:
+        """Of the services that the coordinator connects to."""
+        return sorted({_port(address) for address in self._addresses()})
+
+    def _addresses(self) -> Iterator[str]:
+        if self.wandb is not None and self.wandb.mode is WandbMode.ONLINE:
+            yield self.wandb.address or _WANDB
+        if self.mlflow is not None:
+            yield self.mlflow.address
+        if self.open_telemetry is not None:
+            yield self.open_telemetry.endpoint
+
+
+def _port(address: str) -> int:
+    parts = urlsplit(address)
+    return parts.port or _DEFAULT_PORTS[parts.scheme]

@@ -1,0 +1,69 @@
+"""The view of a job, made from what is known of it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from longshore.api.addresses import redacted
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.spec import RLJobSpec
+from longshore.page.view import Curves, JobHead, JobView, RoundDigest
+from longshore.policy.log_prob_mismatch import mismatch_limit
+
+MAX_DIGESTS: Final = 100
+"""Rounds whose lengths are shown one by one."""
+
+
+def job_head(spec: RLJobSpec, name: str, namespace: str) -> JobHead:
+    """What a job is."""
+    limit = mismatch_limit(
+        spec.rollout,
+        engines_have_accelerators=spec.workers.has_accelerator,
+        trainers_have_accelerators=spec.training_pods.has_accelerator,
+    )
+    return JobHead(
+        name=name,
+        namespace=namespace,
+        strategy=spec.rollout.strategy.value,
+        steps=spec.algorithm.steps,
+        max_response_tokens=spec.algorithm.max_response_tokens,
+        max_mismatch=limit if limit < math.inf else None,
+        functions=tuple(function.name for function in spec.reward.functions),
+        spec=without_passwords(spec.model_dump(mode="json", exclude_none=True)),
+    )
+
+
+def job_view(
+    job: JobHead,
+    runtime: RuntimeStatus | None,
+    curves: Curves,
+    digests: Sequence[RoundDigest],
+    round_steps: Sequence[int],
+    sample_steps: Sequence[int],
+    written_s: float,
+) -> JobView:
+    """What the page shows at once."""
+    return JobView(
+        written_s=written_s,
+        job=job,
+        runtime=runtime,
+        curves=curves,
+        digests=tuple(digests),
+        round_steps=tuple(round_steps),
+        sample_steps=tuple(sample_steps),
+    )
+
+
+def without_passwords(value: Any) -> Any:
+    """A configuration whose addresses name no credentials, and whose pod templates no values of variables."""
+    match value:
+        case {"name": str(name), "value": str()}:  # A variable of a container: it may be a token.
+            return {"name": name, "value": "(not shown)"}
+        case dict():
+            return {name: without_passwords(one) for name, one in value.items()}
+        case list():
+            return [without_passwords(one) for one in value]
+        case str():
+            return redacted(value)
+        case _:
+            return value

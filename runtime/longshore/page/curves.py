@@ -1,0 +1,43 @@
+"""The metrics of a run as columns of bounded length."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from longshore.page.view import Curves
+
+MAX_POINTS: Final = 600
+_SIGNIFICANT_DIGITS: Final = 6
+
+
+def curves(rows: Iterable[Mapping[str, Any]], max_points: int = MAX_POINTS) -> Curves:
+    """Rows of `metrics.jsonl`; several of one step, as those of an evaluation, become one point.
+
+    A run of more than `max_points` steps is shown by means of neighbouring steps.
+    """
+    by_step: dict[int, dict[str, float]] = {}
+    for row in rows:
+        found = by_step.setdefault(int(row["step"]), {})
+        found |= {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
+    steps = sorted(by_step)
+    size = max(1, math.ceil(len(steps) / max_points))
+    buckets = [steps[start : start + size] for start in range(0, len(steps), size)]
+    names = sorted({name for values in by_step.values() for name in values})
+    return Curves(
+        steps=tuple(bucket[-1] for bucket in buckets),
+        values={
+            name: tuple(_mean([by_step[step][name] for step in bucket if name in by_step[step]]) for bucket in buckets)
+            for name in names
+        },
+        steps_per_point=size,
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    if not values:
+        return None
+    return float(f"{math.fsum(values) / len(values):.{_SIGNIFICANT_DIGITS}g}")

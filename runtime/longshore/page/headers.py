@@ -1,0 +1,14 @@
+"""Headers of every answer of a page, whoever serves it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Nothing is kept, shown inside another page, or read by one."""

@@ -1,0 +1,83 @@
+"""Rows of a step's samples, as groups."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from longshore.page.view import SampleGroup, SampleResponse
+
+MAX_TEXT_CHARACTERS: Final = 100_000
+"""Of one response."""
+MAX_EXCERPT_CHARACTERS: Final = 300
+"""Of a prompt in a list."""
+HEAD_COLUMNS: Final = (
+    "draw", "prompt_index", "domain", "outcome", "prompt", "answer", "response_tokens", "reward",
+)  # fmt: skip
+"""What a list of groups is made from."""
+
+Row = Mapping[str, Any]
+
+
+def heads(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
+    """The groups of a step without their responses."""
+    return tuple(_group(draw, own, MAX_EXCERPT_CHARACTERS) for draw, own in _by_draw(rows).items())
+
+
+def groups(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
+    """The groups of a step with their responses."""
+    return tuple(
+        _group(draw, own, MAX_TEXT_CHARACTERS, tuple(_response(row) for row in own))
+        for draw, own in _by_draw(rows).items()
+    )
+
+
+def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGroup, ...]:
+    """The first groups whose texts together have at most so many characters."""
+    kept: list[SampleGroup] = []
+    left = max_characters
+    for group in found:
+        left -= len(group.prompt) + sum(len(response.text) for response in group.responses)
+        if left < 0:
+            break
+        kept.append(group)
+    return tuple(kept)
+
+
+def _by_draw(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["draw"], []).append(row)
+    return found
+
+
+def _group(draw: str, rows: Sequence[Row], max_prompt: int, responses: tuple[SampleResponse, ...] = ()) -> SampleGroup:
+    first = rows[0]
+    return SampleGroup(
+        draw=draw,
+        prompt_index=first["prompt_index"],
+        domain=first["domain"] or "",
+        outcome=first["outcome"],
+        prompt=first["prompt"][:max_prompt],
+        answer=(first["answer"] or "")[:max_prompt],
+        tokens=tuple(row["response_tokens"] for row in rows),
+        scores=tuple(row["reward"] for row in rows),
+        responses=responses,
+    )
+
+
+def _response(row: Row) -> SampleResponse:
+    text = row["response"]
+    return SampleResponse(
+        index=row["response_index"],
+        text=text[:MAX_TEXT_CHARACTERS],
+        left_out_characters=max(0, len(text) - MAX_TEXT_CHARACTERS),
+        tokens=row["response_tokens"],
+        finish_reason=row["finish_reason"] or "",
+        reward=row["reward"],
+        penalty=row["penalty"] or 0.0,
+        advantage=row["advantage"],
+        timed_out=bool(row["timed_out"]),
+        rewards={one["function"]: one["reward"] for one in row["rewards"] or ()},
+        versions=tuple((one["policy_version"], one["tokens"]) for one in row["versions"] or ()),
+        engines=tuple(row["engines"] or ()),
+        engine_s=row["engine_s"] or 0.0,
+    )

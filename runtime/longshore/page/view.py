@@ -1,0 +1,220 @@
+"""What the page of a job shows. Texts in it were written by models and users: the page never reads them as HTML."""
+
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from longshore.api.runtime_status import RoundKind, RuntimeStatus
+
+FORMAT: Final = 1
+"""Grows when a page of this version cannot show what an older one sends."""
+
+
+class PageModel(BaseModel):
+    """Base of what is sent to the page. A newer sender may add fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class Curves(PageModel):
+    """Metrics by step, one column for each metric."""
+
+    steps: tuple[int, ...] = ()
+    values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)
+    """As long as `steps`; None where a step has no such metric."""
+    steps_per_point: int = 1
+    """Above 1, a point is the mean of so many steps."""
+
+
+class Lengths(PageModel):
+    """Distribution of response lengths, in tokens."""
+
+    num: int
+    p10: float
+    p25: float
+    p50: float
+    p75: float
+    p90: float
+    max: int
+
+
+class RoundDigest(PageModel):
+    """A round in one row."""
+
+    step: int
+    kind: RoundKind
+    duration_s: float
+    bubble_share: float
+    queue_length: int
+    """Draws in the long-prompt queue after the step."""
+    num_responses: int
+    outcomes: dict[str, int]
+    """What became of responses: accepted, deferred and so on."""
+    num_moved: int
+    """Stays on an engine that ended because the response moved to another one."""
+    num_aborted: int
+    """Stays on an engine that ended because the response was aborted."""
+    accepted: Lengths | None
+    """Of the responses that were trained on."""
+    others: Lengths | None
+    """Of the other ones, as far as they had been sampled."""
+
+
+class Interval(PageModel):
+    """What a lane does for a while."""
+
+    state: str
+    start_s: float
+    end_s: float
+
+
+class Stay(PageModel):
+    """A response on an engine."""
+
+    response: str
+    row: int
+    """Stays of a lane that overlap have different rows."""
+    start_s: float
+    end_s: float
+    tokens: int
+    end: str
+    """finished, aborted, moved or lost."""
+    outcome: str
+    """What became of the response in this round."""
+
+
+class Lane(PageModel):
+    """A GPU, or a pod without GPUs, in a round."""
+
+    label: str
+    intervals: tuple[Interval, ...]
+    stays: tuple[Stay, ...] = ()
+    num_rows: int = 0
+
+
+class RoundView(PageModel):
+    """The timeline of a round; times are seconds since the begin of its step."""
+
+    step: int
+    kind: RoundKind
+    duration_s: float
+    bubble_share: float
+    phases: tuple[Interval, ...]
+    """Parts of the step: rollout, train, publish and so on."""
+    lanes: tuple[Lane, ...]
+    seconds: dict[str, float]
+    """Time of all lanes together, by state."""
+    num_stays: int
+    """Of all responses; the lanes show the longest ones where these are too many."""
+
+
+class SampleResponse(PageModel):
+    """A response, and what became of it."""
+
+    index: int
+    text: str
+    left_out_characters: int = 0
+    """At the end of a very long text."""
+    tokens: int
+    finish_reason: str
+    reward: float | None
+    penalty: float
+    advantage: float | None
+    timed_out: bool
+    rewards: dict[str, float | None]
+    """By reward function, unweighted."""
+    versions: tuple[tuple[int, int], ...]
+    """(policy version, tokens), in the order in which they were sampled."""
+    engines: tuple[int, ...]
+    engine_s: float
+
+
+class SampleGroup(PageModel):
+    """A prompt and the responses of its group."""
+
+    draw: str
+    prompt_index: int
+    domain: str
+    outcome: str
+    prompt: str
+    answer: str
+    tokens: tuple[int, ...]
+    """Of each response."""
+    scores: tuple[float | None, ...]
+    """Rewards of each response."""
+    responses: tuple[SampleResponse, ...] = ()
+    """Empty in a list of groups."""
+
+
+class ConditionView(PageModel):
+    """A condition of the RLJob."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    time: str
+
+
+class EventView(PageModel):
+    """A Kubernetes event about the job."""
+
+    time: str
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+
+
+class ClusterView(PageModel):
+    """What the API server knows of the job, as far as the reader may see it."""
+
+    phase: str
+    is_finished: bool
+    attempt: int
+    failures: int
+    gpus: dict[str, int]
+    """By role."""
+    conditions: tuple[ConditionView, ...]
+    events: tuple[EventView, ...] | None
+    """Oldest first; None: the reader may not list events."""
+
+
+class JobHead(PageModel):
+    """What a job is, and what the page needs of its configuration."""
+
+    name: str
+    namespace: str
+    strategy: str
+    steps: int
+    max_response_tokens: int
+    max_mismatch: float | None
+    """Past this mean mismatch of log-probabilities a step is not trained on."""
+    functions: tuple[str, ...]
+    """Names of the reward functions."""
+    spec: dict[str, Any]
+    """The configuration, with all defaults."""
+
+
+class JobView(PageModel):
+    """Everything that the page shows at once; rounds and samples are read one by one unless they are inlined."""
+
+    format: int = FORMAT
+    written_s: float
+    """Unix time."""
+    job: JobHead
+    runtime: RuntimeStatus | None
+    """What the coordinator reports."""
+    curves: Curves
+    digests: tuple[RoundDigest, ...]
+    """Of the last rounds, oldest first."""
+    round_steps: tuple[int, ...]
+    """Steps that have a timeline."""
+    sample_steps: tuple[int, ...]
+    """Steps that have samples."""
+    cluster: ClusterView | None = None
+    """In a report; a live page asks for it."""
+    rounds: dict[int, RoundView] = Field(default_factory=dict)
+    """In a report."""
+    samples: dict[int, tuple[SampleGroup, ...]] = Field(default_factory=dict)
+    """In a report."""

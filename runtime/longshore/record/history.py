@@ -1,0 +1,135 @@
+"""What the messages between a round and its driver tell of responses and engines. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.record.model import StayEnd
+from longshore.rounds import messages
+
+Message = messages.RoundEvent | messages.RoundCommand
+TimedMessage = tuple[float, Message]
+"""A message, and its time by the driver's clock."""
+
+
+@dataclass(frozen=True)
+class EngineStay:
+    """A response on an engine."""
+
+    response: ResponseId
+    engine: int
+    start_s: float
+    end_s: float
+    num_tokens: int
+    end: StayEnd
+
+
+@dataclass(frozen=True)
+class Absence:
+    """An engine that was lost, until it joined again; None: it did not in this round."""
+
+    engine: int
+    start_s: float
+    end_s: float | None
+
+
+@dataclass
+class History:
+    """What happened in a round."""
+
+    stays: list[EngineStay] = field(default_factory=list)
+    """In the order in which they ended."""
+    absences: list[Absence] = field(default_factory=list)
+    retired_s: dict[int, float] = field(default_factory=dict)
+    """When engines began to leave the rollout for the rest of the round."""
+    drained_s: float | None = None
+    """When nothing ran on them any longer."""
+    scored_s: dict[Draw, float] = field(default_factory=dict)
+    trainable_s: dict[Draw, float] = field(default_factory=dict)
+    """When the trainer could have a group of the batch."""
+
+
+def history(messages_: Iterable[TimedMessage]) -> History:
+    """Of a round that is over: every request has ended."""
+    reader = _Reader()
+    for now_s, message in messages_:
+        reader.read(now_s, message)
+    return reader.found
+
+
+def busy_spans(stays: Sequence[EngineStay]) -> list[tuple[float, float]]:
+    """When at least one of these responses was there, in order."""
+    spans: list[tuple[float, float]] = []
+    for stay in sorted(stays, key=lambda stay: stay.start_s):
+        if spans and stay.start_s <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], stay.end_s))
+        else:
+            spans.append((stay.start_s, stay.end_s))
+    return spans
+
+
+_NOWHERE: Final = -1
+
+
+class _Reader:
+    """One use."""
+
+    def __init__(self) -> None:
+        self.found = History()
+        self._open: dict[ResponseId, tuple[int, float]] = {}
+        """Engine and begin of the stay of every response that is on an engine."""
+        self._stopped: dict[ResponseId, int] = {}
+        """Place of the last stay of responses that were stopped: one that is added again has moved."""
+        self._num_tokens: dict[ResponseId, int] = {}
+
+    def read(self, now_s: float, message: Message) -> None:
+        match message:
+            case messages.AddRequests(engine, responses):
+                self._added(now_s, engine, responses)
+            case messages.RequestsEnded(engine, requests):
+                for request in requests:
+                    self._ended(now_s, engine, request)
+            case messages.EngineLost(engine):
+                self._lost(now_s, engine)
+            case messages.EngineJoined(engine):
+                self._joined(now_s, engine)
+            case messages.EnginesRetired(engines):
+                self.found.retired_s.update(dict.fromkeys(engines, now_s))
+            case messages.AnnounceDrained():
+                self.found.drained_s = now_s
+            case messages.GroupRewarded(draw):
+                self.found.scored_s[draw] = now_s
+            case messages.TrainOnGroup(group):
+                self.found.trainable_s[group.draw] = now_s
+
+    def _added(self, now_s: float, engine: int, responses: Sequence[ResponseId]) -> None:
+        for response in responses:
+            self._open[response] = (engine, now_s)
+            if (place := self._stopped.pop(response, None)) is not None:
+                self.found.stays[place] = replace(self.found.stays[place], end=StayEnd.MOVED)
+
+    def _ended(self, now_s: float, engine: int, request: messages.EndedRequest) -> None:
+        where, start_s = self._open.get(request.response, (_NOWHERE, now_s))
+        if where != engine:
+            return  # A lost engine still told of it.
+        del self._open[request.response]
+        self._num_tokens[request.response] = request.num_tokens
+        if not request.finished:
+            self._stopped[request.response] = len(self.found.stays)
+        end = StayEnd.FINISHED if request.finished else StayEnd.ABORTED
+        self.found.stays.append(EngineStay(request.response, engine, start_s, now_s, request.num_tokens, end))
+
+    def _lost(self, now_s: float, engine: int) -> None:
+        for response in [one for one, (where, _) in self._open.items() if where == engine]:
+            _, start_s = self._open.pop(response)
+            num_tokens = self._num_tokens.get(response, 0)
+            self.found.stays.append(EngineStay(response, engine, start_s, now_s, num_tokens, StayEnd.LOST))
+        self.found.absences.append(Absence(engine, now_s, None))
+
+    def _joined(self, now_s: float, engine: int) -> None:
+        absences = self.found.absences
+        for place, absence in enumerate(absences):
+            if absence.engine == engine and absence.end_s is None:
+                absences[place] = replace(absence, end_s=now_s)

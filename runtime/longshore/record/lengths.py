@@ -1,0 +1,47 @@
+"""Response lengths of recorded rounds, to simulate with. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longshore.record.model import Outcome, ResponseRow, RoundRecord
+
+
+@dataclass(frozen=True)
+class RecordedLengths:
+    """Responses that ended by themselves, by the draw that they belong to, and how many did not."""
+
+    groups: tuple[tuple[int, ...], ...]
+    num_cut: int
+    """Responses that were aborted for good: how long they would have become is not known."""
+    num_started: int
+    num_rounds: int
+
+    @property
+    def cut_share(self) -> float:
+        """Of all that were started; the higher, the more the lengths are biased towards short ones."""
+        return self.num_cut / self.num_started if self.num_started else 0.0
+
+
+def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
+    """Of these rounds, in their order. A draw that was postponed counts with the last round that started it."""
+    finished: dict[str, list[tuple[int, ResponseRow]]] = {}
+    last_step: dict[str, int] = {}
+    num_started = num_cut = 0
+    for record in records:
+        for row in record.responses:
+            draw = _draw(row)
+            last_step[draw] = record.step
+            num_started += 1
+            # What was deferred or kept is sampled to its end by a later round.
+            num_cut += row.finish == "abort" and row.outcome is Outcome.UNUSED
+            if row.finish != "abort":
+                finished.setdefault(draw, []).append((record.step, row))
+    groups = (
+        tuple(row.tokens for step, row in rows if step == last_step[draw] or row.outcome is Outcome.KEPT)
+        for draw, rows in finished.items()
+    )
+    return RecordedLengths(tuple(filter(None, groups)), num_cut, num_started, len({record.step for record in records}))
+
+
+def _draw(row: ResponseRow) -> str:
+    return row.response.rpartition("-")[0]

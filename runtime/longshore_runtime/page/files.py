@@ -1,0 +1,154 @@
+"""What a job has written, read for its page. Its writers rename complete files into place, or append whole lines."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow.parquet
+import structlog
+
+from longshore.page import samples, timeline
+from longshore.page.build import MAX_DIGESTS
+from longshore.page.curves import curves
+from longshore.page.view import Curves, RoundDigest, RoundView, SampleGroup
+from longshore.record import model
+from longshore.record.model import RoundRecord
+
+log = structlog.get_logger()
+
+SAMPLES: Final = "samples"
+"""As `telemetry.samples` names it, which a report does without: it knows the engines, and so Ray."""
+_SAMPLE_FILE: Final = re.compile(r"step-(\d{6,})\.parquet", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found in a file that was written at this time."""
+
+    written_ns: int
+    digest: RoundDigest | None
+
+
+class JobFiles:
+    """The output directory of a job. Methods block; one thread at a time calls them.
+
+    Files go when a limit of the storage is reached, or when a run goes back to a checkpoint: FileNotFoundError then.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._metrics = output / "metrics.jsonl"
+        self._rounds = output / model.DIRECTORY
+        self._samples = output / SAMPLES
+        self._digests: dict[int, _Known] = {}
+        self._curves: tuple[tuple[int, int], Curves] | None = None
+        """With the state of their file."""
+
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Another one whenever something was written."""
+        return tuple(_state(path) for path in (self._metrics, self._rounds, self._samples))
+
+    def curves(self) -> Curves:
+        """Metrics by step; of a run of 10,000 steps they take most of a second, so they are read once a step."""
+        written = _state(self._metrics)
+        if self._curves is None or self._curves[0] != written:
+            self._curves = written, curves(self.rows())
+        return self._curves[1]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Metrics, line by line."""
+        if not self._metrics.exists():
+            return
+        with self._metrics.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):  # A line that is being written has no end yet.
+                    yield orjson.loads(line)
+
+    def round_steps(self) -> list[int]:
+        """Steps with a record of their round."""
+        return _steps(self._rounds, model.step_of)
+
+    def digests(self, most_new: int | None = None) -> tuple[list[RoundDigest], bool]:
+        """Of the last rounds, oldest first, and whether these are all.
+
+        `most_new`: records that this call may read, newest first. One of a large round takes a tenth of a second.
+        """
+        steps = self.round_steps()[-MAX_DIGESTS:]
+        found: dict[int, _Known] = {}
+        num_new = 0
+        for step in reversed(steps):
+            try:
+                written_ns = (self._rounds / model.file_name(step)).stat().st_mtime_ns
+                known = self._digests.get(step)
+                if known is None or known.written_ns != written_ns:
+                    if num_new == most_new:
+                        continue
+                    num_new += 1
+                    known = _Known(written_ns, self._digest(step))
+                found[step] = known
+            except FileNotFoundError:
+                continue
+        self._digests = found
+        digests = [found[step].digest for step in steps if step in found]
+        return [digest for digest in digests if digest is not None], num_new != most_new
+
+    def round(self, step: int, max_stays: int = timeline.MAX_STAYS) -> RoundView:
+        """The timeline of a round."""
+        return timeline.round_view(self._record(step), max_stays)
+
+    def sample_steps(self) -> list[int]:
+        """Steps with samples."""
+        return _steps(self._samples, _sample_step)
+
+    def heads(self, step: int) -> tuple[SampleGroup, ...]:
+        """The groups of a step without their responses."""
+        return samples.heads(self._rows_of(step, columns=list(samples.HEAD_COLUMNS)))
+
+    def groups(self, step: int, draw: str | None = None) -> tuple[SampleGroup, ...]:
+        """The groups of a step, or the one of a draw."""
+        return samples.groups(self._rows_of(step, filters=draw and [("draw", "=", draw)]))
+
+    def _digest(self, step: int) -> RoundDigest | None:
+        """None for a file that another version wrote, or that is damaged; the page does without it."""
+        try:
+            return timeline.digest(self._record(step))
+        except ValueError as error:
+            log.warning("a round cannot be shown", step=step, reason=str(error).splitlines()[0])
+            return None
+
+    def _record(self, step: int) -> RoundRecord:
+        return RoundRecord.from_bytes((self._rounds / model.file_name(step)).read_bytes())
+
+    def _rows_of(self, step: int, **options: Any) -> list[dict[str, Any]]:
+        path = self._samples / sample_file(step)
+        if not path.exists():
+            raise FileNotFoundError(path)
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, **options).to_pylist()
+        return rows
+
+
+def _steps(directory: Path, step_of: Callable[[str], int | None]) -> list[int]:
+    if not directory.is_dir():
+        return []
+    found = (step_of(path.name) for path in directory.iterdir())
+    return sorted(step for step in found if step is not None)
+
+
+def sample_file(step: int) -> str:
+    """Name of the file with the samples of a step."""
+    return f"step-{step:06d}.parquet"
+
+
+def _sample_step(name: str) -> int | None:
+    match = _SAMPLE_FILE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,85 @@
+"""`python -m longshore_runtime report ROOT OUTPUT`: the page of a job as one file, from its storage.
+
+Runs in a helper pod of `longshore report`, so that the version which wrote the storage also reads it. One line of JSON
+on the standard input says what the API server knows of the job; the file goes to the standard output.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.spec import RLJobSpec
+from longshore.page import document, samples
+from longshore.page.build import job_head, job_view
+from longshore.page.view import ClusterView, JobView, PageModel, RoundView, SampleGroup
+from longshore_runtime.page.files import JobFiles
+
+_NUM_ROUNDS: Final = 20
+_MAX_STAYS: Final = 1000
+"""Of a round: twenty timelines stay below a few megabytes."""
+_NUM_SAMPLE_STEPS: Final = 8
+_MAX_STEP_CHARACTERS: Final = 1_000_000
+
+
+class ReportRequest(PageModel):
+    """What the API server knows of a job."""
+
+    name: str
+    namespace: str
+    spec: RLJobSpec
+    runtime: RuntimeStatus | None
+    cluster: ClusterView
+
+
+def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> JobView:
+    """The view with the last rounds and some samples in it."""
+    job = job_head(request.spec, request.name, request.namespace)
+    rounds = dict(_rounds(files))
+    found = dict(_samples(files))
+    view = job_view(job, request.runtime, files.curves(), files.digests()[0], sorted(rounds), sorted(found), written_s)
+    return view.model_copy(update={"cluster": request.cluster, "rounds": rounds, "samples": found})
+
+
+def chosen_steps(steps: list[int], num: int) -> list[int]:
+    """The newest steps and the oldest one, to compare: at most `num`."""
+    return sorted({*steps[:1], *steps[-(num - 1) :]})
+
+
+def _rounds(files: JobFiles) -> Iterator[tuple[int, RoundView]]:
+    for step in files.round_steps()[-_NUM_ROUNDS:]:
+        try:
+            yield step, files.round(step, _MAX_STAYS)
+        except (FileNotFoundError, ValueError):  # A digest tells of what cannot be read.
+            continue
+
+
+def _samples(files: JobFiles) -> Iterator[tuple[int, tuple[SampleGroup, ...]]]:
+    for step in chosen_steps(files.sample_steps(), _NUM_SAMPLE_STEPS):
+        try:
+            kept = samples.within(files.groups(step), _MAX_STEP_CHARACTERS)
+        except FileNotFoundError:
+            continue
+        if kept:
+            yield step, kept
+
+
+def run_report(root: str, output: str) -> int:
+    """Main program; returns the exit status."""
+    directory = (Path(root) / output).resolve()
+    if not directory.is_relative_to(Path(root).resolve()) or not directory.is_dir():
+        sys.stderr.write(f"there is no {output!r} in the storage: the job has written nothing yet\n")
+        return 1
+    try:
+        request = ReportRequest.model_validate_json(sys.stdin.readline())
+    except ValidationError as error:
+        sys.stderr.write(f"this image cannot read the job: {sentence(error, 'job')}\n")
+        return 1
+    sys.stdout.write(document.report(report_view(request, JobFiles(directory), time.time())))
+    sys.stdout.flush()
+    return 0

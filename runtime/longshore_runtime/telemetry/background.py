@@ -1,0 +1,76 @@
+"""Work that the driver hands to a thread of its own and never waits for: files, trackers, collectors of traces."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+CLOSE_LIMIT_S: Final = 30.0
+"""What is waiting at the end of a session gets so long; then the session ends without it."""
+
+
+class Background(Generic[T]):
+    """Takes one item after the other, in their order. An item that finds the queue full is dropped and counted."""
+
+    def __init__(
+        self, name: str, handle: Callable[[T], None], capacity: int, on_trouble: Callable[[str], None]
+    ) -> None:
+        """`on_trouble` is told why, the first time that an item is lost; from any thread."""
+        self._name = name
+        self._handle = handle
+        self._on_trouble = on_trouble
+        self._items: queue.Queue[T | None] = queue.Queue(capacity)
+        self._lock = threading.Lock()
+        self._num_lost = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def num_lost(self) -> int:
+        """Items that were dropped, or that could not be handled."""
+        with self._lock:
+            return self._num_lost
+
+    def give(self, item: T) -> None:
+        """Hand an item over; does not wait."""
+        try:
+            self._items.put_nowait(item)
+        except queue.Full:
+            self._lost("it does not keep up with the job")
+
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Wait until everything that was given is done, but not for ever: a service may hang."""
+        try:
+            self._items.put(None, timeout=limit_s)
+            self._thread.join(limit_s)
+        except queue.Full:
+            pass  # It hangs: told below.
+        if self._thread.is_alive():
+            log.warning("work is left behind", worker=self._name, num_items=self._items.qsize())
+        if self.num_lost:
+            log.warning("items were lost", worker=self._name, num_items=self.num_lost)
+
+    def _run(self) -> None:
+        while (item := self._items.get()) is not None:
+            try:
+                self._handle(item)
+            except Exception as error:  # noqa: BLE001 - whatever a file system or a service does, later items are tried
+                log.warning("an item was lost", worker=self._name, error=in_one_line(error))
+                self._lost(in_one_line(error))
+
+    def _lost(self, reason: str) -> None:
+        with self._lock:
+            self._num_lost += 1
+            is_first = self._num_lost == 1
+        if is_first:
+            self._on_trouble(reason)
+
+
+def in_one_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,52 @@
+"""Puts together what records the steps of a session: files in the output, and spans for a collector."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from longshore.api.reasons import NoticeReason
+from longshore.api.records import Records
+from longshore.api.tracking import OpenTelemetry
+from longshore_runtime.telemetry.samples import Decoder
+from longshore_runtime.telemetry.step_done import JobFacts, Places
+from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.telemetry.trace_export import TraceExport
+from longshore_runtime.telemetry.trackers import token
+
+Notify = Callable[[str, str], None]
+"""Reason and message of something that went wrong; called from any thread."""
+
+
+@contextlib.contextmanager
+def recording(
+    output: Path,
+    records: Records,
+    collector: OpenTelemetry | None,
+    job: JobFacts,
+    names: Mapping[str, str],
+    decoder: Decoder,
+    places: Callable[[], Places],
+    notify: Notify,
+) -> Iterator[StepRecords]:
+    """Records steps within the block; at its end everything is written and sent. `names`: attributes of all spans."""
+    with contextlib.ExitStack() as stack:
+        export = None
+        if collector is not None:
+            tell = _telling(notify, NoticeReason.TRACKER_FAILED)
+            export = TraceExport(collector, token("openTelemetry"), names, tell)
+            stack.callback(export.close)
+        steps = StepRecords(
+            output,
+            records,
+            job,
+            decoder,
+            places,
+            _telling(notify, NoticeReason.RECORDS_INCOMPLETE),
+            None if export is None else export.give,
+        )
+        stack.callback(steps.close)
+        yield steps
+
+
+def _telling(notify: Notify, reason: NoticeReason) -> Callable[[str], None]:
+    return lambda message: notify(reason.value, message)

@@ -1,0 +1,135 @@
+"""The responses of a step as text, with rewards and advantages: a Parquet file that `datasets` and pandas load."""
+
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.record.build import engine_seconds
+from longshore.record.history import history
+from longshore.record.model import Outcome
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
+from longshore_runtime.telemetry.step_done import JobFacts, StepDone
+from longshore_runtime.types import PromptRecord, Sample
+
+_AT_ONCE: Final = 16
+"""Responses between which other threads get their turn: the next round runs meanwhile."""
+DIRECTORY: Final = "samples"
+PREFIX: Final = "step-"
+SUFFIX: Final = ".parquet"
+SCHEMA: Final = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("round", pa.int32()),
+        ("attempt", pa.int32()),
+        ("kind", pa.string()),
+        ("draw", pa.string()),
+        ("epoch", pa.int32()),
+        ("prompt_index", pa.int32()),
+        ("response_index", pa.int32()),
+        ("outcome", pa.string()),
+        ("prompt", pa.string()),
+        ("prompt_tokens", pa.int32()),
+        ("answer", pa.string()),
+        ("domain", pa.string()),
+        ("response", pa.string()),
+        ("response_tokens", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("reward", pa.float64()),
+        ("penalty", pa.float64()),
+        ("advantage", pa.float64()),
+        ("timed_out", pa.bool_()),
+        ("rewards", pa.list_(pa.struct([("function", pa.string()), ("reward", pa.float64())]))),
+        ("versions", pa.list_(pa.struct([("policy_version", pa.int32()), ("tokens", pa.int32())]))),
+        ("engines", pa.list_(pa.int32())),
+        ("engine_s", pa.float64()),
+    ]
+)
+"""The same for every job and step, so that files can be read together."""
+
+
+class Decoder(Protocol):
+    """What is used of a Hugging Face tokenizer here."""
+
+    def batch_decode(self, sequences: Sequence[Sequence[int]], /, *, skip_special_tokens: bool) -> list[str]:
+        """Texts of token sequences."""
+
+
+def samples_file(done: StepDone, job: JobFacts, decoder: Decoder, share: float) -> bytes | None:
+    """The file of a step; None where none of its prompts is among those that are kept."""
+    rows = list(_rows(done, job, share))
+    if not rows:
+        return None
+    out = io.BytesIO()
+    with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
+        tables = [_table(rows[first : first + _AT_ONCE], decoder) for first in range(0, len(rows), _AT_ONCE)]
+        writer.write_table(pa.concat_tables(tables))
+    return out.getvalue()
+
+
+def _table(rows: Sequence[dict[str, Any]], decoder: Decoder) -> pa.Table:
+    texts = decoder.batch_decode([row.pop("tokens") for row in rows], skip_special_tokens=True)
+    return pa.Table.from_pylist([{**row, "response": text} for row, text in zip(rows, texts, strict=True)], SCHEMA)
+
+
+def is_kept(draw: Draw, share: float) -> bool:
+    """Whether the responses of a prompt are kept: the same prompts in every epoch and attempt."""
+    return zlib.crc32(str(draw.index).encode()) < share * 2**32
+
+
+def _rows(done: StepDone, job: JobFacts, share: float) -> Iterator[dict[str, Any]]:
+    """With the tokens of the response in place of its text."""
+    found = history(done.result.messages)
+    seconds = engine_seconds(found.stays)
+    engines: dict[ResponseId, list[int]] = {}
+    for stay in found.stays:
+        engines.setdefault(stay.response, []).append(stay.engine)
+    samples = {sample.response: sample for sample in done.trained.samples}
+    step = {"step": done.step, "round": done.step, "attempt": job.attempt, "kind": done.result.end.kind.value}
+    groups = [(Outcome.ACCEPTED, group) for group in done.result.groups]
+    groups += [(Outcome.ZERO_VARIANCE, group) for group in done.result.dropped]
+    for outcome, group in sorted(groups, key=lambda one: one[1].draw):
+        if not is_kept(group.draw, share):
+            continue
+        of_group = {**step, **_group(group, job.prompts[group.draw.index]), "outcome": outcome.value}
+        for one in group.responses:
+            yield {
+                **of_group,
+                **_response(one, samples.get(one.response)),
+                "engines": engines.get(one.response, []),
+                "engine_s": seconds.get(one.response, 0.0),
+            }
+
+
+def _group(group: ScoredGroup, record: PromptRecord) -> Mapping[str, Any]:
+    return {
+        "draw": str(group.draw),
+        "epoch": group.draw.epoch,
+        "prompt_index": record.index,
+        "prompt": record.prompt,
+        "prompt_tokens": len(record.prompt_tokens),
+        "answer": record.answer,
+        "domain": group.domain,
+    }
+
+
+def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
+    """`sample`: None where it was not trained on."""
+    completion = one.completion
+    return {
+        "response_index": one.response.index,
+        "tokens": completion.tokens,
+        "response_tokens": completion.num_tokens,
+        "finish_reason": completion.finish_reason.value,
+        "reward": one.reward,
+        "penalty": 0.0 if sample is None else sample.penalty,
+        "advantage": None if sample is None else sample.advantage,
+        "timed_out": one.timed_out,
+        "rewards": [{"function": name, "reward": value} for name, value in one.parts.items()],
+        "versions": [{"policy_version": run.policy_version, "tokens": len(run.tokens)} for run in completion.runs],
+    }

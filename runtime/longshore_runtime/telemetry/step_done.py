@@ -1,0 +1,93 @@
+"""A step that is done, with everything that can be recorded of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from longshore.policy.round import ResponseId
+from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
+from longshore.rounds import messages
+from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.types import PromptRecord
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Values only: it is read while the next step runs."""
+
+    step: int
+    marks: StepMarks
+    result: RoundResult
+    trained: StepTraining
+    queue_length: int
+    repurposed: RepurposingTimes | None = None
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is equal for all steps of an attempt."""
+
+    attempt: int
+    prompts: Mapping[int, PromptRecord]
+    """By index of the draw."""
+    max_response_tokens: int
+    is_colocated: bool
+    clock_offset_s: float
+    """Unix time less the driver's clock."""
+
+    @cached_property
+    def prompt_of(self) -> Mapping[int, int]:
+        """Row of the data by index of the draw, where they differ."""
+        return {index: record.index for index, record in self.prompts.items() if index != record.index}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where engines and trainer replicas are, now."""
+
+    engines: tuple[LanePlace, ...] = ()
+    trainers: tuple[LanePlace, ...] = ()
+
+
+def step_facts(done: StepDone, places: Places, job: JobFacts) -> StepFacts:
+    """What the record of the round is made from."""
+    result = done.result
+    return StepFacts(
+        step=done.step,
+        attempt=job.attempt,
+        started=done.marks.begun_s + job.clock_offset_s,
+        marks=done.marks,
+        totals=result,
+        messages=result.messages,
+        rewards=_rewards(result),
+        prompt_of=job.prompt_of,
+        max_response_tokens=job.max_response_tokens,
+        bubble_share=1.0 - min(1.0, result.busy_share),
+        num_preemptions=result.num_preemptions,
+        queue_length=done.queue_length,
+        engines=places.engines,
+        trainers=places.trainers,
+        updates=_updates(done.trained),
+        handed_over_s=_handed_over_s(result, done.repurposed),
+        is_colocated=job.is_colocated,
+    )
+
+
+def _rewards(result: RoundResult) -> dict[ResponseId, float]:
+    groups = (*result.groups, *result.dropped)
+    return {one.response: one.reward for group in groups for one in group.responses}
+
+
+def _updates(trained: StepTraining) -> tuple[UpdatePasses, ...]:
+    works = [trained.old_log_probs_work, *(update.work for update in trained.updates)]
+    return tuple(work for work in works if work is not None)
+
+
+def _handed_over_s(result: RoundResult, times: RepurposingTimes | None) -> float | None:
+    """When the trainers of repurposed pods were awake."""
+    if times is None:
+        return None
+    left = [now_s for now_s, message in result.messages if isinstance(message, messages.EnginesRetired)]
+    return left[0] + times.hand_over_s if left else None

@@ -1,0 +1,97 @@
+"""Records every step after it is done, in a thread of its own: `samples/` and `rounds/` of the output, and traces."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from longshore.api.records import Records
+from longshore.record import model
+from longshore.record.build import round_record
+from longshore.record.model import RoundRecord
+from longshore_runtime.telemetry import samples
+from longshore_runtime.telemetry.background import Background
+from longshore_runtime.telemetry.record_files import StepFiles
+from longshore_runtime.telemetry.samples import Decoder
+from longshore_runtime.telemetry.step_done import JobFacts, Places, StepDone, step_facts
+
+MAX_WAITING: Final = 2
+"""Steps: each of them keeps all its tokens in memory until it is written."""
+
+
+class StepSink(Protocol):
+    """Takes every step that is done."""
+
+    def rewind(self, step: int) -> None:
+        """The run continues after `step`; 0: it begins."""
+
+    def keep(self, done: StepDone) -> None:
+        """A step is done; does not wait."""
+
+
+class NoRecords:
+    """For loops that nobody looks at."""
+
+    def rewind(self, step: int) -> None:
+        """There is nothing."""
+
+    def keep(self, done: StepDone) -> None:
+        """Nothing is kept."""
+
+
+class StepRecords:
+    """Writes files, and hands each record of a round on."""
+
+    def __init__(
+        self,
+        output: Path,
+        options: Records,
+        job: JobFacts,
+        decoder: Decoder,
+        places: Callable[[], Places],
+        on_trouble: Callable[[str], None],
+        on_record: Callable[[RoundRecord], None] | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        """`places` is asked by the driver's thread. The thread of this object tells `on_trouble` once why a step is not
+        recorded, and gives `on_record` every record."""
+        self._options = options
+        self._job = job
+        self._decoder = decoder
+        self._places = places
+        self._on_record = on_record
+        self._samples = StepFiles(output / samples.DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes)
+        self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, options.max_rounds_bytes)
+        self._thread: Background[tuple[StepDone, Places]] = Background(
+            "step-records", self._write, max_waiting, on_trouble
+        )
+
+    @property
+    def num_lost(self) -> int:
+        """Steps that were not recorded, or not wholly."""
+        return self._thread.num_lost
+
+    def rewind(self, step: int) -> None:
+        """The run continues after `step`: what an attempt recorded beyond its checkpoint is forgotten."""
+        self._samples.rewind(step)
+        self._rounds.rewind(step)
+
+    def keep(self, done: StepDone) -> None:
+        """A step is done; does not wait."""
+        self._thread.give((done, self._places()))
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._thread.close()
+
+    def _write(self, item: tuple[StepDone, Places]) -> None:
+        done, places = item
+        if self._options.sample_share > 0 and self._options.max_samples_bytes:
+            content = samples.samples_file(done, self._job, self._decoder, self._options.sample_share)
+            if content is not None:
+                self._samples.write(done.step, content)
+        if self._options.max_rounds_bytes or self._on_record is not None:
+            record = round_record(step_facts(done, places, self._job))
+            if self._options.max_rounds_bytes:
+                self._rounds.write(done.step, record.to_bytes())
+            if self._on_record is not None:
+                self._on_record(record)

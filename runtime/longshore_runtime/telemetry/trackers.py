@@ -1,0 +1,211 @@
+"""Trackers of `spec.tracking`: each gets the metrics of every step, in a thread of its own, and stops nothing.
+
+A job is one run of a tracker, whatever its attempts: the run is found again by the uid of the job. Steps that a new
+attempt repeats keep their first values.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from longshore.api import contract
+from longshore.api.addresses import redacted
+from longshore.api.base import ApiModel
+from longshore.api.tracking import Tracking
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background, in_one_line
+
+MAX_WAITING: Final = 1_000
+"""Steps that wait for a tracker which is down; what comes then is dropped."""
+RETRY_S: Final = 30.0
+"""Between two attempts to reach it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a tracker shows of a job."""
+
+    uid: str
+    """Of the job: unchanged by new attempts."""
+    name: str
+    project: str
+    group: str | None
+    config: Mapping[str, Any]
+    """The spec."""
+    output: Path
+
+    @classmethod
+    def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "Run":
+        """The run of a job."""
+        config = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return cls(uid, tracking.name or job, tracking.project, tracking.group, _without_credentials(config), output)
+
+
+def _without_credentials(value: Any) -> Any:
+    """A spec as it may be shown to all who see a tracker: addresses may hold passwords."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {name: _without_credentials(one) for name, one in value.items()}
+    return [_without_credentials(one) for one in value] if isinstance(value, list) else value
+
+
+class Tracker(Protocol):
+    """One service. Called by one thread; any method may raise anything and take long."""
+
+    def start(self, run: Run) -> int:
+        """Begin the run, or continue it; returns the last step that it has, -1 if none."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of a step."""
+
+    def finish(self, *, succeeded: bool) -> None:
+        """The job has ended."""
+
+    def pause(self) -> None:
+        """The attempt ends, and the job may go on with another one."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    step: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _End:
+    succeeded: bool | None
+    """None: the job may go on."""
+
+
+class TrackerThread:
+    """A tracker behind a bounded queue: while it is down, steps wait, and then they are dropped and counted."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Tracker],
+        run: Run,
+        on_trouble: Callable[[str], None],
+        *,
+        max_waiting: int = MAX_WAITING,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """`on_trouble` is told once why the tracker has not got a step; from any thread."""
+        self._name = name
+        self._make = make
+        self._run = run
+        self._on_trouble = on_trouble
+        self._has_told = threading.Event()
+        self._is_closing = threading.Event()
+        self._has_given_up = False
+        self._retry_s = retry_s
+        self._tracker: Tracker | None = None
+        self._last_step = -1
+        self._thread: Background[_Step | _End] = Background(f"tracker-{name}", self._handle, max_waiting, self._tell)
+
+    @property
+    def num_lost(self) -> int:
+        """Steps that the tracker did not get."""
+        return self._thread.num_lost
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of a step; does not wait."""
+        self._thread.give(_Step(step, values))
+
+    def close(self, succeeded: bool | None, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Tell what waits, and how the job ended; None: it may go on."""
+        self._is_closing.set()
+        self._thread.give(_End(succeeded))
+        self._thread.close(limit_s)
+
+    def _handle(self, item: _Step | _End) -> None:
+        """Tried again until it succeeds. At the end of the session, the first failure ends it for all that waits."""
+        if self._has_given_up:
+            raise ConnectionError("it is not reached")
+        while True:
+            try:
+                self._tell_tracker(item)
+                return
+            except Exception as error:  # A service and its client fail in any way.
+                if self._is_closing.is_set():
+                    self._has_given_up = True
+                    raise
+                self._tell(in_one_line(error))
+            self._is_closing.wait(self._retry_s)
+
+    def _tell_tracker(self, item: _Step | _End) -> None:
+        tracker = self._started()
+        if isinstance(item, _Step):
+            if item.step > self._last_step:
+                tracker.log(item.step, {name: value for name, value in item.values.items() if math.isfinite(value)})
+        elif item.succeeded is None:
+            tracker.pause()
+        else:
+            tracker.finish(succeeded=item.succeeded)
+
+    def _started(self) -> Tracker:
+        if self._tracker is None:
+            tracker = self._make()
+            self._last_step = tracker.start(self._run)
+            self._tracker = tracker
+        return self._tracker
+
+    def _tell(self, reason: str) -> None:
+        if not self._has_told.is_set():
+            self._has_told.set()
+            self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job goes on without it")
+
+
+class Trackers:
+    """All trackers of a job."""
+
+    def __init__(self, threads: Mapping[str, TrackerThread]) -> None:
+        self._threads = threads
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of a step; does not wait."""
+        for thread in self._threads.values():
+            thread.log(step, values)
+
+    def close(self, succeeded: bool | None) -> None:
+        """See `TrackerThread.close`."""
+        for thread in self._threads.values():
+            thread.close(succeeded)
+
+
+def trackers(tracking: Tracking, run: Run, on_trouble: Callable[[str], None]) -> Trackers:
+    """Those that a job names."""
+    makers = _makers(tracking)
+    return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
+
+
+def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
+    """Their packages take seconds to import: the threads do it."""
+
+    def wandb() -> Tracker:
+        from longshore_runtime.telemetry.wandb_tracker import WandbTracker
+
+        assert tracking.wandb is not None
+        return WandbTracker(tracking.wandb, token("wandb"))
+
+    def mlflow() -> Tracker:
+        from longshore_runtime.telemetry.mlflow_tracker import MlflowTracker
+
+        assert tracking.mlflow is not None
+        return MlflowTracker(tracking.mlflow, token("mlflow"))
+
+    if tracking.wandb is not None:
+        yield "wandb", wandb
+    if tracking.mlflow is not None:
+        yield "mlflow", mlflow
+
+
+def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Of a tracker, from the file that the operator mounts; None: it has none."""
+    directory = environment.get(contract.ENV_TRACKING_TOKENS)
+    path = Path(directory or "/nonexistent") / name
+    return path.read_text().strip() if directory and path.is_file() else None

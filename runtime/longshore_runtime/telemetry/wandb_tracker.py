@@ -1,0 +1,65 @@
+"""Weights & Biases. Imported only where a job names it."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import wandb
+
+from longshore.api.tracking import Wandb, WandbMode
+from longshore_runtime.telemetry.trackers import Run
+
+_INIT_LIMIT_S: Final = 60.0
+
+
+class WandbTracker:
+    """One run, whose id is the uid of the job."""
+
+    def __init__(self, options: Wandb, token: str | None) -> None:
+        self._options = options
+        self._token = token
+        self._run: Any = None
+
+    def start(self, run: Run) -> int:
+        # The user of the pod has no home directory.
+        for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+            os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / "wandb"))
+        is_online = self._options.mode is WandbMode.ONLINE
+        settings = wandb.Settings(
+            init_timeout=_INIT_LIMIT_S,
+            api_key=self._token if is_online else None,
+            console="off",
+            silent=True,
+            # Metrics only: nothing of the machine, its packages or its code.
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            disable_git=True,
+            save_code=False,
+            **({"base_url": self._options.address} if self._options.address is not None else {}),
+        )
+        self._run = wandb.init(
+            entity=self._options.entity,
+            project=run.project,
+            group=run.group,
+            name=run.name,
+            id=run.uid,
+            resume="allow",
+            config=dict(run.config),
+            dir=str(run.output),
+            mode="online" if is_online else "offline",
+            settings=settings,
+        )
+        return int(self._run.step) - 1 if self._run.resumed else -1
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def finish(self, *, succeeded: bool) -> None:
+        self._run.finish(exit_code=0 if succeeded else 1)
+
+    def pause(self) -> None:
+        # An exit code would tell that the run has failed; what is uploaded stays, and the next attempt resumes it.
+        self._run.finish()

@@ -1,0 +1,165 @@
+"""The page of a job in a real browser: live and as a report, on a desk and on a phone, in light and dark."""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from longshore.page import document
+from longshore.page.build import job_head
+from longshore.page.fleet import FleetView
+from longshore_cli.page.fleet import extended, fleet_jobs
+from longshore_cli.page.server import fleet_page
+from longshore_runtime.page.files import JobFiles
+from longshore_runtime.page.report import ReportRequest, report_view
+from longshore_runtime.page.server import JobPage, page_server
+from tests.browser import CHROMIUM, Browser, browser
+from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
+from tests.unit.cli.samples import at_step, condition, rljob
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+NUM_STEPS = 12
+HAS_SAMPLES = "document.querySelector('.response pre') !== null"
+COLOURS = """(() => {
+  const canvas = document.querySelector('canvas.timeline');
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  const found = new Set();
+  for (let at = 0; at < pixels.length; at += 4) {
+    if (pixels[at + 3] === 255) found.add(pixels[at] * 65536 + pixels[at + 1] * 256 + pixels[at + 2]);
+  }
+  const style = getComputedStyle(document.documentElement);
+  const hex = (name) => parseInt(style.getPropertyValue('--' + name).trim().slice(1), 16);
+  return ['sampling', 'training', 'publishing', 'accepted', 'deferred', 'moved'].filter((name) => found.has(hex(name)));
+})()"""
+"""Colours of the timeline that are on its canvas."""
+UNNAMED = """(() => {
+  const all = document.querySelectorAll('button, select, canvas:not([aria-hidden]), [role=region], progress, figure');
+  return [...all]
+  .filter((one) => one.offsetParent !== null && !(one.getAttribute('aria-label') || one.textContent.trim()))
+  .map((one) => one.outerHTML);
+})()"""
+"""What a screen reader could not name."""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("job")
+    write_job(directory, NUM_STEPS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def report(output: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report."""
+    request = ReportRequest(
+        name="demo", namespace="team", spec=spec(), runtime=status(NUM_STEPS), cluster=cluster(is_finished=True)
+    )
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(document.report(report_view(request, JobFiles(output), 1.79e9)), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Browser]:
+    async with browser() as page:
+        yield page
+        assert page.complaints == []
+
+
+async def test_a_report_shows_everything_without_asking_anybody(page: Browser, report: str) -> None:
+    await page.open(report)
+    await page.until(HAS_SAMPLES)
+    assert {address.split(":")[0] for address in page.requests} <= {"file", "data"}
+    text = await page.evaluate("document.body.innerText")
+    for shown in ("demo", "Succeeded", f"Step {NUM_STEPS} of 60", "EngineLost", "grader.svc", "mismatch", "deferred"):
+        assert shown in text
+    assert await page.evaluate(COLOURS) == ["sampling", "training", "publishing", "accepted", "deferred", "moved"]
+    assert await page.evaluate("document.querySelectorAll('.uplot').length") > 15
+    assert await page.evaluate(UNNAMED) == []
+
+
+async def test_what_models_wrote_stays_text(page: Browser, report: str) -> None:
+    """Every prompt and response is opened; a script of any of them would leave a mark, a complaint or an element."""
+    await page.open(report)
+    await page.until(HAS_SAMPLES)
+    foreign = "document.querySelectorAll('#page :is(script, img, svg, iframe, a:not(nav a))').length"
+    for number in range(len(HOSTILE)):
+        await page.evaluate(f"document.querySelectorAll('.groups button')[{number}].click()")
+        await page.evaluate("document.querySelectorAll('details.response').forEach(one => one.open = true)")
+        shown = await page.evaluate(
+            "[...document.querySelectorAll('.response pre')].map(one => one.textContent).join()"
+        )
+        assert "hacked" in shown
+    assert await page.evaluate("window.hacked") is None
+    assert await page.evaluate(foreign) == 0
+
+
+async def test_a_mistake_that_took_a_text_for_html_would_be_refused(page: Browser, report: str) -> None:
+    await page.open(report)
+    for mistake in (
+        "document.body.innerHTML = '<p>text</p>'",
+        "const one = document.createElement('script'); one.text = 'window.hacked = 1'; document.body.append(one)",
+    ):
+        with pytest.raises(RuntimeError, match="TypeError"):
+            await page.evaluate(f"(() => {{ {mistake} }})()")
+    assert await page.evaluate("window.hacked") is None
+    assert page.complaints and all("Trusted" in complaint for complaint in page.complaints)
+    page.complaints.clear()
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+async def test_a_phone_scrolls_in_one_direction_only(page: Browser, report: str, is_dark: bool) -> None:
+    await page.resize(390, 844, is_dark=is_dark, is_phone=True)
+    await page.open(report)
+    await page.until(HAS_SAMPLES)
+    assert await page.evaluate("document.documentElement.scrollWidth") == 390
+    dark, light = "rgb(18, 22, 28)", "rgb(246, 247, 249)"
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == (dark if is_dark else light)
+    before = await page.evaluate("document.querySelector('canvas.timeline').toDataURL()")
+    await page.resize(390, 844, is_dark=not is_dark, is_phone=True)
+    await page.until(f"document.querySelector('canvas.timeline').toDataURL() !== {before!r}")
+
+
+async def test_a_live_page_follows_the_job_and_says_when_it_cannot(page: Browser, tmp_path: Path) -> None:
+    write_job(tmp_path, 2)
+    reported = [status(2)]
+    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: reported[-1])
+    with page_server(job, ["127.0.0.1"], port=0) as served:
+        await page.open(f"http://127.0.0.1:{served.port}/")
+        await page.until(HAS_SAMPLES)
+        assert "Step 2 of 60" in await page.evaluate("document.body.innerText")
+        assert "longshore ui" in await page.evaluate("document.querySelector('#events').innerText")
+        write_step(tmp_path, 3, random.Random(3))
+        reported.append(status(3))
+        await page.until("document.body.innerText.includes('Step 3 of 60')")
+        assert await page.evaluate("document.querySelector('select[aria-label=Round]').value") == "3"
+        await page.evaluate("document.querySelector('button[aria-label=\"Older round\"]').click()")
+        await page.until("document.querySelector('canvas.timeline').getAttribute('aria-label').includes('round 2')")
+        assert await page.evaluate(COLOURS) == ["sampling", "training", "publishing", "accepted", "deferred", "moved"]
+        assert page.complaints == []
+    await page.until("document.body.innerText.includes('no connection')")
+    assert all("Failed to load resource" in complaint for complaint in page.complaints)
+    page.complaints.clear()
+
+
+async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> None:
+    jobs = fleet_jobs(
+        [
+            rljob(at_step(4), gpus={"rollout": 4}),
+            rljob(phase="Queued", conditions=(condition("Admitted", "False", "WaitsForGPUs", HOSTILE[1]),)),
+        ]
+    )
+    moments = extended(extended((), 1.79e9, jobs), 1.79e9 + 60, jobs)
+    fleet = FleetView(written_s=1.79e9 + 60, namespace="team", jobs=jobs, history=moments)
+    async with TestServer(fleet_page(lambda: fleet).application()) as server:
+        await page.resize(390, 844, is_dark=True, is_phone=True)
+        await page.open(str(server.make_url("/")))
+        text = await page.evaluate("document.body.innerText")
+        for shown in ("demo", "Queued", "WaitsForGPUs", HOSTILE[1], "4 rollout", "namespace team"):
+            assert shown in text
+        assert await page.evaluate("document.documentElement.scrollWidth") == 390
+        assert await page.evaluate("document.querySelectorAll('.uplot').length") == 1
+        assert await page.evaluate("window.hacked") is None

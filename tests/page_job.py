@@ -1,0 +1,338 @@
+"""The output directory of a job that never ran, for tests of its page: the same files, with the same shapes.
+
+Some of its prompts and responses try to become part of the page that shows them.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow
+import pyarrow.parquet
+
+from longshore.api.names import Component
+from longshore.api.runtime_status import RoundKind, RuntimeActivity, RuntimeStatus
+from longshore.api.spec import RLJobSpec
+from longshore.page.view import ClusterView, ConditionView, EventView
+from longshore.record import model
+from longshore.record.model import (
+    GroupRow,
+    Interval,
+    Lane,
+    LaneKind,
+    LaneState,
+    Outcome,
+    Phase,
+    PhaseName,
+    ResponseRow,
+    RoundRecord,
+    Stay,
+    StayEnd,
+)
+from longshore_runtime.telemetry.samples import SCHEMA
+
+HOSTILE: Final = (
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 2'>",
+    "</script><script>window.hacked = 3</script>",
+    "]]><!--<svg onload=window.hacked=4>--><iframe srcdoc='<script>parent.hacked=5</script>'>",
+    "<a href='javascript:window.hacked=6' autofocus onfocus='window.hacked=7'>press</a>\u2028\u2029\x00\x1b[31m",
+    "{{constructor.constructor('window.hacked=8')()}} ${window.hacked=9} \u202e desrever",
+)
+NUM_GPUS: Final = 4
+_ENGINE_LANES: Final = range(NUM_GPUS)
+_TOKENS_PER_S: Final = 120.0
+_MAX_TOKENS: Final = 4096
+_RESPONSES: Final = 4
+_WANTED: Final = 12
+
+
+def spec(**changes: Any) -> RLJobSpec:
+    """The configuration of the job."""
+    fields: dict[str, Any] = {
+        "model": {"path": "models/qwen", "maxContextTokens": 8192},
+        "data": {"path": "data/rows.jsonl", "domainField": "domain"},
+        "reward": {
+            "functions": [
+                {"name": "maths", "kind": "Maths"},
+                {"name": "grader", "kind": "HTTP", "http": {"url": "http://user:secret@grader.svc/score"}},
+            ]
+        },
+        "algorithm": {"steps": 60, "promptsPerStep": 12, "responsesPerPrompt": 4, "maxResponseTokens": _MAX_TOKENS},
+        "workers": {"replicas": 2, "gpusPerPod": 2, "gpuResourceName": "nvidia.com/gpu"},
+        "storage": {"claimName": "shared"},
+    }
+    return RLJobSpec.model_validate(fields | changes)
+
+
+def status(step: int) -> RuntimeStatus:
+    """What its coordinator reports after a step."""
+    return RuntimeStatus.model_validate(
+        {
+            "attempt": 1,
+            "step": step,
+            "steps": 60,
+            "activity": RuntimeActivity.ROLLOUT,
+            "reward": 0.61,
+            "round": {"number": step + 1, "kind": "Short", "fractionFinished": 0.4},
+            "heldOut": {"before": 0.31, "latest": 0.58},
+            "responseTokens": {"mean": 512.4, "p75": 700, "max": 4096},
+            "tokensPerSecond": 1843.2,
+            "bubbleShare": 0.14,
+            "draws": {"trained": 480, "deferred": 7},
+            "checkpointStep": step - step % 5,
+            "alarms": [
+                {"reason": "ResponsesAllCut", "message": f"Half of the responses are cut. {HOSTILE[1]}", "step": 3}
+            ],
+            "notices": [{"number": 1, "reason": "EngineLost", "message": "Engine 2 was lost and starts again."}],
+        }
+    )
+
+
+def cluster(*, is_finished: bool = False) -> ClusterView:
+    """What the API server knows of it."""
+    return ClusterView(
+        phase="Succeeded" if is_finished else "Running",
+        is_finished=is_finished,
+        attempt=1,
+        failures=0,
+        gpus={"rollout": 4, "trainer": 0, "judge": 0},
+        conditions=(
+            ConditionView(
+                type="Ready",
+                status="True",
+                reason="PodsReady",
+                message="All pods are ready.",
+                time="2026-11-22T10:00:00Z",
+            ),
+            ConditionView(
+                type="TrainingAlarm",
+                status="True",
+                reason="ResponsesAllCut",
+                message=HOSTILE[0],
+                time="2026-11-22T10:05:00Z",
+            ),
+        ),
+        events=(
+            EventView(time="2026-11-22T10:05:00Z", type="Warning", reason="EngineLost", message=HOSTILE[2], count=2),
+        ),
+    )
+
+
+def write_job(output: Path, num_steps: int = 40, seed: int = 1) -> None:
+    """Everything that such a job has written after so many steps."""
+    for directory in ("rounds", "samples"):
+        (output / directory).mkdir(parents=True, exist_ok=True)
+    chance = random.Random(seed)
+    for step in range(1, num_steps + 1):
+        write_step(output, step, chance)
+
+
+def write_step(output: Path, step: int, chance: random.Random) -> None:
+    """One step more."""
+    done = record(step, chance)
+    (output / model.DIRECTORY / model.file_name(step)).write_bytes(done.to_bytes())
+    table = pyarrow.Table.from_pylist(list(_samples(done, chance)), SCHEMA)
+    pyarrow.parquet.write_table(table, output / "samples" / f"step-{step:06d}.parquet")
+    with (output / "metrics.jsonl").open("ab") as file:
+        for row in _metrics(done, chance):
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def record(step: int, chance: random.Random) -> RoundRecord:
+    """A short round, or every fifth time a long one: four engines that end when enough groups have."""
+    kind = RoundKind.LONG if step % 5 == 0 else RoundKind.SHORT
+    num_groups = _WANTED if kind is RoundKind.LONG else _WANTED + 3
+    begun_s, free_s = 0.4, [0.4] * NUM_GPUS
+    stays: list[Stay] = []
+    tokens_of: dict[str, int] = {}
+    for group in range(num_groups):
+        scale = chance.lognormvariate(6.6 if kind is RoundKind.LONG else 5.4, 0.8)
+        for number in range(_RESPONSES):
+            name, engine = f"0-{step * 20 + group}-{number}", (group + number) % NUM_GPUS
+            tokens = max(8, min(_MAX_TOKENS, round(scale * chance.lognormvariate(0, 0.35))))
+            tokens_of[name] = tokens
+            start_s = begun_s + 0.05 * group
+            stays.append(
+                Stay(
+                    response=name,
+                    engine=engine,
+                    start_s=start_s,
+                    end_s=start_s + tokens / _TOKENS_PER_S,
+                    tokens=tokens,
+                    end=StayEnd.FINISHED,
+                )
+            )
+    by_group = sorted(
+        range(num_groups), key=lambda group: max(tokens_of[f"0-{step * 20 + group}-{n}"] for n in range(4))
+    )
+    accepted, rest = set(by_group[:_WANTED]), by_group[_WANTED:]
+    sampled_s = max(stay.end_s for stay in stays if _group_of(stay.response, step) in accepted)
+    stays = [_cut(stay, sampled_s) for stay in stays]
+    moved = next((stay for stay in stays if stay.end_s - stay.start_s > 1.0), None)
+    if moved is not None:
+        half_s = (moved.start_s + moved.end_s) / 2
+        stays.append(moved.model_copy(update={"engine": (moved.engine + 1) % NUM_GPUS, "start_s": half_s}))
+        stays[stays.index(moved)] = moved.model_copy(update={"end_s": half_s, "end": StayEnd.MOVED})
+    for stay in stays:
+        free_s[stay.engine] = max(free_s[stay.engine], stay.end_s)
+    trained_s, end_s = sampled_s + 2.0, sampled_s + 2.6
+    outcome = dict.fromkeys(accepted, Outcome.ACCEPTED) | dict.fromkeys(rest, Outcome.DEFERRED)
+    learned = min(1.0, 0.25 + 0.5 * step / 40)
+    responses = tuple(
+        ResponseRow(
+            response=name,
+            prompt=_group_of(name, step),
+            tokens=tokens,
+            outcome=outcome[_group_of(name, step)],
+            finish="length" if tokens == _MAX_TOKENS else "stop",
+            reward=float(chance.random() < learned) if _group_of(name, step) in accepted else None,
+            engine_s=tokens / _TOKENS_PER_S,
+        )
+        for name, tokens in tokens_of.items()
+    )
+    return RoundRecord(
+        step=step,
+        attempt=1,
+        kind=kind,
+        started=1.79e9 + 30 * step,
+        duration_s=end_s,
+        bubble_share=round(sum(sampled_s - at for at in free_s) / (NUM_GPUS * sampled_s), 3),
+        num_preemptions=0,
+        queue_length=len(rest) * (step % 5),
+        phases=(
+            Phase(name=PhaseName.ROLLOUT, start_s=0.0, end_s=sampled_s),
+            Phase(name=PhaseName.TRAIN, start_s=sampled_s, end_s=trained_s),
+            Phase(name=PhaseName.PUBLISH, start_s=trained_s, end_s=end_s),
+        ),
+        lanes=tuple(
+            Lane(
+                lane=place + (NUM_GPUS if part is LaneKind.TRAINER else 0),
+                kind=part,
+                number=place,
+                pod=place // 2,
+                component=Component.WORKER,
+                gpus=(place % 2,),
+            )
+            for part in LaneKind
+            for place in _ENGINE_LANES
+        ),
+        intervals=tuple(_intervals(free_s, sampled_s, trained_s, end_s)),
+        requests=tuple(stays),
+        responses=responses,
+        groups=tuple(
+            GroupRow(
+                draw=f"0-{step * 20 + group}",
+                outcome=outcome[group],
+                responses=_RESPONSES,
+                scored_s=None,
+                accepted_s=None,
+            )
+            for group in range(num_groups)
+        ),
+    )
+
+
+def _intervals(free_s: list[float], sampled_s: float, trained_s: float, end_s: float) -> Iterator[Interval]:
+    for lane in _ENGINE_LANES:
+        yield Interval(lane=lane, state=LaneState.IDLE, start_s=0.0, end_s=0.4)
+        yield Interval(lane=lane, state=LaneState.SAMPLING, start_s=0.4, end_s=free_s[lane])
+        yield Interval(lane=lane, state=LaneState.IDLE, start_s=free_s[lane], end_s=sampled_s)
+        yield Interval(lane=lane, state=LaneState.ASLEEP, start_s=sampled_s, end_s=trained_s)
+        yield Interval(lane=lane, state=LaneState.PUBLISHING, start_s=trained_s, end_s=end_s)
+    for lane in _ENGINE_LANES:
+        yield Interval(lane=NUM_GPUS + lane, state=LaneState.ASLEEP, start_s=0.0, end_s=sampled_s)
+        yield Interval(lane=NUM_GPUS + lane, state=LaneState.TRAINING, start_s=sampled_s, end_s=trained_s)
+        yield Interval(lane=NUM_GPUS + lane, state=LaneState.PUBLISHING, start_s=trained_s, end_s=end_s)
+
+
+def _group_of(response: str, step: int) -> int:
+    return int(response.split("-")[1]) - step * 20
+
+
+def _cut(stay: Stay, end_s: float) -> Stay:
+    if stay.end_s <= end_s:
+        return stay
+    tokens = int((end_s - stay.start_s) * _TOKENS_PER_S)
+    return stay.model_copy(update={"end_s": end_s, "tokens": tokens, "end": StayEnd.ABORTED})
+
+
+def _samples(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, Any]]:
+    for place, one in enumerate(row for row in record.responses if row.outcome is Outcome.ACCEPTED):
+        epoch, index, number = one.response.split("-")
+        reward = one.reward or 0.0
+        yield {
+            "step": record.step,
+            "round": record.step,
+            "attempt": 1,
+            "kind": record.kind.value,
+            "draw": f"{epoch}-{index}",
+            "epoch": int(epoch),
+            "prompt_index": one.prompt,
+            "response_index": int(number),
+            "outcome": one.outcome.value,
+            "prompt": f"What is {one.prompt} + {one.prompt}? {HOSTILE[one.prompt % 6]}",
+            "prompt_tokens": 12,
+            "answer": str(2 * one.prompt),
+            "domain": "maths",
+            "response": f"Let me think. {HOSTILE[place % 6]} The answer is {2 * one.prompt}.\n"
+            * min(40, 1 + one.tokens // 100),
+            "response_tokens": one.tokens,
+            "finish_reason": one.finish,
+            "reward": reward,
+            "penalty": 0.0,
+            "advantage": round(reward - 0.5, 3),
+            "timed_out": False,
+            "rewards": [{"function": "maths", "reward": reward}, {"function": "grader", "reward": chance.random()}],
+            "versions": [{"policy_version": record.step - 1, "tokens": one.tokens}],
+            "engines": [place % NUM_GPUS],
+            "engine_s": one.engine_s,
+        }
+
+
+def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, float]]:
+    """Its line, and every tenth step that of an evaluation."""
+    step = record.step
+    accepted = [one for one in record.responses if one.outcome is Outcome.ACCEPTED]
+    tokens = sorted(one.tokens for one in accepted)
+    reward = sum(one.reward or 0.0 for one in accepted) / len(accepted)
+    yield {
+        "step": step,
+        "critic/rewards/mean": reward,
+        "critic/rewards/min": 0.0,
+        "critic/rewards/max": 1.0,
+        "actor/entropy": 1.4 - 0.01 * step,
+        "actor/grad_norm": 0.4 + 0.2 * chance.random(),
+        "actor/lr": 1e-6,
+        "draws/zero_variance": float(chance.randrange(4)),
+        "draws/rejected": 0.0,
+        "response_length/mean": sum(tokens) / len(tokens),
+        "response_length/p75": tokens[len(tokens) * 3 // 4],
+        "response_length/max": tokens[-1],
+        "response_length/clip_ratio": 0.02,
+        "response/aborted_ratio": 0.18,
+        "timing_s/step": record.duration_s,
+        "timing_s/gen": record.duration_s - 2.6,
+        "timing_s/update_actor": 2.0,
+        "timing_s/update_weights": 0.6,
+        "timing_s/reward": 0.0,
+        "perf/bubble_share": record.bubble_share,
+        "perf/throughput": 400 + 40 * chance.random(),
+        "round/queue_length": record.queue_length,
+        "reward/maths/mean": reward,
+        "reward/grader/mean": 0.5,
+        "reward/maths/seconds": 0.01,
+        "reward/grader/seconds": 0.4,
+        "reward/domain/maths/mean": reward,
+        f"reward/domain/{HOSTILE[1]}/mean": 0.5,
+        "reward/faults": float(step == 7),
+        "rollout_corr/log_prob_mismatch_mean": 0.008 + 0.004 * chance.random(),
+        "rollout_corr/log_prob_mismatch_max": 0.2 + 0.1 * chance.random(),
+        "rollout_corr/off_policy_token_share": 0.0,
+        "reward/max_wait_s": 0.2,
+        "reward/max_queue_depth": 3.0,
+    }
+    if step % 10 == 0:
+        yield {"step": step, "val/reward/mean": reward + 0.05, "val/reward/longest_quartile": reward - 0.1}

@@ -1,0 +1,53 @@
+"""Metrics as columns of bounded length."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.page.curves import curves
+from tests.properties import examples
+
+ROWS = st.lists(
+    st.fixed_dictionaries({"step": st.integers(0, 200), "a": st.floats(-1e6, 1e6)}), max_size=80
+)  # fmt: skip
+
+
+def test_the_lines_of_a_step_are_one_point() -> None:
+    found = curves([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "val/reward/mean": 0.5}])
+    assert found.steps == (1, 2)
+    assert found.values == {"loss": (2.0, 1.0), "val/reward/mean": (None, 0.5)}
+
+
+def test_a_step_that_was_repeated_after_a_restart_shows_its_last_values() -> None:
+    found = curves([{"step": 1, "loss": 2.0}, {"step": 1, "loss": 3.0}])
+    assert (found.steps, found.values["loss"]) == ((1,), (3.0,))
+
+
+def test_what_is_no_finite_number_is_no_point() -> None:
+    found = curves([{"step": 1, "a": math.nan, "b": None, "c": math.inf, "d": "text", "e": 1}])
+    assert found.values == {"e": (1.0,)}
+
+
+def test_a_long_run_is_shown_by_means_that_end_with_its_last_step() -> None:
+    found = curves([{"step": step, "a": float(step)} for step in range(1, 101)], max_points=10)
+    assert found.steps_per_point == 10
+    assert found.steps == tuple(range(10, 101, 10))
+    assert found.values["a"][0] == 5.5
+
+
+@given(ROWS, st.integers(1, 20))
+@settings(max_examples=examples(50))
+def test_columns_are_bounded_equally_long_and_within_what_was_measured(rows: list[dict[str, float]], most: int) -> None:
+    found = curves(rows, max_points=most)
+    assert len(found.steps) <= most
+    assert list(found.steps) == sorted(set(found.steps))
+    values = [row["a"] for row in rows]
+    for column in found.values.values():
+        assert len(column) == len(found.steps)
+        slack = 1e-5 * max(1.0, *map(abs, values))
+        assert all(value is None or min(values) - slack <= value <= max(values) + slack for value in column)
+
+
+def test_a_job_without_a_step_has_no_curves() -> None:
+    assert curves([]).steps == ()

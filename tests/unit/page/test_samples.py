@@ -1,0 +1,56 @@
+"""Rows of a step's samples as groups."""
+
+from typing import Any
+
+from longshore.page import samples
+
+
+def row(draw: str, index: int = 0, **changes: Any) -> dict[str, Any]:
+    """A row of a samples file."""
+    return {
+        "draw": draw, "prompt_index": 3, "response_index": index, "domain": None, "outcome": "accepted",
+        "prompt": "What is 1 + 1?", "answer": None, "response": "2", "response_tokens": 2, "finish_reason": "stop",
+        "reward": 1.0, "penalty": -0.25, "advantage": 0.5, "timed_out": False,
+        "rewards": [{"function": "maths", "reward": 1.0}], "versions": [{"policy_version": 4, "tokens": 2}],
+        "engines": [1, 0], "engine_s": 0.5, **changes,
+    }  # fmt: skip
+
+
+def test_rows_of_a_draw_are_a_group_in_their_order() -> None:
+    one, other = samples.groups([row("0-7", 2), row("0-7", 0, reward=0.0), row("0-8")])
+    assert (one.draw, other.draw) == ("0-7", "0-8")
+    assert [response.index for response in one.responses] == [2, 0]
+    assert one.scores == (1.0, 0.0)
+
+
+def test_a_response_shows_where_its_tokens_and_rewards_come_from() -> None:
+    ((response,),) = [group.responses for group in samples.groups([row("0-7")])]
+    assert response.versions == ((4, 2),)
+    assert response.rewards == {"maths": 1.0}
+    assert response.engines == (1, 0)
+    assert (response.advantage, response.penalty) == (0.5, -0.25)
+
+
+def test_what_was_not_trained_on_has_no_advantage() -> None:
+    (group,) = samples.groups([row("0-7", outcome="zero_variance", advantage=None, rewards=None, versions=None)])
+    assert group.responses[0].advantage is None
+    assert group.responses[0].rewards == {}
+
+
+def test_a_list_of_groups_has_excerpts_and_no_responses() -> None:
+    columns = {name: value for name, value in row("0-7", prompt="x" * 5000).items() if name in samples.HEAD_COLUMNS}
+    (head,) = samples.heads([columns])
+    assert head.responses == ()
+    assert len(head.prompt) == samples.MAX_EXCERPT_CHARACTERS
+    assert head.tokens == (2,)
+
+
+def test_a_very_long_response_is_cut_and_says_so() -> None:
+    (group,) = samples.groups([row("0-7", response="y" * (samples.MAX_TEXT_CHARACTERS + 7))])
+    assert len(group.responses[0].text) == samples.MAX_TEXT_CHARACTERS
+    assert group.responses[0].left_out_characters == 7
+
+
+def test_a_report_takes_whole_groups_as_far_as_they_fit() -> None:
+    groups = samples.groups([row(f"0-{number}", prompt="", response="z" * 10) for number in range(5)])
+    assert [group.draw for group in samples.within(groups, 25)] == ["0-0", "0-1"]

@@ -1,0 +1,86 @@
+"""Records of rounds, as the page draws them."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.api.runtime_status import RoundKind
+from longshore.page.timeline import digest, lengths, round_view
+from longshore.record.model import LaneKind, Outcome, RoundRecord, StayEnd
+from tests.page_job import NUM_GPUS, record
+from tests.properties import examples
+
+
+@pytest.fixture(scope="module")
+def short() -> RoundRecord:
+    """A round with speculation: some groups wait for a later one."""
+    return record(2, random.Random(1))
+
+
+def test_engine_and_trainer_of_a_gpu_share_its_lane(short: RoundRecord) -> None:
+    view = round_view(short)
+    assert len(short.lanes) == 2 * NUM_GPUS
+    assert [lane.label for lane in view.lanes] == [f"worker {pod}, GPU {gpu}" for pod in (0, 1) for gpu in (0, 1)]
+    assert {"sampling", "training", "publishing", "idle"} <= view.seconds.keys()
+
+
+def test_lanes_cover_the_step(short: RoundRecord) -> None:
+    for lane in round_view(short).lanes:
+        assert lane.intervals[0].start_s == 0
+        assert lane.intervals[-1].end_s == pytest.approx(short.duration_s, abs=1e-3)
+        for one, following in zip(lane.intervals, lane.intervals[1:], strict=False):
+            assert one.end_s == following.start_s
+    assert sum(round_view(short).seconds.values()) == pytest.approx(NUM_GPUS * short.duration_s, abs=0.01)
+
+
+def test_every_stay_is_drawn_on_the_lane_of_its_engine(short: RoundRecord) -> None:
+    engines = {lane.number: lane for lane in short.lanes if lane.kind is LaneKind.ENGINE}
+    drawn = {(stay.response, stay.start_s): lane.label for lane in round_view(short).lanes for stay in lane.stays}
+    assert len(drawn) == len(short.requests)
+    for stay in short.requests:
+        engine = engines[stay.engine]
+        assert drawn[stay.response, round(stay.start_s, 4)] == f"worker {engine.pod}, GPU {engine.gpus[0]}"
+
+
+def test_stays_that_overlap_have_different_rows(short: RoundRecord) -> None:
+    for lane in round_view(short).lanes:
+        for one in lane.stays:
+            for other in lane.stays:
+                if one is not other and one.row == other.row:
+                    assert one.end_s <= other.start_s + 1e-3 or other.end_s <= one.start_s + 1e-3
+        assert {stay.row for stay in lane.stays} == set(range(lane.num_rows)), "no row is empty"
+
+
+def test_of_too_many_stays_the_longest_are_drawn(short: RoundRecord) -> None:
+    view = round_view(short, max_stays=5)
+    drawn = [stay for lane in view.lanes for stay in lane.stays]
+    assert len(drawn) == 5
+    assert view.num_stays == len(short.requests)
+    shortest_drawn_s = min(stay.end_s - stay.start_s for stay in drawn)
+    longer = [stay for stay in short.requests if stay.end_s - stay.start_s > shortest_drawn_s + 1e-3]
+    assert len(longer) < 5
+
+
+def test_a_digest_counts_what_became_of_responses(short: RoundRecord) -> None:
+    found = digest(short)
+    assert found.kind is RoundKind.SHORT
+    assert sum(found.outcomes.values()) == found.num_responses == len(short.responses)
+    assert found.outcomes["deferred"] == sum(one.outcome is Outcome.DEFERRED for one in short.responses) > 0
+    assert found.num_aborted == sum(one.end is StayEnd.ABORTED for one in short.requests) > 0
+    assert found.num_moved == 1
+    assert found.accepted is not None and found.accepted.num == found.outcomes["accepted"]
+    assert found.others is not None and found.others.num == found.num_responses - found.accepted.num
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=60))
+@settings(max_examples=examples(50))
+def test_quantiles_are_in_order_and_within_the_lengths(tokens: list[int]) -> None:
+    found = lengths(tokens)
+    assert found is not None
+    assert min(tokens) <= found.p10 <= found.p25 <= found.p50 <= found.p75 <= found.p90 <= found.max == max(tokens)
+
+
+def test_no_responses_have_no_distribution() -> None:
+    assert lengths([]) is None

@@ -1,0 +1,89 @@
+"""The trace of a job: what the trace event format asks for, in a bounded number of events."""
+
+import itertools
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.record.build import round_record
+from longshore.record.model import RoundRecord, StayEnd
+from longshore.record.perfetto import trace
+from tests.properties import examples
+from tests.unit.policy.rounds import Job
+from tests.unit.policy.test_round_policies import jobs
+from tests.unit.record.facts import TAIL_BATCHING, played
+
+Json = dict[str, Any]
+
+
+def records(job: Job = TAIL_BATCHING, seed: int = 3, num_rounds: int = 3) -> list[RoundRecord]:
+    return [round_record(one.facts) for one in played(job, seed, num_rounds)]
+
+
+def assert_is_trace_event_format(events: list[Json]) -> None:
+    """As the format's description has it: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
+    flows: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        assert isinstance(event["name"], str) and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        match event["ph"]:
+            case "X":
+                assert event["ts"] >= 0 and event["dur"] >= 0
+            case "C":
+                assert all(isinstance(value, int) and value >= 0 for value in event["args"].values())
+            case "s" | "f":
+                flows[event["id"]].append(event["ph"])
+            case "M":
+                assert event["name"].endswith(("_name", "_sort_index")) and len(event["args"]) == 1
+            case other:
+                raise AssertionError(f"{other!r} is no phase of these traces")
+    assert all(ends == ["s", "f"] for ends in flows.values()), "an arrow lacks an end"
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(jobs(), st.integers(0, 2**32))
+def test_a_trace_is_in_the_trace_event_format_and_tracks_do_not_overlap(job: Job, seed: int) -> None:
+    found = records(job, seed, 2)
+    file = json.loads(json.dumps(trace(found).as_json("demo")))
+    events = file["traceEvents"]
+    assert_is_trace_event_format(events)
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for spans in tracks.values():
+        spans.sort()
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+    shown = [event for event in events if event["ph"] == "X" and event["cat"] in set(StayEnd)]
+    assert len(shown) == sum(len(record.requests) for record in found)
+    running = [event["args"]["running"] for event in events if event["ph"] == "C"]
+    assert running.count(0) >= 1 and running[-1] == 0, "what began ends"
+
+
+def test_every_process_and_track_has_a_name() -> None:
+    events = trace(records()).events
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"} <= named
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names[:3] == ["job", "worker 0", "worker 1"]
+    assert names[3] == "responses, engine 0 of worker 0"
+
+
+def test_of_too_many_events_the_responses_of_the_oldest_rounds_are_left_out() -> None:
+    found = records()
+    whole = trace(found)
+    assert whole.without_responses == ()
+    cut = trace(found, max_events=len(whole.events) - 20)
+    assert cut.without_responses and cut.without_responses[0] == 1 and 3 not in cut.without_responses
+    assert len(cut.events) <= len(whole.events) - 20
+    steps = {event["args"]["step"] for event in cut.events if event.get("cat") == "phase"}
+    assert steps == {1, 2, 3}, "phases are always there"
+    assert trace(found, max_events=0).without_responses == (1, 2, 3)
+
+
+@pytest.mark.parametrize("num_rounds", [0, 1])
+def test_few_rounds_are_a_trace_too(num_rounds: int) -> None:
+    assert_is_trace_event_format(list(trace(records(num_rounds=num_rounds)).events))

@@ -6,7 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.local_operator import ATTEMPT, LocalOperator
 from benchmarks.period import Step, figures_of
 from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
-from longshore.api.runtime_status import RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import RepurposingBenefit, RolloutLoad, RoundKind, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore.policy.draws import DrawCursor
@@ -39,7 +39,15 @@ from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.training import Parts
 from longshore_runtime.types import Sample
 
-KnownLengths = defaultdict[RoundKind, LengthDistribution]
+
+@dataclass
+class Known:
+    """What a job learns of its rounds, from one period to the next."""
+
+    lengths: defaultdict[RoundKind, LengthDistribution] = field(default_factory=lambda: defaultdict(LengthDistribution))
+    gate: Mapping[str, Any] | None = None
+    """State of the benefit gate; None: nothing is known, or there is none."""
+
 
 _LATE_S: Final = 60.0
 """An update that was waited for has all its gradients; its news take no longer."""
@@ -144,9 +152,9 @@ class LoggingRecorder(Recorder):
         self._log = log
         self.steps: list[Step] = []
 
-    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
+    def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
         self._log.note(f"telemetry at {progress.fraction_finished:.0%}")
-        super().milestone(progress, load)
+        super().milestone(progress, load, benefit)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         if trainer_pods:
@@ -192,17 +200,21 @@ class LoggingRecorder(Recorder):
 class LoggingLoop(GivenLengths):
     """The training loop, with responses of given lengths and a log of every step."""
 
-    def __init__(
-        self, spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, log: StepLog, known: KnownLengths
-    ) -> None:
-        """`known`: lengths of responses of earlier periods, which this one adds to."""
+    def __init__(self, spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, log: StepLog, known: Known) -> None:
+        """`known` from earlier periods; this one adds to it."""
         super().__init__(loop_options(spec), parts, lengths)
         self._log = log
-        self._lengths = known
+        self._lengths, self._known = known.lengths, known
+
+    def restore(self) -> None:
+        super().restore()
+        if self._gate is not None and self._known.gate is not None:  # The checkpoint is older.
+            self._gate.load_state(self._known.gate)
 
     def step(self, *, draining: bool) -> None:
         self._log.begin()
         super().step(draining=draining)
+        self._known.gate = None if self._gate is None else self._gate.export_state()
 
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
         self._log.rollout_begun_s = self._log.now_s()
@@ -216,9 +228,7 @@ def overlap_share(passes: Sequence[Pass], rollout_ended_s: float) -> float:
     return done / sum(one.num_tokens for one in passes)
 
 
-def logged_period(
-    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, known: KnownLengths
-) -> list[Step]:
+def logged_period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, known: Known) -> list[Step]:
     """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
     algorithm, log = spec.algorithm, StepLog(parts.clock)
     policy = round_policy(
@@ -268,7 +278,7 @@ class Alternations:
         self._parts = parts
         self._lengths = lengths
         self._num_rounds = num_rounds
-        self._known: dict[str, KnownLengths] = {name: defaultdict(LengthDistribution) for name in jobs}
+        self._known = {name: Known() for name in jobs}
 
     def run(self, num_alternations: int, totals: Totals, limit_s: float = math.inf) -> dict[str, list[dict[str, Any]]]:
         """By job: its periods. One alternation before them warms up, and teaches the lengths; when all together take

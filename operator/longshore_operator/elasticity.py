@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from longshore.api.reasons import EventReason, RegroupUnavailableReason, RepurposeUnavailableReason
 from longshore.api.rollout import Parallelism, RepurposeTrigger
-from longshore.api.runtime_status import RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
+from longshore.api.runtime_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes
-from longshore.policy.scale_down import PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
+from longshore.policy.scale_down import AdaptiveRule, Benefit, PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
 from longshore_operator.context import Context, Progress
 from longshore_operator.outcome import Fact, Outcome
@@ -36,7 +36,7 @@ def reconcile_elasticity(context: Context) -> Outcome:
     runtime = before.runtime or RuntimeStatus()
     assigned = _assign(context, runtime) if progress.attempt else kept
     unavailable = {
-        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec),
+        ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec, runtime),
         ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes),
     }
     return replace(assigned, conditions=unavailable)
@@ -200,12 +200,14 @@ def _overlay(
     if is_over or (known and known.attempt == progress.attempt and known.round >= this_round.number):
         return None, ""
     repurposing = spec.rollout.repurposing
+    told = runtime.repurposing.get(this_round.kind)
+    benefit = _benefit(told) if told is not None else None
     decision = decide(
         this_round.fraction_finished,
         _loads(spec, runtime),
         replica_pods(spec),
         this_round.load.projected_kv_peak_tokens,
-        None if repurposing.trigger is RepurposeTrigger.FIXED else repurposing.max_kv_peak,
+        None if repurposing.trigger is RepurposeTrigger.FIXED else AdaptiveRule(repurposing.max_kv_peak, benefit),
     )
     if not isinstance(decision, ScaleDown):
         return None, ""
@@ -232,7 +234,11 @@ def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: Progress) 
     return None if runtime.attempt == overlay.attempt and newest > overlay.round else overlay
 
 
-def _repurpose_unavailable(spec: RLJobSpec) -> Fact | None:
+def _benefit(told: RepurposingBenefit) -> Benefit:
+    return Benefit(told.rollout_longer_s, told.training_shorter_s, told.wanted, told.trial)
+
+
+def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | None:
     if not spec.rollout.repurposes:
         return None
     if spec.placement is Placement.DISAGGREGATED:
@@ -241,9 +247,20 @@ def _repurpose_unavailable(spec: RLJobSpec) -> Fact | None:
     workers = spec.workers
     pods = [PodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
     if pick_pods(pods, replica_pods(spec)):
-        return None
+        return _costs_more(runtime) if spec.rollout.repurposing.trigger is RepurposeTrigger.ADAPTIVE else None
     message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
     return Fact(True, RepurposeUnavailableReason.NO_POD_TO_SPARE, message)
+
+
+def _costs_more(runtime: RuntimeStatus) -> Fact | None:
+    """Where it pays in no kind of round that is known."""
+    known = sorted((kind, _benefit(told)) for kind, told in runtime.repurposing.items())
+    known = [(kind, benefit) for kind, benefit in known if benefit.rollout_longer_s is not None]
+    if not known or any(benefit.is_wanted and not benefit.is_trial for _, benefit in known):
+        return None
+    figures = "; ".join(f"in {kind.lower()} rounds {benefit.described}" for kind, benefit in known)
+    message = f"spec.rollout.repurposing: pods go on sampling, since repurposing them would not pay: {figures}"
+    return Fact(True, RepurposeUnavailableReason.COSTS_MORE, message)
 
 
 def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:

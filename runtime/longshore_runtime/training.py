@@ -17,14 +17,16 @@ import queue
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from longshore.api.rollout import OnFinish
 from longshore.api.runtime_status import RoundKind, RuntimeActivity
+from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -34,6 +36,7 @@ from longshore_runtime.checkpoint import CheckpointStore, export_model
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost, UserError
@@ -110,6 +113,7 @@ class TrainingLoop:
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Of responses that ended by themselves, by kind of round."""
+        self._gate = BenefitGate() if options.repurposing is not None and options.repurposing.is_gated else None
         self._works = StepWorks(options, parts.trainers, self._train_prompts, parts.events, parts.clock)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
@@ -156,6 +160,10 @@ class TrainingLoop:
             repurposed = step.repurposing.times
             self._baseline.answered(step.repurposing.answered_epoch)
         queue_length, times = parts.policy.num_deferred, StepTimes.of(marks, result.rollout_s)
+        if self._gate is not None:
+            outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
+            saved_s = self._gate.ended(outcome)
+            repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
         parts.recorder.step(self._state, result, trained, times, queue_length, repurposed)
         parts.records.keep(StepDone(self._state.step, marks, result, trained, queue_length, repurposed))
         self._alarms.step(self._state.step, result, trained)
@@ -184,6 +192,8 @@ class TrainingLoop:
         self._load_newest()
         for kind, exported in state.get("lengths", {}).items():
             self._lengths[RoundKind(kind)].load_state(exported)
+        if self._gate is not None and "benefit" in state:  # Older versions had none.
+            self._gate.load_state(state["benefit"])
         self._parts.rewards.load_state(state["rewards"])
         self._parts.recorder.resume(self._state, state["recorder"])
         self._parts.records.rewind(self._state.step)
@@ -215,6 +225,7 @@ class TrainingLoop:
             "recorder": self._parts.recorder.export(),
             "rewards": self._parts.rewards.export_state(),
             "alarms": self._alarms.export(),
+            **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }
         checkpoint = self._parts.checkpoints.publish(
@@ -251,8 +262,9 @@ class TrainingLoop:
         self._parts.policy.load_state(self._state.policy)
 
     def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
-        milestones = step.repurposing.milestones if step.repurposing is not None else None
-        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept, milestones)
+        repurposing = step.repurposing
+        milestones, pace = (repurposing.milestones, repurposing.pace) if repurposing is not None else (None, None)
+        runner = self._runner(self._parts.policy, self._training_requests(), step, self._state.kept, milestones, pace)
         if step.repurposing is not None:
             step.repurposing.begin(runner)
         result = runner.run(draining=draining)
@@ -282,6 +294,7 @@ class TrainingLoop:
                 parts.clock,
                 work.replicas_awake,
                 answered_epoch=self._baseline.epoch,
+                gate=self._gate,
             )
         return RunningStep(
             work, repurposing, self._recovery, lambda progress: parts.recorder.round_progress(state, progress)
@@ -355,6 +368,7 @@ class TrainingLoop:
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
+        pace: RolloutPace | None = None,
     ) -> RoundRunner:
         parts = self._parts
         held_out = policy is not parts.policy
@@ -369,6 +383,7 @@ class TrainingLoop:
             observer,
             kept,
             milestones,
+            pace,
         )
 
     def _finish(self) -> None:

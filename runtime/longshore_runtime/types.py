@@ -223,6 +223,8 @@ class TrainResult:
     """What the sums of losses were divided by."""
     compute_s: float = 0.0
     """Time in which the busiest replica worked."""
+    gradients_s: float = 0.0
+    """Time in which replicas computed gradients, of all replicas together."""
     gradient_difference: float | None = None
     """Where the update was verified: the largest `Trainer.compare` of all ranks."""
     work: UpdatePasses | None = None

@@ -31,6 +31,7 @@ def elastic_job(name: str, *, step_s: float = 0.02, pods: int = 2, **engine: Any
     manifest["spec"]["rollout"] = {
         "strategy": "TailBatching",
         "handover": "Streamed",
+        "repurposing": {"trigger": "Fixed", "fraction": 0.25},
         "engine": {"backend": "Fake", "extraArgs": {"step_s": step_s, "sigma": 1.5}, **engine},
     }
     manifest["spec"]["workers"]["replicas"] = pods

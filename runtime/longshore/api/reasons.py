@@ -99,6 +99,11 @@ class RepurposeUnavailableReason(Reason):
 
     NO_POD_TO_SPARE = "NoPodToSpare", "there is one worker pod, or no whole trainer replica fits half of the GPUs"
     DISAGGREGATED = "Disaggregated", "trainers have pods of their own"
+    COSTS_MORE = (
+        "CostsMore",
+        "by the job's own rounds, the rollout would take longer by more than the training takes less; the message has "
+        "the figures. It is tried again now and then",
+    )
 
 
 class RegroupUnavailableReason(Reason):
@@ -209,7 +214,8 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         (RepurposedReason,),
     ),
     ConditionType.REPURPOSE_UNAVAILABLE: ConditionReasons(
-        "True where pods should be repurposed and cannot be.", (RepurposeUnavailableReason,)
+        "True where pods should be repurposed and cannot be, or where this would make steps longer.",
+        (RepurposeUnavailableReason,),
     ),
     ConditionType.REGROUP_UNAVAILABLE: ConditionReasons(
         "True where `parallelism` is `Adaptive` and engines have one size only.", (RegroupUnavailableReason,)

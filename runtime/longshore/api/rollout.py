@@ -146,7 +146,8 @@ class Repurposing(ApiModel):
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
     """Adaptive: between 20 % and 50 % of finished requests, as soon as what still runs fits the KV caches of the other
-    half. Fixed: at `fraction`, whatever fits. Neither while a gate of `admission` holds requests back. Never: trainers
+    half, if the step is expected to end sooner for it, by the job's own earlier rounds. Fixed: at `fraction`, whatever
+    fits and whatever it costs. Neither while a gate of `admission` holds requests back. Never: trainers
     that have processors of their own stream beside the engines, the others after the round."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
     """Trigger Fixed: share of the step's prompts whose groups the batch has."""

@@ -42,6 +42,19 @@ class RolloutLoad(ApiModel):
     """Worker pods whose engines sample."""
 
 
+class RepurposingBenefit(ApiModel):
+    """What repurposing pods is expected to change in a step, by the job's own rounds of that kind."""
+
+    rollout_longer_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="rolloutLongerSeconds")
+    """The price: fewer engines, and requests whose tokens are computed again. Unset: no round of that kind is over."""
+    training_shorter_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="trainingShorterSeconds")
+    """The gain: gradients that are computed while the round still runs. Unset: likewise."""
+    wanted: bool
+    """Whether pods should be repurposed."""
+    trial: bool = False
+    """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""
+
+
 class RoundSummary(ApiModel):
     """A round that is over."""
 
@@ -269,6 +282,9 @@ class RuntimeStatus(ApiModel):
     """Tensor-parallel size of the engines; 0: there are none yet."""
     tp_sizes: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=16)
     """Sizes that suit the model and the pods."""
+    repurposing: dict[RoundKind, RepurposingBenefit] = Field(default_factory=dict)
+    """As of the newest milestone of each kind of round, where `spec.rollout.repurposing.trigger` is Adaptive. Empty
+    until the first step is done."""
     rollout_times: RolloutTimes | None = None
     """For the parallelism planner, where the job has a profile."""
     reward: float | None = None

@@ -80,8 +80,44 @@ class RolloutLoad:
     """What `decide` goes by at a milestone."""
 
     pods: tuple[PodLoad, ...]
+    engines: tuple[RolloutEngine, ...]
+    """Those of the pods."""
     peak_tokens: int
     """Projected peak of what runs and of what is still to be launched, over all engines."""
+
+
+@dataclass(frozen=True)
+class Benefit:
+    """What handing over is expected to change in the step, and whether it is wanted (`BenefitGate`)."""
+
+    rollout_longer_s: float | None
+    """The price; None: no round of this kind is over."""
+    training_shorter_s: float | None
+    """The gain; likewise."""
+    is_wanted: bool
+    is_trial: bool = False
+    """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""
+
+    @property
+    def described(self) -> str:
+        """In half a sentence, with its figures."""
+        if self.rollout_longer_s is None or self.training_shorter_s is None:
+            return "what it changes in a round of this kind is not known yet"
+        saved_s = self.training_shorter_s - self.rollout_longer_s
+        sooner = f"{_seconds(abs(saved_s))} {'sooner' if saved_s >= 0 else 'later'}"
+        price, gain = _seconds(self.rollout_longer_s), _seconds(self.training_shorter_s)
+        figures = f"the step is expected to end {sooner} (rollout {price} longer, training {gain} shorter)"
+        is_overdrawn = saved_s >= 0 and not self.is_wanted
+        return f"{figures}, but earlier hand-overs cost more than was expected" if is_overdrawn else figures
+
+
+@dataclass(frozen=True)
+class AdaptiveRule:
+    """What has to hold besides, with `trigger: Adaptive`."""
+
+    max_kv_peak: float
+    benefit: Benefit | None
+    """None: nothing is known yet."""
 
 
 class Milestones:
@@ -123,7 +159,7 @@ class Milestones:
 
 def rollout_load(
     progress: RoundProgress,
-    engines: Iterable[RolloutEngine],
+    engines: Sequence[RolloutEngine],
     running: Sequence[RunningRequest],
     lengths: LengthDistribution,
     max_response_tokens: int,
@@ -131,7 +167,7 @@ def rollout_load(
     """How full the engines are, and will be with what is still to be launched."""
     everything = [*running, *expected_requests(progress.num_expected, running)]
     peak_tokens = projected_peak_tokens(everything, lengths, max_response_tokens)
-    return RolloutLoad(tuple(pod_loads(engines, running)), round(peak_tokens))
+    return RolloutLoad(tuple(pod_loads(engines, running)), tuple(engines), round(peak_tokens))
 
 
 def decide(
@@ -139,23 +175,30 @@ def decide(
     pods: Sequence[PodLoad],
     trainer_replicas: Sequence[frozenset[int]],
     peak_tokens: float,
-    max_kv_peak: float | None,
+    rule: AdaptiveRule | None,
 ) -> ScaleDown | Stay:
-    """Whether half of the GPUs can train when `share` of the round's requests has finished.
+    """Whether half of the GPUs can train when `share` of the round's requests has finished, and should.
 
-    `peak_tokens` is the projected peak of what runs, over all engines; `max_kv_peak`: None takes any.
+    `peak_tokens` is the projected peak of what runs, over all engines; `rule`: None takes any (`trigger: Fixed`).
     """
     picked = pick_pods(pods, trainer_replicas)
     if not picked:
         return Stay(unavailable_reason(pods))
     remaining = sum(load.kv_capacity_tokens for load in pods if load.pod not in picked)
     peak = peak_tokens / remaining
-    if max_kv_peak is not None and peak > max_kv_peak:
-        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(max_kv_peak)} at {_percent(share)}")
     moved = sum(load.num_gpus for load in pods if load.pod in picked)
     total = sum(load.num_gpus for load in pods)
     reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
-    return ScaleDown(picked, reason)
+    if rule is None:
+        return ScaleDown(picked, reason)
+    if peak > rule.max_kv_peak:
+        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(rule.max_kv_peak)} at {_percent(share)}")
+    if rule.benefit is None:
+        return Stay("every pod samples in the first step of a job, which tells what repurposing would change")
+    if not rule.benefit.is_wanted:
+        return Stay(rule.benefit.described)
+    trial = "a trial: " if rule.benefit.is_trial else ""
+    return ScaleDown(picked, f"{reason}; {trial}{rule.benefit.described}")
 
 
 def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[PodLoad]:
@@ -247,3 +290,7 @@ def _pod_groups(trainer_replicas: Iterable[frozenset[int]]) -> list[frozenset[in
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if abs(seconds) >= 9.5 else f"{seconds:.2g} s"

@@ -88,6 +88,13 @@ class StreamLedger:
         """Which replica's sums hold a sample, or will."""
         return self._replica_of
 
+    @property
+    def computed_tokens(self) -> int:
+        """What replicas have computed; the part that each of them is at counts by half."""
+        given = sum(self._samples[response].num_tokens for response in self._replica_of)
+        under_way = sum(parts[0] for parts in self._pending.values() if parts)
+        return given - sum(map(self.pending_tokens, self._pending)) + under_way // 2
+
     def pending_tokens(self, replica: int) -> int:
         """What a replica has still to compute."""
         return sum(self._pending_of(replica))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from longshore.policy.draws import Draw
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -52,10 +53,13 @@ class RoundTotals:
 class RoundProtocol:
     """One use per round."""
 
-    def __init__(self, policy: RoundPolicy, milestones: Milestones | None = None) -> None:
-        """`milestones`: when engines may retire; None: none do."""
+    def __init__(
+        self, policy: RoundPolicy, milestones: Milestones | None = None, pace: RolloutPace | None = None
+    ) -> None:
+        """`milestones`: when engines may retire; None: none do. `pace`: told how fast they are."""
         self._policy = policy
         self._milestones = milestones
+        self._pace = pace
         self._requests: Requests | None = None
         self._commands: list[messages.RoundCommand] = []
         """Of the call that is running."""
@@ -79,9 +83,9 @@ class RoundProtocol:
         self, engines: Collection[int], now_s: float, *, draining: bool = False, kv_capacity_tokens: int = 0
     ) -> list[messages.RoundCommand]:
         """Begin on these engines; `draining` and `kv_capacity_tokens` as of `RoundPolicy.start_round`."""
+        self._now_s = now_s
         start = self._policy.start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
         self._requests = Requests(tuple(engines), start.kind, self._policy.engine_limit, self._emit)
-        self._now_s = now_s
         self._num_groups = start.num_groups
         self._execute(start.decision)
         self._progressed()
@@ -136,6 +140,8 @@ class RoundProtocol:
 
     def _emit(self, command: messages.RoundCommand) -> None:
         self._commands.append(command)
+        if self._pace is not None and isinstance(command, messages.AddRequests):
+            self._pace.placed(command.engine, command.responses, self._now_s)
 
     def _finish_call(self) -> list[messages.RoundCommand]:
         self._placed.announce_drained()
@@ -153,6 +159,10 @@ class RoundProtocol:
         return commands
 
     def _requests_ended(self, event: messages.RequestsEnded) -> None:
+        if self._pace is not None and not self.has_batch:
+            steps = {one.response: one.engine_step for one in event.requests}
+            finished_now = {one.response for one in event.requests if one.finished}
+            self._pace.left(event.engine, steps, finished_now, event.load, self._now_s)
         ended = self._placed.ended(event.engine, event.requests)
         finished = [one for one in ended if one.finished]
         self._num_aborted += len(ended) - len(finished)
@@ -202,6 +212,8 @@ class RoundProtocol:
                 f"engine {engine} was lost {self._num_losses[engine]} times without finishing a response: {reason}"
             )
             self._emit(messages.GiveUp(message, is_users_mistake=False))
+        if self._pace is not None:
+            self._pace.engine_lost()
         self._placed.lost(engine)
         self._engines_changed()
         self._emit(messages.ReplaceEngine(engine))
@@ -209,6 +221,8 @@ class RoundProtocol:
     def _engines_retired(self, engines: tuple[int, ...]) -> None:
         if self._milestones is not None:
             self._milestones.close()
+        if self._pace is not None:
+            self._pace.engines_left(engines, self._now_s)
         self._placed.retire(engines)
         self._engines_changed()
 
@@ -219,6 +233,8 @@ class RoundProtocol:
         progress = self._policy.progress
         self._emit(messages.ReportProgress(progress))
         if self._milestones is not None and not self.has_batch and self._milestones.is_due(progress):
+            if self._pace is not None:
+                self._pace.milestone(self._now_s)
             self._emit(messages.MeasureLoad(progress))
 
     def _execute(self, decision: Decision) -> None:

@@ -85,6 +85,11 @@ class SimEngine:
         return not self._running and not self._waiting
 
     @property
+    def step(self) -> int:
+        """Steps that it has made."""
+        return self._step
+
+    @property
     def num_running(self) -> int:
         return len(self._running)
 

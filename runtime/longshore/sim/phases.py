@@ -12,7 +12,7 @@ from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
 from longshore.sim.result import Recorder, Work
 from longshore.sim.round import TrainableSamples
-from longshore.sim.trainer import SimTrainer, StreamingTrainer, TrainerShape
+from longshore.sim.trainer import SimTrainer, StreamedWork, StreamingTrainer, TrainerShape
 
 _WHOLE_UPDATE: Final = 1 << 62
 """Token budget of a batch where an update is given to the trainer in one piece."""
@@ -123,20 +123,29 @@ class StreamedTraining(TrainingPhase):
         most = None if share is None else math.ceil(share * job.shape.num_prompts)
         self._trainer = StreamingTrainer(self.shape, queue, recorder, most)
         self._awake: set[int] = set()
+        self.wake_s = 0.0
+        """From the decision to repurpose GPUs until their replicas were awake, in this round."""
 
     def begin_round(self) -> None:
         self._trainer.begin_round()
         self._awake = set()
+        self.wake_s = 0.0
 
     def trainable(self, group: TrainableSamples) -> None:
         self._trainer.trainable(group.num_tokens)
 
-    def repurpose(self, gpus: Sequence[int]) -> None:
+    @property
+    def work(self) -> StreamedWork:
+        """Of the step that has ended."""
+        return self._trainer.work
+
+    def repurpose(self, gpus: Sequence[int], decided_s: float) -> None:
         """These GPUs are free: the replicas that lie on them wake up."""
         free = set(gpus)
         replicas = [index for index, replica in enumerate(self.shape.replicas) if free.issuperset(replica)]
         freed = [self.shape.replicas[index] for index in replicas]
         awake_s = self._to_training(freed, after_s=self._costs.migration_s())
+        self.wake_s = awake_s - decided_s
         self._awake.update(replicas)
         for replica in replicas:
             self._trainer.join(replica, awake_s)

@@ -4,9 +4,20 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from longshore.api.runtime_status import RoundKind
+from longshore.policy.benefit_gate import BenefitGate, StepOutcome
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
-from longshore.policy.scale_down import Milestones, RolloutEngine, RunningRequest, ScaleDown, decide, rollout_load
+from longshore.policy.rollout_pace import RolloutPace
+from longshore.policy.scale_down import (
+    AdaptiveRule,
+    Milestones,
+    RolloutEngine,
+    RunningRequest,
+    ScaleDown,
+    decide,
+    rollout_load,
+)
+from longshore.rounds.protocol import RoundTotals
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import Fleet
 from longshore.sim.job import SimJob
@@ -24,12 +35,16 @@ class Repurposing:
         self._pod_of = {gpu: pod for pod, gpus in enumerate(job.gpus.pods()) for gpu in gpus}
         self._replicas = [frozenset(self._pod_of[gpu] for gpu in replica) for replica in training.shape.replicas]
         self._lengths: dict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
+        self._gate = BenefitGate() if job.trainer.scale_down_at is None else None
+        self.pace: RolloutPace | None = None
+        """Of the round that runs, where it is measured."""
         self.reasons: list[str] = []
         """Of what was decided in this round."""
 
-    def begin_round(self) -> Milestones:
+    def begin_round(self, tp_size: int) -> Milestones:
         """When to look in the round that starts."""
         self.reasons = []
+        self.pace = self._gate.begin_round(tp_size) if self._gate is not None else None
         return Milestones(self._job.trainer.scale_down_at)
 
     def milestone(self, this_round: SimRound, fleet: Fleet, progress: RoundProgress) -> None:
@@ -44,9 +59,11 @@ class Repurposing:
             for request, tokens in engine.tokens_at(self._queue.now_s)
         ]
         load = rollout_load(progress, engines, running, self._lengths[progress.kind], self._job.lengths.max_tokens)
-        is_fixed = self._job.trainer.scale_down_at is not None
-        max_kv_peak = None if is_fixed else self._job.rollout.repurposing.max_kv_peak
-        decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, max_kv_peak)
+        rule = None
+        if self._gate is not None:
+            benefit = self._gate.expect(progress.kind, load, self._replicas)
+            rule = AdaptiveRule(self._job.rollout.repurposing.max_kv_peak, benefit)
+        decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, rule)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)
             self._carry_out(decision, this_round, fleet)
@@ -55,8 +72,26 @@ class Repurposing:
         """Lengths of the responses that finished in the round."""
         self._lengths[kind].extend(num_tokens)
 
+    def step_ended(self, totals: RoundTotals, step_s: float) -> None:
+        """The step of the round is over."""
+        if self._gate is not None:
+            done = self._training.work
+            self._gate.ended(
+                StepOutcome(
+                    kind=totals.end.kind,
+                    step_s=step_s,
+                    batch_tokens=done.num_tokens,
+                    streamed_tokens=done.streamed_tokens,
+                    num_replicas=len(self._replicas),
+                    tokens_per_s=done.tokens_per_s,
+                    num_awake=done.num_awake,
+                    wake_s=self._training.wake_s,
+                )
+            )
+
     def _carry_out(self, decision: ScaleDown, this_round: SimRound, fleet: Fleet) -> None:
         pods = set(decision.pods)
         engines = [number for number, gpus in fleet.gpus.items() if self._pod_of[gpus[0]] in pods]
         gpus = [gpu for gpu, pod in self._pod_of.items() if pod in pods]
-        this_round.retire(engines, on_drained=lambda: self._training.repurpose(gpus))
+        decided_s = self._queue.now_s
+        this_round.retire(engines, on_drained=lambda: self._training.repurpose(gpus, decided_s))

@@ -7,6 +7,7 @@ from functools import partial
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -45,6 +46,7 @@ class SimRound:
         on_trainable: Callable[[TrainableSamples], None],
         milestones: Milestones | None,
         on_milestone: Callable[["SimRound", RoundProgress], None],
+        pace: RolloutPace | None = None,
     ) -> None:
         self._job = job
         self._fleet = fleet
@@ -53,7 +55,9 @@ class SimRound:
         self._kept_before = kept
         self._on_trainable = on_trainable
         self._on_milestone = on_milestone
-        self._protocol = RoundProtocol(policy, milestones)
+        self._policy = policy
+        self._pace = pace
+        self._protocol = RoundProtocol(policy, milestones, pace)
         self._tokens = dict(kept)
         """Tokens of every response that ended, or that earlier rounds kept."""
         self._unscored: list[AcceptedGroup] = []
@@ -71,6 +75,9 @@ class SimRound:
     def run(self, *, draining: bool) -> RoundTotals:
         """From the start to the end."""
         now_s, fleet = self._queue.now_s, self._fleet
+        if self._pace is not None:
+            steps = {number: engine.step for number, engine in fleet.engines.items()}
+            self._pace.begun(self._policy.next_kind(draining=draining), steps, fleet.kv_capacity_tokens, now_s)
         self._perform(
             self._protocol.start(fleet.numbers, now_s, draining=draining, kv_capacity_tokens=fleet.kv_capacity_tokens)
         )

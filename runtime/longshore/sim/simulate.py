@@ -106,6 +106,8 @@ class _Simulation:
         trained_s = self._training.finish()
         published_s = self._publish(trained_s)
         self._wait_until(published_s)
+        if self._repurposing is not None:
+            self._repurposing.step_ended(totals, published_s - start_s)
         first_start_s = self._training.first_start_s
         responses = [tokens for group in end.accepted for tokens in this_round.samples_of(group)]
         corrects = [this_round.corrects(group) for group in end.accepted]
@@ -137,10 +139,10 @@ class _Simulation:
 
     def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundTotals]:
         self._regroup(self._policy.next_kind(draining=draining))
-        milestones = self._repurposing.begin_round() if self._repurposing is not None else None
+        milestones = self._repurposing.begin_round(self._tp_size) if self._repurposing is not None else None
         this_round = SimRound(
             self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
-            milestones, self._milestone,
+            milestones, self._milestone, self._repurposing.pace if self._repurposing is not None else None,
         )  # fmt: skip
         totals = this_round.run(draining=draining)
         end = totals.end

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,6 +53,19 @@ class TrainerShape:
     def optimizer_s(self) -> float:
         """Time of an update in every epoch, gradient reduction included."""
         return self.num_epochs * self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
+
+
+@dataclass(frozen=True)
+class StreamedWork:
+    """What the replicas of a streaming trainer computed in a step."""
+
+    num_tokens: int
+    streamed_tokens: int
+    """Of those, computed when the round ended."""
+    tokens_per_s: float
+    """Of one replica."""
+    num_awake: int
+    """Replicas that were woken while the round ran."""
 
 
 class SimTrainer:
@@ -116,6 +129,10 @@ class StreamingTrainer:
         """Groups that replicas may still take while the round runs; None: no replica is awake."""
         self.compute_s = 0.0
         self.first_start_s: float | None = None
+        self._taken: list[int] = []
+        """Tokens of the samples that replicas took while the round ran."""
+        self.work = StreamedWork(0, 0, 0.0, 0)
+        """Of the whole step, once it has ended."""
 
     def join(self, replica: int, at_s: float) -> None:
         """A replica takes groups from `at_s` on."""
@@ -132,6 +149,7 @@ class StreamingTrainer:
         """The round is over: spread what is left over all replicas and update; returns the end."""
         shape = self._shape
         awake, self._free_s = self._free_s, {}
+        self.work = self._work_done(awake, now_s)
         free = [max(now_s, awake.get(replica, others_from_s)) for replica in range(len(shape.replicas))]
         ends = makespan_s([shape.sample_s(tokens) for samples in self._groups for tokens in samples], free)
         for replica, start_s, end_s in zip(shape.replicas, free, ends, strict=True):
@@ -140,6 +158,15 @@ class StreamingTrainer:
         self._recorder.busy(shape.gpus, Work.TRAINING, max(ends), updated_s, "update")
         self._computed(min(free), updated_s, share=1.0)
         return updated_s
+
+    def _work_done(self, awake: Mapping[int, float], now_s: float) -> StreamedWork:
+        left = [tokens for samples in self._groups for tokens in samples]
+        num_tokens = sum(left) + sum(self._taken)
+        gradients_s = sum(map(self._shape.sample_s, (*left, *self._taken)))
+        tokens_per_s = num_tokens / gradients_s if gradients_s else 0.0
+        in_hand_s = sum(max(0.0, free_s - now_s) for free_s in awake.values()) if self._taken else 0.0
+        streamed = max(0, round(sum(self._taken) - in_hand_s * tokens_per_s))
+        return StreamedWork(num_tokens, streamed, tokens_per_s, len(awake))
 
     def _next(self, replica: int, round_of: dict[int, float]) -> None:
         """Take the next group; `round_of` tells whether the round is still the one that the replica joined."""
@@ -153,7 +180,9 @@ class StreamingTrainer:
             return
         self._num_fetchable -= 1
         now_s = self._queue.now_s
-        end_s = now_s + sum(self._shape.sample_s(tokens) for tokens in self._groups.popleft())
+        samples = self._groups.popleft()
+        self._taken += samples
+        end_s = now_s + sum(map(self._shape.sample_s, samples))
         self._recorder.busy(self._shape.replicas[replica], Work.TRAINING, now_s, end_s, "streamed gradients")
         self._computed(now_s, end_s, share=1 / len(self._shape.replicas))
         self._free_s[replica] = end_s

@@ -10,14 +10,19 @@ from typing import Final, Protocol
 
 import structlog
 
-from longshore.api.runtime_status import PodLoad, RolloutLoad, RoundKind
+from longshore.api import runtime_status
+from longshore.api.runtime_status import RepurposingBenefit, RoundKind
 from longshore.api.status import Assignment, Overlay
+from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.overlays import RoundState, refusal
 from longshore.policy.progress import RoundProgress
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import (
+    Benefit,
     Milestones,
     RolloutEngine,
+    RolloutLoad,
     RunningRequest,
     rollout_load,
 )
@@ -39,8 +44,11 @@ _WAKE_LIMIT_S: Final = 300.0
 class ElasticReport(Protocol):
     """Whom the coordinator tells of assignments."""
 
-    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
-        """How full the engines are and will be: the operator may repurpose pods."""
+    def milestone(
+        self, progress: RoundProgress, load: runtime_status.RolloutLoad, benefit: RepurposingBenefit | None
+    ) -> None:
+        """How full the engines are and will be: the operator may repurpose pods. `benefit`: what that is expected to
+        change; None: nobody knows."""
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         """An assignment is carried out; so it is from here on."""
@@ -58,6 +66,11 @@ class RepurposingOptions:
     fixed_fraction: float | None
     """The only milestone, as a share of the batch's groups; None: every 5 % of finished requests from 20 % to 50 %."""
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether pods leave only where that is expected to pay."""
+        return self.fixed_fraction is None
+
 
 @dataclass(frozen=True)
 class RepurposingTimes:
@@ -69,6 +82,10 @@ class RepurposingTimes:
     """Of that: from the assignment's arrival until the trainer replicas were awake."""
     num_moved: int
     """Requests that went on elsewhere."""
+    num_awake: int = 0
+    """Trainer replicas that woke."""
+    saved_s: float | None = None
+    """What it saved of the step, against the same round with all engines; None: nobody asked, or it cannot be told."""
 
 
 class Repurposing:
@@ -88,8 +105,10 @@ class Repurposing:
         replicas_awake: Callable[[tuple[int, ...]], None],
         *,
         answered_epoch: int,
+        gate: BenefitGate | None = None,
     ) -> None:
         """`number` of the round; `lengths` of earlier rounds by kind; `work` runs what takes time, one at a time.
+        `gate`: whether it pays; None: nobody asks.
 
         Assignments up to `answered_epoch` are old news.
         """
@@ -104,6 +123,9 @@ class Repurposing:
         self._replicas_awake = replicas_awake
         self.milestones = Milestones(options.fixed_fraction)
         """Of the round."""
+        self.pace: RolloutPace | None = gate.begin_round(engines.tp_size) if gate is not None else None
+        """What its engines do, where that matters."""
+        self._gate = gate
         self._runner: RoundRunner | None = None
         self._milestone: RoundProgress | None = None
         """The newest one."""
@@ -204,7 +226,12 @@ class Repurposing:
         if self.times is not None:
             return
         now_s = self._clock.now_s()
-        self.times = RepurposingTimes(now_s - self._told_s, now_s - self._arrived_s, self._running.num_moved)
+        self.times = RepurposingTimes(
+            control_path_s=now_s - self._told_s,
+            hand_over_s=now_s - self._arrived_s,
+            num_moved=self._running.num_moved,
+            num_awake=len(event.replicas) if event.error is None else 0,
+        )
         if event.error is not None:
             self._report.rejected(self._epoch, event.error)
             return
@@ -217,7 +244,11 @@ class Repurposing:
             return
         self._told_s = self._clock.now_s()
         assert self._milestone is not None
-        self._report.milestone(self._milestone, load)
+        progress, benefit = self._milestone, None
+        if self._gate is not None:
+            replicas = [frozenset(self._trainers.pods_of(one)) for one in range(self._trainers.num_replicas)]
+            benefit = self._gate.expect(progress.kind, load, replicas)
+        self._report.milestone(progress, _reported(load), _reported_benefit(benefit) if benefit is not None else None)
 
     def _measure(self, progress: RoundProgress) -> None:
         """In a thread of its own: engines answer between two steps."""
@@ -239,14 +270,30 @@ class Repurposing:
             for one in responses
         ]
         lengths = self._lengths[progress.kind]
-        load = rollout_load(progress, sampling, running, lengths, self._options.max_response_tokens)
-        pods = [
-            PodLoad(
-                pod=pod.pod,
-                gpus=pod.num_gpus,
-                kv_capacity_tokens=pod.kv_capacity_tokens,
-                running_tokens=pod.num_tokens,
-            )
-            for pod in load.pods
-        ]
-        return RolloutLoad(projected_kv_peak_tokens=load.peak_tokens, pods=pods)
+        return rollout_load(progress, sampling, running, lengths, self._options.max_response_tokens)
+
+
+def _reported(load: RolloutLoad) -> runtime_status.RolloutLoad:
+    pods = [
+        runtime_status.PodLoad(
+            pod=pod.pod,
+            gpus=pod.num_gpus,
+            kv_capacity_tokens=pod.kv_capacity_tokens,
+            running_tokens=pod.num_tokens,
+        )
+        for pod in load.pods
+    ]
+    return runtime_status.RolloutLoad(projected_kv_peak_tokens=load.peak_tokens, pods=pods)
+
+
+def _reported_benefit(benefit: Benefit) -> RepurposingBenefit:
+    return RepurposingBenefit(
+        rollout_longer_s=_rounded(benefit.rollout_longer_s),
+        training_shorter_s=_rounded(benefit.training_shorter_s),
+        wanted=benefit.is_wanted,
+        trial=benefit.is_trial,
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from longshore.api.runtime_status import RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
+from longshore.policy.scale_down import RolloutLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rewards.scoring import ScoreResult
 from longshore_runtime.rewards.surroundings import Surroundings

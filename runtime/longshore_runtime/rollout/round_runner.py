@@ -10,6 +10,7 @@ import structlog
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
@@ -106,15 +107,20 @@ class RoundRunner:
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
+        pace: RolloutPace | None = None,
     ) -> None:
-        """`kept`: tokens that responses of this round continue from. `milestones`: when the observer is told of one."""
+        """`kept`: tokens that responses of this round continue from. `milestones`: when the observer is told of one.
+        `pace`: told what the engines do.
+        """
+        self._policy = policy
+        self._pace = pace
         self._engines = engines
         self._scorer = scorer
         self._events = events
         self._request_of = request_of
         self._clock = clock
         self._observer = observer
-        self._protocol = RoundProtocol(policy, milestones)
+        self._protocol = RoundProtocol(policy, milestones, pace)
         self._completions = dict(kept)
         """Everything that is sampled of each response."""
         self._responses: dict[str, ResponseId] = {}
@@ -134,7 +140,10 @@ class RoundRunner:
         Raises UserError, Interrupted, and TrainerLost when the weights that it samples from are gone.
         """
         started_s, before = self._clock.now_s(), self._engines.stats()
+        kind = self._policy.next_kind(draining=draining)
         capacity = min((stats.kv_capacity_tokens for stats in before.values()), default=0)
+        if self._pace is not None:
+            self._pace.begun(kind, {engine: stats.num_steps for engine, stats in before.items()}, capacity, started_s)
         self._perform(
             self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity),
             started_s,

@@ -15,6 +15,7 @@ from longshore.api.runtime_status import (
     KindCount,
     Notice,
     PromptCounts,
+    RepurposingBenefit,
     ResponseTokens,
     RewardLoad,
     RolloutLoad,
@@ -160,12 +161,15 @@ class Recorder:
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
         self._update(activity=RuntimeActivity.ROLLOUT, round=now)
 
-    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
-        """How full the engines are and will be: the operator may repurpose pods."""
+    def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
+        """How full the engines are and will be: the operator may repurpose pods, which changes the step so."""
         running = self._status.round
         assert running is not None, "a round has begun"
         fraction = round(progress.fraction_finished, 3)
-        self._update(round=running.model_copy(update={"fraction_finished": fraction, "load": load}))
+        known = {kind: one for kind, one in self._status.repurposing.items() if kind is not progress.kind}
+        benefits = known | ({progress.kind: benefit} if benefit is not None else {})
+        told = running.model_copy(update={"fraction_finished": fraction, "load": load})
+        self._update(round=told, repurposing=benefits)
 
     def engines(self, tp_size: int) -> None:
         """The engines have this tensor-parallel size."""
@@ -284,6 +288,7 @@ def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:
         "repurpose/control_path_s": times.control_path_s,
         "repurpose/hand_over_s": times.hand_over_s,
         "repurpose/num_moved": times.num_moved,
+        **({"repurpose/saved_s": times.saved_s} if times.saved_s is not None else {}),
     }
 
 

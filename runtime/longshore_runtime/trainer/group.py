@@ -224,16 +224,18 @@ class TrainerGroup:
         passes, steps = answers[:num_passes], answers[num_passes : num_passes + num_steps]
         differences = answers[num_passes + num_steps :]
         seconds = [seconds for _, seconds in steps]
-        sums = GradientSums()
+        sums, gradients_s = GradientSums(), 0.0
         for (rank, _), (of_pass, pass_s) in zip(update.passes, passes, strict=True):
             seconds[rank] += pass_s
             if self._spec.sizes.is_first_of_replica(rank):  # Every rank reports its replica's sums.
                 sums += of_pass
+                gradients_s += pass_s
         num_tokens = sum(len(sample.response_tokens) for sample in update.samples)
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
         given = zip(update.passes, update.given_s, passes, strict=True)
         work = self._work([(rank, given_s, pass_s) for (rank, _), given_s, (_, pass_s) in given], steps[0][1])
-        return TrainResult(sums, steps[0][0], update.denominator, max(seconds), max(differences, default=None), work)
+        difference = max(differences, default=None)
+        return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
 
     def policy_version(self) -> int:
         """Optimizer steps so far, those under way included."""

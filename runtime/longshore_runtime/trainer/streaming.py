@@ -70,6 +70,7 @@ class StreamedUpdate:
         self._dispatch()
 
     def finish(self) -> StepTraining:
+        streamed_tokens = self._ledger.computed_tokens
         self._give(self._ledger.last_parts(range(self._trainers.num_replicas)))
         batch = tuple(self._samples.values())
         self._has_ended = True
@@ -77,7 +78,9 @@ class StreamedUpdate:
         result = self._trainers.finish(self._update)
         assert self._first_dispatch_s is not None, "a round has groups"
         replica_of = dict(self._ledger.replica_of)
-        return StepTraining((result,), (batch,), self._first_dispatch_s, self._first_gradient_s, replica_of)
+        return StepTraining(
+            (result,), (batch,), self._first_dispatch_s, self._first_gradient_s, replica_of, streamed_tokens
+        )
 
     def again(self) -> None:
         self._ledger.lost()

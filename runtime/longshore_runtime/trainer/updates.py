@@ -33,6 +33,8 @@ class StepTraining:
     """Until their first gradients were computed, where that was while the round ran."""
     replica_of: Mapping[ResponseId, int] = field(default_factory=dict)
     """Where gradients were streamed: which replica computed a response."""
+    streamed_tokens: int = 0
+    """Tokens, prompts included, whose gradients were there when the rollout ended, where gradients were streamed."""
     num_epochs: int = 1
     """Times that the batch was trained on."""
     old_log_probs_s: float | None = None
@@ -50,6 +52,17 @@ class StepTraining:
     def num_tokens(self) -> int:
         """Response tokens of the batch."""
         return sum(len(sample.response_tokens) for sample in self.samples)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Of the batch, prompts included."""
+        return self.num_tokens + sum(len(sample.prompt_tokens) for sample in self.samples)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """That one replica computes gradients of, prompts included; 0 where that took no time."""
+        gradients_s = sum(update.gradients_s for update in self.updates)
+        return self.num_epochs * self.batch_tokens / gradients_s if gradients_s > 0 else 0.0
 
     @property
     def gradient_difference(self) -> float | None:

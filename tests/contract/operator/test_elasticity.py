@@ -18,7 +18,8 @@ def at_milestone(number: int, **more: Any) -> dict[str, Any]:
     pods = [{"pod": pod, "gpus": 1, "kvCapacityTokens": 1000, "runningTokens": 50 * pod} for pod in range(2)]
     load = {"projectedKvPeakTokens": 300, "pods": pods}
     this_round = {"number": number, "kind": "Short", "fractionFinished": 0.3, "load": load}
-    return {"attempt": 1, "step": number - 1, "round": this_round, **more}
+    benefit = {"rolloutLongerSeconds": 1.0, "trainingShorterSeconds": 3.0, "wanted": True}
+    return {"attempt": 1, "step": number - 1, "round": this_round, "repurposing": {"Short": benefit}, **more}
 
 
 def await_epoch(jobs: Jobs, runtime: dict[str, Any], epoch: int) -> None:

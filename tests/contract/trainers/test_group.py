@@ -76,6 +76,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
         passes = [(one.replica, one.given_s <= now_s, one.compute_s > 0) for one in trained.work.passes]
         assert passes == [(0, True, True), (1, True, True)] * 2, "once per replica and part, whatever ranks it has"
         assert 0 < trained.work.update_s <= trained.compute_s
+        assert 0 < trained.gradients_s <= 2 * trained.compute_s, "every replica counts once"
         assert trained.update.grad_norm == pytest.approx(expected.report.grad_norm, rel=1e-4)
         assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)
         assert_same_weights(kind, before, expected.weights, published(trainers, version))

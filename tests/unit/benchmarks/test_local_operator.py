@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from benchmarks.local_operator import LocalOperator
 
-from longshore.api.runtime_status import PodLoad, RolloutLoad, RoundKind, RoundStatus, RuntimeStatus
+from longshore.api.runtime_status import PodLoad, RepurposingBenefit, RolloutLoad, RoundKind, RoundStatus, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, Overlay
 from longshore_runtime.rollout.events import AssignmentChanged, Event
@@ -32,7 +32,8 @@ def at_milestone(number: int = 1, peak_tokens: int = 100) -> RuntimeStatus:
     pods = [PodLoad(pod=pod, gpus=1, kv_capacity_tokens=1000, running_tokens=80 - 40 * pod) for pod in range(2)]
     load = RolloutLoad(projected_kv_peak_tokens=peak_tokens, pods=pods)
     round_status = RoundStatus(number=number, kind=RoundKind.SHORT, fraction_finished=0.3, load=load)
-    return RuntimeStatus(attempt=1, step=number - 1, round=round_status)
+    pays = RepurposingBenefit(rollout_longer_s=1.0, training_shorter_s=2.0, wanted=True)
+    return RuntimeStatus(attempt=1, step=number - 1, round=round_status, repurposing={RoundKind.SHORT: pays})
 
 
 class Driver:

@@ -7,6 +7,7 @@ import pytest
 from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import (
     PodLoad,
+    RepurposingBenefit,
     RolloutLoad,
     RolloutTimes,
     RoundKind,
@@ -22,6 +23,12 @@ STREAMED = {"handover": "Streamed"}
 ADAPTIVE = {"engine": {"parallelism": "Adaptive"}}
 FOUR_PODS = {"replicas": 4, "gpusPerPod": 2}
 CAPACITY_TOKENS = 1_000
+PAYS = RepurposingBenefit(rollout_longer_s=1.0, training_shorter_s=3.0, wanted=True)
+WHY = (
+    "4 of 8 GPUs to training at 30 %: projected KV peak 50 %; the step is expected to end 2 s sooner (rollout 1 s "
+    "longer, training 3 s shorter)"
+)
+COSTS = RepurposingBenefit(rollout_longer_s=0.8, training_shorter_s=0.42, wanted=False)
 
 
 def job(rollout: dict[str, Any], workers: dict[str, Any] = FOUR_PODS, **spec: Any) -> Cluster:
@@ -46,7 +53,8 @@ def at_milestone(number: int = 1, attempt: int = 1, fraction: float = 0.3, **mor
     this_round = RoundStatus(
         number=number, kind=RoundKind.SHORT, fraction_finished=fraction, load=more.pop("load", load())
     )
-    return RuntimeStatus(attempt=attempt, step=number - 1, round=this_round, **more)
+    known: dict[str, Any] = {"repurposing": {RoundKind.SHORT: PAYS}}
+    return RuntimeStatus(attempt=attempt, step=number - 1, round=this_round, **known | more)
 
 
 def after_rounds(*preemptions: int, first: int = 1, kind: RoundKind = RoundKind.SHORT, **more: Any) -> RuntimeStatus:
@@ -74,7 +82,7 @@ class TestRepurposing:
         assignment = cluster.status.assignment
         assert assignment.epoch == 2
         assert assignment.overlay == Overlay(round=1, attempt=1, trainer_pods=[2, 3])
-        assert assignment.reason == "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
+        assert assignment.reason == WHY
         event = cluster.events[-1]
         assert (event.type, event.reason, event.message) == ("Normal", "Repurposing", assignment.reason)
 
@@ -104,10 +112,21 @@ class TestRepurposing:
         cluster.tell(at_milestone(fraction=0.35, load=load(1_800)))
         assert cluster.status.assignment.epoch == 2
 
-    def test_the_trigger_fixed_asks_for_no_room(self) -> None:
+    def test_the_trigger_fixed_asks_for_neither_room_nor_benefit(self) -> None:
         cluster = job({**STREAMED, "repurposing": {"trigger": "Fixed"}})
-        cluster.tell(at_milestone(load=load(100_000)))
+        cluster.tell(at_milestone(load=load(100_000), repurposing={RoundKind.SHORT: COSTS}))
         assert cluster.status.assignment.overlay is not None
+        assert "RepurposeUnavailable" not in {condition.type for condition in cluster.status.conditions}
+
+    @pytest.mark.parametrize(
+        "known", [{}, {RoundKind.LONG: PAYS}, {RoundKind.SHORT: COSTS}], ids=["nothing", "of long rounds", "it costs"]
+    )
+    def test_pods_stay_unless_it_is_known_to_be_wanted_in_rounds_of_this_kind(
+        self, known: dict[RoundKind, RepurposingBenefit]
+    ) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(repurposing=known))
+        assert cluster.status.assignment.overlay is None
 
     def test_the_users_limit_of_the_peak_counts(self) -> None:
         cluster = job({**STREAMED, "repurposing": {"maxKvPeak": 0.4}})
@@ -467,7 +486,7 @@ class TestRepurposed:
     """The condition, and the event that comes with it."""
 
     ACKNOWLEDGED = at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1)
-    WHY = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
+    WHY = WHY
 
     def overlaid(self) -> Cluster:
         """A job whose coordinator has carried out an overlay."""
@@ -564,6 +583,21 @@ class TestConditions:
             )
         }
         assert cluster.condition("Ready")[0] == "True", "the job runs without"
+
+    def test_where_repurposing_costs_more_than_it_gains_the_figures_say_so(self) -> None:
+        cluster = job(STREAMED)
+        cluster.tell(at_milestone(repurposing={RoundKind.SHORT: COSTS}))
+        assert self.unavailable(cluster)["RepurposeUnavailable"] == (
+            "True",
+            "CostsMore",
+            "spec.rollout.repurposing: pods go on sampling, since repurposing them would not pay: in short rounds the "
+            "step is expected to end 0.38 s later (rollout 0.8 s longer, training 0.42 s shorter)",
+        )
+        trial = COSTS.model_copy(update={"wanted": True, "trial": True})
+        cluster.tell(at_milestone(2, repurposing={RoundKind.SHORT: trial}))
+        assert "RepurposeUnavailable" in self.unavailable(cluster), "a trial proves nothing yet"
+        cluster.tell(at_milestone(3, repurposing={RoundKind.SHORT: COSTS, RoundKind.LONG: PAYS}))
+        assert self.unavailable(cluster) == {}, "it pays in some rounds"
 
     def test_trainers_with_pods_of_their_own_take_none_of_the_others(self) -> None:
         cluster = job(STREAMED, placement="Disaggregated", trainerWorkers={"replicas": 1, "gpusPerPod": 2})

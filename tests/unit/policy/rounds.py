@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
+from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.draws import Draw, DrawCursor, MixedDraws, Share
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
 from longshore.record.history import TimedMessage
@@ -18,6 +20,8 @@ from longshore.rounds.protocol import RoundProtocol
 NUM_PROMPTS = 23
 MIX = (Share("most", 17, 3.0), Share("least", 6, 1.0))
 """As many prompts in two data sets."""
+_RATE = DecodeRate()
+_RATE.add(DecodeSteps(1, num_running=1, kv_usage=0.0), 1.0)
 QUIET = EngineLoad(num_running=0, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
 
 
@@ -142,14 +146,18 @@ class FakeRollout:
         self.messages = []
         self._now_s = 0.0
         expected_kind = self._policy.next_kind(draining=draining)
-        self._protocol = RoundProtocol(self._policy)
-        self._perform(self._protocol.start((0, 1), 0.0, draining=draining, kv_capacity_tokens=300))
+        pace = RolloutPace()
+        pace.begun(expected_kind, {0: 0, 1: 0}, 300, self._now_s)
+        self._protocol = RoundProtocol(self._policy, pace=pace)
+        self._perform(self._protocol.start((0, 1), self._now_s, draining=draining, kv_capacity_tokens=300))
+        pace.milestone(self._now_s)
         while not self._protocol.is_complete:
             self.before_each_event()
             event = self._next_event()
             self._now_s += 1.0
             self.messages.append((self._now_s, event))
             self._perform(self._protocol.receive(event, self._now_s))
+        assert pace.replayed_s(_RATE, {0}) >= 0.0 and pace.replayed_s(_RATE) >= 0.0, "whatever happened can be replayed"
         assert not self._left and not self._stopped, "the round ended and something still runs"
         assert self.num_drained == len(self._retired), "a drained engine is announced once"
         end = self._protocol.result.end

@@ -1,7 +1,7 @@
 """When GPUs go from sampling to training, and which."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,8 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.scale_down import (
     MAX_KV_PEAK,
     NUM_HORIZONS,
+    AdaptiveRule,
+    Benefit,
     Milestones,
     RolloutEngine,
     RunningRequest,
@@ -47,6 +49,10 @@ def on(engine: int, count: int = 1, prompt: int = 10, generated: int = 50) -> li
     return [RunningRequest(engine, prompt, generated)] * count
 
 
+PAYS = Benefit(rollout_longer_s=1.0, training_shorter_s=3.0, is_wanted=True)
+FIGURES = "the step is expected to end 2 s sooner (rollout 1 s longer, training 3 s shorter)"
+
+
 @dataclass(frozen=True)
 class Round:
     """A round whose pods the operator may take."""
@@ -54,6 +60,7 @@ class Round:
     lengths: LengthDistribution
     replicas: list[frozenset[int]]
     milestones: Milestones = field(default_factory=Milestones)
+    rule: AdaptiveRule | None = field(default_factory=lambda: AdaptiveRule(MAX_KV_PEAK, PAYS))
 
 
 def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = None) -> Round:
@@ -71,7 +78,7 @@ def look(
     if not this_round.milestones.is_due(progress):
         return None
     load = rollout_load(progress, engines, running, this_round.lengths, max_response_tokens=100)
-    decision = decide(progress.fraction_finished, load.pods, this_round.replicas, load.peak_tokens, MAX_KV_PEAK)
+    decision = decide(progress.fraction_finished, load.pods, this_round.replicas, load.peak_tokens, this_round.rule)
     if isinstance(decision, ScaleDown):
         this_round.milestones.close()
     return decision
@@ -86,7 +93,40 @@ def checks(moments: Iterable[RoundProgress], running: list[RunningRequest]) -> l
 def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
     running = on(0, 12, prompt=14) + on(0, 1, prompt=12)
     decision = look(policy(all_of(80)), at(7, 20), pods(4, 4, tp_size=2), running)
-    assert decision == ScaleDown((1,), "4 of 8 GPUs to training at 35 %: projected KV peak 61 %")
+    assert decision == ScaleDown((1,), f"4 of 8 GPUs to training at 35 %: projected KV peak 61 %; {FIGURES}")
+
+
+@pytest.mark.parametrize(
+    ("benefit", "why"),
+    [
+        (None, "every pod samples in the first step of a job, which tells what repurposing would change"),
+        (
+            Benefit(2.5, 0.42, is_wanted=False),
+            "the step is expected to end 2.1 s later (rollout 2.5 s longer, training 0.42 s shorter)",
+        ),
+        (
+            Benefit(1.0, 20.0, is_wanted=False),
+            "the step is expected to end 19 s sooner (rollout 1 s longer, training 20 s shorter), but earlier "
+            "hand-overs cost more than was expected",
+        ),
+    ],
+    ids=["nothing is known", "it costs", "it has cost"],
+)
+def test_every_pod_stays_where_handing_over_is_not_wanted(benefit: Benefit | None, why: str) -> None:
+    unwanted = replace(policy(all_of(80)), rule=AdaptiveRule(MAX_KV_PEAK, benefit))
+    assert look(unwanted, at(7, 20), pods(4, 4), on(0, 13)) == Stay(why)
+
+
+def test_a_fixed_trigger_asks_for_no_benefit() -> None:
+    decision = look(replace(policy(all_of(80)), rule=None), at(7, 20), pods(4, 4), on(0, 13))
+    assert decision == ScaleDown((1,), "4 of 8 GPUs to training at 35 %: projected KV peak 29 %")
+
+
+def test_a_trial_is_called_one() -> None:
+    trial = AdaptiveRule(MAX_KV_PEAK, Benefit(None, None, is_wanted=True, is_trial=True))
+    decision = look(replace(policy(all_of(80)), rule=trial), at(7, 20), pods(4, 4), on(0, 13))
+    assert isinstance(decision, ScaleDown)
+    assert decision.reason.endswith("; a trial: what it changes in a round of this kind is not known yet")
 
 
 def test_every_pod_stays_while_what_runs_would_not_fit() -> None:
@@ -117,7 +157,7 @@ def test_it_does_not_look_while_a_gate_holds_requests_back() -> None:
 def test_requests_that_are_expected_count_like_those_that_were_launched() -> None:
     assert checks([at(20, 80, expected=40), at(24, 100, expected=20)], on(0, 100)) == [24]
     decision = look(policy(all_of(80)), at(4, 16, expected=4), pods(2, 2), on(0, 12, prompt=20))
-    assert decision == ScaleDown((1,), "2 of 4 GPUs to training at 20 %: projected KV peak 70 %")
+    assert decision == ScaleDown((1,), f"2 of 4 GPUs to training at 20 %: projected KV peak 70 %; {FIGURES}")
 
 
 def test_a_fixed_share_is_one_of_the_groups_of_the_batch() -> None:

@@ -45,6 +45,19 @@ def test_a_replica_has_two_parts_in_hand_and_gets_another_when_one_is_computed()
     assert ledger.next_parts([0]) == (Part(0, ids(groups[2])),)
 
 
+def test_what_a_replica_is_at_counts_as_computed_by_half_and_what_waits_behind_it_does_not() -> None:
+    ledger = ledger_of(group(0, 10, 10), group(1, 30), group(2, 100))
+    assert ledger.computed_tokens == 0
+    ledger.next_parts([0])
+    assert ledger.computed_tokens == 10
+    ledger.computed(0)
+    assert ledger.computed_tokens == 20 + 15
+    ledger.computed(0)
+    assert ledger.computed_tokens == 50
+    ledger.lost()
+    assert ledger.computed_tokens == 0
+
+
 def test_nothing_goes_to_a_replica_that_sleeps() -> None:
     assert ledger_of(group(0, 10)).next_parts([]) == ()
 

@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from longshore.api.runtime_status import RolloutLoad
+from longshore.api.runtime_status import RepurposingBenefit, RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.progress import RoundProgress
 
@@ -16,8 +16,8 @@ class Report:
 
     told: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def milestone(self, progress: RoundProgress, load: RolloutLoad) -> None:
-        self.told.append(("milestone", round(progress.fraction_finished, 2), load))
+    def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None) -> None:
+        self.told.append(("milestone", round(progress.fraction_finished, 2), load, benefit))
 
     def engines(self, tp_size: int) -> None:
         self.told.append(("engines", tp_size))

@@ -87,6 +87,21 @@ def test_a_replica_gets_the_next_group_when_it_has_computed_one() -> None:
     assert handed(replicas) == [3]
 
 
+def test_a_step_tells_what_was_computed_when_its_round_ended() -> None:
+    replicas = Replicas(1)
+    update, events = begun(replicas, awake=(0,))
+    for draw in DRAWS:
+        update.trainable(draw)  # type: ignore[arg-type]
+    replicas.answers[0].told.set_result(None)
+    update.gradients_done(events.get_nowait())  # type: ignore[arg-type]
+    trained = update.finish()
+    first, second = (
+        sum(len(one.prompt_tokens) + len(one.response_tokens) for one in GROUPS[draw]) for draw in DRAWS[:2]
+    )
+    assert trained.streamed_tokens == first + second // 2
+    assert first < trained.streamed_tokens < trained.batch_tokens
+
+
 def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
     replicas = Replicas(4)
     update, _ = begun(replicas)

@@ -258,14 +258,15 @@ def run(
     reward: Callable[[int, Completion], float] = by_place,
     root: Path | None = None,
     records: StepSink | None = None,
+    kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
     with contextlib.nullcontext(root) if root else temporary_storage() as root:
         storage = JobStorage(root, "output")
         storage.output_dir.mkdir(exist_ok=True)
-        trainers = Trainers(root, losses)
-        engines = Engines(trainers=trainers, stale=stale)
+        trainers = kinds[0](root, losses)
+        engines = kinds[1](trainers=trainers, stale=stale)
         reports = Reports()
         trainers.engines = engines
         metrics = Metrics(storage.output_dir, CollectorRegistry())

@@ -14,7 +14,7 @@ from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import Accuracy, LognormalLengths, TraceLengths
-from longshore.sim.profile import Profile
+from longshore.sim.profile import DecodePoint, Profile
 from longshore.sim.result import SimResult, Span, Work
 from longshore.sim.rewards import CodeRewards, MathsRewards
 from longshore.sim.simulate import simulate
@@ -185,6 +185,45 @@ def test_repurposed_gpus_stream_gradients_while_the_rest_goes_on_sampling() -> N
     assert len({span.gpu for span in early}) == 4
     assert [step.num_trained_tokens for step in streamed.steps] == [step.num_trained_tokens for step in plain.steps]
     assert step.train_s < plain.steps[-1].train_s
+
+
+def cpu(per_request_s: float, train_tokens_per_s: float) -> Profile:
+    """Decode steps take longer for every request."""
+    points = [
+        DecodePoint(tp_size=1, num_running=count, context_tokens=tokens, step_s=1e-3 + per_request_s * count)
+        for count in (1, 64)
+        for tokens in (100 * count, 1_000 * count)
+    ]
+    return Profile(decode=points, train_tokens_per_s=train_tokens_per_s, kv_capacity_tokens={1: 60_000})
+
+
+@pytest.mark.parametrize(
+    ("profile", "pays"),
+    [
+        (Profile(), True),
+        (Profile(train_tokens_per_s=2_000), True),
+        (Profile(to_training_s=30.0), True),
+        (cpu(1e-3, 2_000), None),
+        (cpu(1e-3, 20_000), False),
+        (cpu(1e-2, 20_000), False),
+    ],
+    ids=["H800", "slow training", "slow hand-over", "it hardly matters", "slow batches", "slower batches"],
+)
+@pytest.mark.parametrize("strategy", [Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING])
+def test_the_benefit_gate_hands_over_where_that_pays_and_loses_little_elsewhere(
+    strategy: Strategy, profile: Profile, pays: bool | None
+) -> None:
+    streamed, plain = (
+        simulate(job(strategy, trainer=trainer, profile=profile), 15, keeps_spans=False)
+        for trainer in (STREAMED, IN_TURNS)
+    )
+    num_handed_over = sum(bool(step.scale_downs) for step in streamed.steps)
+    assert streamed.mean_step_s <= 1.03 * plain.mean_step_s
+    if pays:
+        assert streamed.mean_step_s < plain.mean_step_s
+        assert num_handed_over >= 12
+    elif pays is False:
+        assert num_handed_over <= 5
 
 
 def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:

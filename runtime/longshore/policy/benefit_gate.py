@@ -1,0 +1,220 @@
+"""Whether pods that train for the rest of a round end its step sooner: what it costs against what it gains.
+
+Price: fewer engines bear what runs, compute the moved requests again, and may be slowed by trainers beside them.
+Gain: gradients that are computed while the round still runs are not computed after it.
+
+Both are figures of the job's own rounds. Decode steps tell how a larger batch slows an engine down (`DecodeRate`), and
+passes of the trainer how many tokens a replica computes in a second. So every round that is over can be replayed from
+its first milestone on with all engines and with fewer (`RolloutPace`), and rounds of the same kind are forecast to be
+like it. Every hand-over corrects the forecasts.
+
+What hand-overs have cost is bounded. An account earns EARNED_SHARE of every step and books what each hand-over saved or
+lost; there is none unless the account can bear the loss that is expected. So what all hand-overs of a job have cost,
+less what they gained, exceeds EARNED_SHARE of its time by one hand-over at most.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from longshore.api.runtime_status import RoundKind
+from longshore.policy.decode_rate import DecodeRate
+from longshore.policy.rollout_pace import RolloutPace
+from longshore.policy.scale_down import Benefit, RolloutLoad, pick_pods
+
+EARNED_SHARE: Final = 0.01
+"""Of a step's time: what trials may cost."""
+MAX_BALANCE: Final = 1.0
+"""Steps: earlier gains pay for no larger loss, and what is expected to cost more is not tried again."""
+TRIAL_SHARE: Final = 0.05
+"""Of the rest of a step: what the account must hold for a trial at least, so that trials are rare also where they cost
+little."""
+HYSTERESIS: Final = 0.01
+"""Of the rest of a step: what a hand-over must cost to stop being the rule, and save to become it again."""
+NEWEST_WEIGHT: Final = 0.3
+"""Of the newest measurement against all before it."""
+_CORRECTIONS: Final = (0.25, 4.0)
+"""Measured over forecast; what lies outside is a fault of the measurement."""
+
+_LEAST_S: Final = 1e-9
+
+
+@dataclass
+class _Mean:
+    """The plain mean of few measurements, and a mean that follows the newest of many."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, measured: float) -> None:
+        self.count += 1
+        self.value += (measured - self.value) * max(NEWEST_WEIGHT, 1 / self.count)
+
+
+@dataclass
+class _Kind:
+    """What is known of rounds of one kind."""
+
+    all_s: _Mean = field(default_factory=_Mean)
+    """Rest of the rollout with all engines, replayed."""
+    fewer_s: _Mean = field(default_factory=_Mean)
+    """The same with fewer."""
+    all_factor: _Mean = field(default_factory=lambda: _Mean(1.0))
+    """Measured over replayed, with all engines."""
+    fewer_factor: _Mean = field(default_factory=lambda: _Mean(1.0))
+    """Measured over replayed, with fewer: after hand-overs."""
+    streamed: _Mean = field(default_factory=lambda: _Mean(1.0))
+    """Tokens that were trained on meanwhile, over those that the replicas had time for."""
+    batch_tokens: _Mean = field(default_factory=_Mean)
+    """That the trainer was given, prompts included."""
+    pays: bool = True
+    """Whether handing over is the rule."""
+    was_tried: bool = False
+    """Whether any of them handed over."""
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> "_Kind":
+        means = {name: _Mean(**value) for name, value in state.items() if isinstance(value, Mapping)}
+        return cls(**means, pays=state["pays"], was_tried=state["was_tried"])
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """A step that is over."""
+
+    kind: RoundKind
+    step_s: float
+    batch_tokens: int
+    """Given to the trainer, prompts included."""
+    streamed_tokens: int
+    """Of those, computed when the rollout ended."""
+    num_replicas: int
+    tokens_per_s: float
+    """That one replica computes gradients of."""
+    num_awake: int = 0
+    """Replicas that were woken during the round."""
+    wake_s: float = 0.0
+    """From the decision until they were awake."""
+
+
+class BenefitGate:
+    """One per job. Its memory belongs to checkpoints."""
+
+    def __init__(self) -> None:
+        self._rates: dict[int, DecodeRate] = {}
+        """By tensor-parallel size."""
+        self._kinds: dict[RoundKind, _Kind] = {}
+        self._tokens_per_s = _Mean()
+        self._wake_s = _Mean()
+        self._balance_s = 0.0
+        self._step_s = 0.0
+        """The longest step that the account remembers: it fades."""
+        self._tp_size = 1
+        self._pace = RolloutPace()
+        self._wanted: Benefit | None = None
+        """In the round that runs."""
+
+    def begin_round(self, tp_size: int) -> RolloutPace:
+        """A round begins, on engines of this size; what becomes of it is to be told to the pace."""
+        self._tp_size, self._pace, self._wanted = tp_size, RolloutPace(), None
+        return self._pace
+
+    def expect(self, kind: RoundKind, load: RolloutLoad, trainer_replicas: Sequence[frozenset[int]]) -> Benefit | None:
+        """At a milestone. None: no pod can go, or no step is over."""
+        picked = frozenset(pick_pods(load.pods, trainer_replicas))
+        if not self._pace.leaving:
+            self._pace.leaving = frozenset(engine.number for engine in load.engines if engine.pod in picked)
+        known = self._kinds.get(kind)
+        if not picked or not self._tokens_per_s.count:
+            return None
+        if known is None or not known.all_s.count:
+            others = [one.pays for one in self._kinds.values() if one.all_s.count]
+            is_new = known is None or not known.was_tried
+            is_wanted = is_new and self._balance_s >= 0 and (any(others) or not others)
+            self._wanted = Benefit(None, None, is_wanted, is_trial=is_wanted)
+            return self._wanted
+        all_s, fewer_s = known.all_factor.value * known.all_s.value, known.fewer_factor.value * known.fewer_s.value
+        num_awake = sum(replica <= picked for replica in trainer_replicas)
+        computable = self._tokens_per_s.value * num_awake * max(0.0, fewer_s - self._wake_s.value)
+        streamed = known.streamed.value * min(known.batch_tokens.value, computable)
+        all_replicas = self._tokens_per_s.value * len(trainer_replicas)
+        rest_s = all_s + known.batch_tokens.value / all_replicas
+        return self._decided(known, fewer_s - all_s, streamed / all_replicas, rest_s)
+
+    def ended(self, outcome: StepOutcome) -> float | None:
+        """The step of the round that began last is over; what its hand-over saved, if it had one that can be told."""
+        known = self._kinds.setdefault(outcome.kind, _Kind())
+        known.batch_tokens.add(outcome.batch_tokens)
+        if outcome.tokens_per_s > 0:
+            self._tokens_per_s.add(outcome.tokens_per_s)
+        self._step_s = max(outcome.step_s, (1 - EARNED_SHARE) * self._step_s)
+        saved_s = self._learn(known, outcome)
+        if self._pace.has_handed_over:
+            known.was_tried = True
+            if self._wanted is not None and self._wanted.is_trial:
+                self._balance_s = min(0.0, self._balance_s)  # The trial has used up what was there.
+        earned_s = EARNED_SHARE * outcome.step_s + (saved_s or 0.0)
+        self._balance_s = min(self._balance_s + earned_s, MAX_BALANCE * self._step_s)
+        self._wanted = None
+        return saved_s
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "rates": {str(size): rate.export_state() for size, rate in self._rates.items()},
+            "kinds": {kind.value: asdict(known) for kind, known in self._kinds.items()},
+            "tokens_per_s": asdict(self._tokens_per_s),
+            "wake_s": asdict(self._wake_s),
+            "balance_s": self._balance_s,
+            "step_s": self._step_s,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Undo `export_state`."""
+        self._rates = {int(size): DecodeRate() for size in state["rates"]}
+        for size, rate in self._rates.items():
+            rate.load_state(state["rates"][str(size)])
+        self._kinds = {RoundKind(kind): _Kind.load(known) for kind, known in state["kinds"].items()}
+        self._tokens_per_s, self._wake_s = _Mean(**state["tokens_per_s"]), _Mean(**state["wake_s"])
+        self._balance_s, self._step_s = state["balance_s"], state["step_s"]
+
+    def _decided(self, known: _Kind, longer_s: float, shorter_s: float, rest_s: float) -> Benefit:
+        """With hysteresis, and as far as the account allows."""
+        saved_s = shorter_s - longer_s
+        known.pays = saved_s >= (-HYSTERESIS if known.pays else HYSTERESIS) * rest_s
+        is_trial = not known.pays and self._balance_s >= max(-saved_s, TRIAL_SHARE * rest_s)
+        is_wanted = is_trial or (known.pays and self._balance_s >= 0)
+        self._wanted = Benefit(longer_s, shorter_s, is_wanted, is_trial)
+        return self._wanted
+
+    def _learn(self, known: _Kind, outcome: StepOutcome) -> float | None:
+        """From the round; what its hand-over saved, if it had one that could be measured."""
+        rate, pace = self._rates.setdefault(self._tp_size, DecodeRate()), self._pace
+        if not pace.has_handed_over or not rate.is_known:
+            rate.fade()
+            for timed in pace.timed:
+                rate.add(timed.steps, timed.seconds)
+        elif pace.timed:  # How fast engines were until trainers ran beside them.
+            now = sum(timed.seconds for timed in pace.timed) / sum(rate.seconds(timed.steps) for timed in pace.timed)
+            rate.scale(_bounded(now))
+        if not rate.is_known or not pace.leaving or pace.rest_s <= 0:
+            return None
+        all_s, fewer_s = pace.replayed_s(rate), pace.replayed_s(rate, pace.leaving)
+        known.all_s.add(all_s)
+        known.fewer_s.add(fewer_s)
+        if not pace.has_handed_over:
+            known.all_factor.add(_bounded(pace.rest_s / max(all_s, _LEAST_S)))
+            return None
+        known.fewer_factor.add(_bounded(pace.rest_s / max(fewer_s, _LEAST_S)))
+        self._wake_s.add(outcome.wake_s)
+        computable = outcome.tokens_per_s * outcome.num_awake * max(0.0, pace.rest_s - outcome.wake_s)
+        possible = min(outcome.batch_tokens, computable)
+        if possible > 0:
+            known.streamed.add(min(1.0, outcome.streamed_tokens / possible))
+        shorter_s = outcome.streamed_tokens / (self._tokens_per_s.value * outcome.num_replicas)
+        return shorter_s - (pace.rest_s - known.all_factor.value * all_s)
+
+
+def _bounded(correction: float) -> float:
+    least, most = _CORRECTIONS
+    return min(most, max(least, correction))

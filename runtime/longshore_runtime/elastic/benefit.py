@@ -1,0 +1,22 @@
+"""What the benefit gate learns of a step."""
+
+from longshore.api.runtime_status import RoundKind
+from longshore.policy.benefit_gate import StepOutcome
+from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.trainer.updates import StepTraining
+
+
+def step_outcome(
+    kind: RoundKind, trained: StepTraining, step_s: float, num_replicas: int, repurposed: RepurposingTimes | None
+) -> StepOutcome:
+    """`repurposed`: how the hand-over went, if there was one."""
+    return StepOutcome(
+        kind=kind,
+        step_s=step_s,
+        batch_tokens=trained.batch_tokens,
+        streamed_tokens=trained.streamed_tokens,
+        num_replicas=num_replicas,
+        tokens_per_s=trained.tokens_per_s,
+        num_awake=repurposed.num_awake if repurposed is not None else 0,
+        wake_s=repurposed.control_path_s if repurposed is not None else 0.0,
+    )

@@ -1,0 +1,126 @@
+"""Whether handing pods over pays: what it costs is bounded, and what it gains is not missed."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.api.runtime_status import RoundKind
+from longshore.policy.benefit_gate import EARNED_SHARE, MAX_BALANCE, BenefitGate
+from tests.properties import examples
+from tests.unit.policy.gated_rounds import LOAD, REPLICAS, Played, World, never_s, play
+
+GPU = World(base_s=0.01, per_request_s=1e-5, tokens_per_s=500.0)
+"""A decode step takes as long for twice the requests, and training is worth overlapping."""
+CPU = World(base_s=1e-4, per_request_s=0.01, tokens_per_s=20_000.0)
+"""It takes twice as long, and training takes no time."""
+
+
+def rounds(num_rounds: int, seed: int = 0) -> list[list[int]]:
+    """Lengths of long-tailed rounds."""
+    draw = random.Random(seed)
+    return [[max(2, round(draw.lognormvariate(3.5, 1.0))) for _ in range(32)] for _ in range(num_rounds)]
+
+
+def played(world: World, lengths: list[list[int]], gate: BenefitGate | None = None) -> list[Played]:
+    gate = gate or BenefitGate()
+    return [play(world, gate, of) for of in lengths]
+
+
+def test_every_pod_samples_in_the_first_step_and_one_hand_over_is_tried_in_each_further_kind() -> None:
+    gate = BenefitGate()
+    gate.begin_round(1)
+    assert gate.expect(RoundKind.LONG, LOAD, REPLICAS) is None
+    kinds = (RoundKind.SHORT, RoundKind.LONG)
+    first, second = (play(GPU, gate, of, kind) for of, kind in zip(rounds(2), kinds, strict=True))
+    assert not first.has_handed_over
+    assert second.has_handed_over
+    assert second.benefit is not None and second.benefit.is_trial and second.benefit.rollout_longer_s is None
+
+
+def test_where_it_pays_every_later_round_hands_over() -> None:
+    lengths = rounds(20)
+    steps = played(GPU, lengths)
+    assert [step.has_handed_over for step in steps] == [False, *[True] * 19]
+    assert all(step.step_s < never_s(GPU, of) for step, of in zip(steps[1:], lengths[1:], strict=True))
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(st.builds(World, st.floats(1e-3, 0.05), st.floats(0.0, 0.01), st.just(1_000.0)), st.integers(0, 1_000))
+def test_what_a_hand_over_saved_is_told_by_a_replay_without_it(world: World, seed: int) -> None:
+    """The truth is the same step played with all engines."""
+    lengths = rounds(2, seed)
+    _, step = played(world, lengths)
+    assert step.has_handed_over or (step.benefit is not None and not step.benefit.is_wanted)
+    if step.has_handed_over:
+        truth_s = never_s(world, lengths[1]) - step.step_s
+        assert step.saved_s == pytest.approx(truth_s, abs=0.03 * step.step_s)
+
+
+def test_where_it_costs_the_forecast_says_so_after_one_step_and_is_right() -> None:
+    steps = played(CPU, rounds(10))
+    assert not any(step.has_handed_over for step in steps)
+    benefit = steps[-1].benefit
+    assert benefit is not None and benefit.rollout_longer_s is not None and benefit.training_shorter_s is not None
+    assert benefit.rollout_longer_s > 5 * benefit.training_shorter_s > 0
+
+
+def test_a_price_that_only_a_hand_over_shows_is_learnt_from_one() -> None:
+    """Trainers that slow the engines beside them down cannot be foreseen."""
+    steps = played(World(0.01, 1e-5, 1_000.0, contention=1.5), rounds(12))
+    assert [step.has_handed_over for step in steps[:3]] == [False, True, False]
+    benefit = steps[2].benefit
+    assert benefit is not None and benefit.rollout_longer_s is not None and benefit.rollout_longer_s > 0.1
+
+
+def test_it_is_tried_again_now_and_then_and_returns_when_it_pays() -> None:
+    slowed, lengths = World(0.01, 1e-5, 500.0, contention=1.5), rounds(120)
+    gate = BenefitGate()
+    before = played(slowed, lengths[:60], gate)
+    assert 1 <= sum(step.has_handed_over for step in before[2:]) <= 6
+    after = played(GPU, lengths[60:], gate)
+    assert sum(step.has_handed_over for step in after[-20:]) == 20
+
+
+def test_a_hand_over_that_tells_nothing_is_not_tried_over_and_over() -> None:
+    """Rounds that lose an engine cannot be compared with anything."""
+    gate, lengths = BenefitGate(), rounds(6)
+    play(GPU, gate, lengths[0], RoundKind.SHORT)
+    disturbed = [play(GPU, gate, of, loses_engine=True) for of in lengths[1:4]]
+    assert [step.has_handed_over for step in disturbed] == [True, False, False]
+    assert [step.has_handed_over for step in played(GPU, lengths[4:], gate)] == [False, True]
+
+
+WORLDS = st.builds(
+    World,
+    base_s=st.floats(1e-4, 0.05),
+    per_request_s=st.floats(0.0, 0.02),
+    tokens_per_s=st.floats(100.0, 20_000.0),
+    wake_s=st.floats(0.0, 5.0),
+    contention=st.floats(1.0, 3.0),
+)
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(WORLDS, st.integers(0, 1_000))
+def test_what_hand_overs_cost_is_bounded_whatever_the_hardware(world: World, seed: int) -> None:
+    """They cost a share of the job's time at most, and one hand-over; earlier gains pay for a part of a step."""
+    lengths = rounds(40, seed)
+    never = [never_s(world, of) for of in lengths]
+    steps = [step.step_s for step in played(world, lengths)]
+    lost = [with_gate - without for with_gate, without in zip(steps, never, strict=True)]
+    tolerance = 0.02 * sum(steps)  # Of what the gate measures, by replaying rounds.
+    assert sum(lost) <= EARNED_SHARE * sum(steps) + max(lost) + tolerance
+    worst = max(sum(lost[begin:]) for begin in range(len(lost)))
+    assert worst <= EARNED_SHARE * sum(steps) + (MAX_BALANCE + 1) * max(steps) + tolerance
+
+
+@pytest.mark.parametrize("world", [GPU, CPU, World(0.01, 1e-3, 1_000.0, contention=1.3)])
+def test_a_restored_gate_goes_on_as_if_nothing_had_happened(world: World) -> None:
+    lengths = rounds(16)
+    gate, restored = BenefitGate(), BenefitGate()
+    played(world, lengths[:8], gate)
+    restored.load_state(json.loads(json.dumps(gate.export_state())))
+    assert played(world, lengths[8:], restored) == played(world, lengths[8:], gate)

@@ -1,0 +1,102 @@
+"""A streamed job tells the benefit gate what its rounds were like, and keeps what that has learnt."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from longshore.api.rollout import Strategy
+from longshore.api.runtime_status import RoundKind
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.elastic.repurposing import RepurposingOptions
+from longshore_runtime.trainer.group import PendingUpdate
+from longshore_runtime.types import EngineStats, LiveResponse, Sample, TrainResult
+from tests.unit.runtime.test_training_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
+
+
+class Replicas(Trainers):
+    """One in each of two pods; a token takes a tenth of a second."""
+
+    num_replicas = 2
+
+    def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
+        update.samples += samples
+        done: Future[None] = Future()
+        done.set_result(None)
+        return SimpleNamespace(future=lambda: done)
+
+    def end(
+        self,
+        update: PendingUpdate,
+        *,
+        verify: bool = False,
+        batch: Sequence[Sample] | None = None,
+        max_mismatch: float | None = None,
+    ) -> None:
+        update.steps.append(max_mismatch)
+
+    def train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
+        num_tokens = sum(len(one.prompt_tokens) + len(one.response_tokens) for one in samples)
+        return replace(super().train(samples, max_mismatch), gradients_s=num_tokens / 10)
+
+    def pods_of(self, replica: int) -> tuple[int, ...]:
+        return (replica,)
+
+
+@dataclass
+class Timed(Engines):
+    """One in each of two pods; a step takes a second."""
+
+    def stats(self) -> dict[int, EngineStats]:
+        return {engine: replace(self._stats, num_running=len(self.running[engine])) for engine in self.running}
+
+    def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
+        return {
+            engine: [LiveResponse(len(request.prompt_tokens), done) for request, done in requests.values()]
+            for engine, requests in self.running.items()
+        }
+
+    def pod_of(self, engine: int) -> int:
+        return engine
+
+    def num_gpus_of(self, engine: int) -> int:
+        return 1
+
+    @property
+    def _stats(self) -> EngineStats:
+        num_running = max(map(len, self.running.values()))
+        return EngineStats(
+            num_steps=self.steps, num_running=num_running, kv_capacity_tokens=500, read_s=float(self.steps)
+        )
+
+
+def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learnt_belongs_to_checkpoints(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {
+        "strategy": Strategy.SYNCHRONOUS,
+        "kinds": (Replicas, Timed),
+        "is_streamed": True,
+        "trains_during_rollout": False,
+        "repurposing": RepurposingOptions(attempt=1, max_response_tokens=64, fixed_fraction=None),
+    }
+    outcome = run(root=tmp_path, **options)
+    assert outcome.error == ""
+    forecasts = {report.step: report.repurposing for report in outcome.reports}
+    assert forecasts[0] == {}, "nothing is known in the first round"
+    benefit = forecasts[NUM_STEPS][RoundKind.FULL]
+    assert benefit.rollout_longer_s is not None
+    assert benefit.training_shorter_s is not None and benefit.training_shorter_s > 0
+    store = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2)
+    assert _num_rounds(store) == NUM_STEPS
+    run(root=tmp_path, algorithm=ALGORITHM.model_copy(update={"steps": NUM_STEPS + 2}), **options)
+    assert _num_rounds(store) == NUM_STEPS + 2, "a run that goes on has what was learnt before"
+
+
+def _num_rounds(store: CheckpointStore) -> int:
+    """That were replayed."""
+    newest = store.newest()
+    assert newest is not None
+    return int(newest.state()["benefit"]["kinds"]["Full"]["all_s"]["count"])

@@ -7,8 +7,8 @@ forth) until its status says that this generation was observed: a watch, a read,
 are in one namespace; `spread` puts each into one of its own, so that fairness between namespaces is no help. Then 180
 suspended jobs of 1 MB are there too, and the operator is started again in front of them all.
 
-Fails if a lag reaches `LIMIT_S`, if the operator takes more memory than the chart allows it, is ever unhealthy, or
-writes a traceback, and if the API server takes the small spec that asks for 131,072 pods.
+Fails if a lag reaches its limit (`LIMITS_S`), if the operator takes more memory than the chart allows it, is ever
+unhealthy, or writes a traceback, and if the API server takes the small spec that asks for 131,072 pods.
 """
 
 import argparse
@@ -41,8 +41,10 @@ from longshore_kube.quantities import parse_quantity
 from longshore_operator.kube import RLJOBS, Kube
 
 LIMIT_S: Final = 2.0
+RESTART_LIMIT_S: Final = 30.0
+"""An operator that was started again lists all jobs and looks at each of them first."""
+LIMITS_S: Final = {"alone": LIMIT_S, "beside": LIMIT_S, "after_restart": RESTART_LIMIT_S}
 QUIET: Final = "quiet"
-WHEN: Final = ("alone", "beside", "after_restart")
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = ROOT / "crds" / "longshore.dev_rljobs.yaml"
 CHART_VALUES: Final = ROOT / "charts" / "longshore" / "values.yaml"
@@ -220,7 +222,7 @@ def main() -> int:
     parser.add_argument("--writes-per-s", type=float, default=50.0, help="of all hostile tenants together, at most")
     given = parser.parse_args()
     runs = [asyncio.run(measure(is_spread, given.samples, given.writes_per_s)) for is_spread in (False, True)]
-    lags = {f"{_name(run)}/{when}": spread_ms(run[f"{when}_s"]) for run in runs for when in WHEN}
+    lags = {f"{_name(run)}/{when}": spread_ms(run[f"{when}_s"]) for run in runs for when in LIMITS_S}
     ratios = {
         f"beside_over_alone/{_name(run)}": [statistics.median(run["beside_s"]) / statistics.median(run["alone_s"])]
         for run in runs
@@ -235,7 +237,8 @@ def main() -> int:
 
 def failures(run: dict[str, Any], limit_mib: float) -> list[str]:
     """What one tenant could do to another in a run."""
-    found = [f"a lag of {max(run[f'{when}_s']):.2f} s {when}" for when in WHEN if max(run[f"{when}_s"]) >= LIMIT_S]
+    worst_s = {when: max(run[f"{when}_s"]) for when in LIMITS_S}
+    found = [f"a lag of {worst_s[when]:.2f} s {when}" for when, limit_s in LIMITS_S.items() if worst_s[when] >= limit_s]
     if run["peak_memory_mib"] > limit_mib:
         found.append(f"{run['peak_memory_mib']:.0f} MiB of memory, {limit_mib:.0f} allowed")
     if not run["refused_by_the_api_server"]:

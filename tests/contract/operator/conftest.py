@@ -41,9 +41,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def chart(cluster: Cluster) -> Iterator[None]:
-    """The chart, installed without operator pods: its CRD and its rights."""
+    """The chart, installed without operator pods: its CRD and its rights.
+
+    Without its policy for jobs, which would refuse at the API server what the operator has to refuse as well.
+    """
+    values = {"replicas": 0, "jobPolicy": {"enabled": False}}
     with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
-        release.install(str(CHART), "longshore", {"replicas": 0}, create_namespace=True, timeout=60)
+        release.install(str(CHART), "longshore", values, create_namespace=True, timeout=60)
         yield
         release.uninstall("longshore", timeout=60)
 

@@ -53,7 +53,12 @@ def pods_of(jobs: Jobs, name: str) -> dict[str, str]:
 def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Jobs, start: Start) -> None:
     operator = start()
     jobs.create("first", **job_spec())
-    assert jobs.wait_phase("Running", "first")["admission"] == {"admitted": True, "gpus": {GPU: 2}, "queue": ""}
+    assert jobs.wait_phase("Running", "first")["admission"] == {
+        "admitted": True,
+        "gpus": {GPU: 2},
+        "position": 0,
+        "queue": "",
+    }
     jobs.create("second", **job_spec())
     jobs.create("huge", **job_spec(replicas=3))
     wait_told(jobs, "second", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free")

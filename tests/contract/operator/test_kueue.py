@@ -83,7 +83,7 @@ def wait_admitted(jobs: Jobs, name: str) -> dict[str, Any]:
 def test_a_job_is_admitted_with_all_of_its_pods_and_placed_as_kueue_says(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec())
     status = wait_admitted(jobs, "first")
-    assert status["admission"] == {"admitted": True, "gpus": {GPU: 2}, "queue": "team"}
+    assert status["admission"] == {"admitted": True, "gpus": {GPU: 2}, "position": 0, "queue": "team"}
     sets = kueue.workload(jobs.namespace, "first")["spec"]["podSets"]
     assert {one["name"]: one["count"] for one in sets} == {"coordinator": 1, "worker": 2}
     pod = jobs.pods()["first-coordinator"]

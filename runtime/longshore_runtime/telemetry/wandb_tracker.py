@@ -26,6 +26,8 @@ class WandbTracker:
         # The user of the pod has no home directory.
         for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
             os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / "wandb"))
+        # The package would report about itself to its maker, from a thread of its own.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         is_online = self._options.mode is WandbMode.ONLINE
         settings = wandb.Settings(
             init_timeout=_INIT_LIMIT_S,

@@ -193,7 +193,7 @@ def test_an_output_layer_that_no_weights_come_for_is_noticed(tmp_path: Path) -> 
     """The configuration ties it to the embedding, the files hold another one, and engines take that."""
     model = build_model(tmp_path, TIED)
     add_head(model, lambda embedding: 2 * embedding)
-    served = Served(model)
+    served = Served(model, enforce_eager=True)
     weights = dict(served.harness.weights)
     del weights["lm_head.weight"]
     with pytest.raises(ValueError, match=r"1 layers of vLLM kept old weights, among them lm_head"):

@@ -1,6 +1,7 @@
 """Weights & Biases offline: what `wandb sync` would upload."""
 
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
 def test_the_attempts_of_a_job_are_written_as_one_run(tmp_path: Path) -> None:
     attempt(tmp_path, range(1, 3), None)
     attempt(tmp_path, range(3, 5), True)
+    reporting = [thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")]
+    assert reporting == [], "the package sends nothing about itself to its maker"
     files = sorted((tmp_path / "wandb").glob("offline-run-*/run-uid-1.wandb"))
     wait_for(lambda: all(any(record.HasField("exit") for record in records(path)) for path in files))
     steps: dict[int, dict[str, float]] = {}

@@ -190,4 +190,5 @@ def test_a_constant_load_never_grows_again_what_has_shrunk(
         if after.count != pods.count:
             joins_at.append((now_s + (start_s if after.count > pods.count else 0.0), after.count))
         pods, now_s = after, now_s + 2.0
-    assert pods.count == limits.maximum or limits.workers_per_pod * pods.count + own >= load_workers
+    # An overload of less than 2 % takes longer than this to show in the queue.
+    assert pods.count == limits.maximum or limits.workers_per_pod * pods.count + own >= 0.98 * load_workers

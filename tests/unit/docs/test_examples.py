@@ -1,15 +1,18 @@
 """Manifests that the pages show are accepted: by `longshore simulate`, and by the schema and rules of the CRD."""
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.crd import rljob_crd
+from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore_cli.simulate.inputs import read_job
 from longshore_devcluster.apiserver.crd.cel import RuleSet
@@ -117,3 +120,16 @@ def test_fragments_of_a_spec_fit_into_one(place: str) -> None:
     spec = _completed(shown)
     assert _refusals(spec) == []
     RLJobSpec.model_validate(spec)
+
+
+def test_the_tutorial_makes_its_mistake_in_the_manifest_that_is_there() -> None:
+    """A `sed` that finds nothing would apply the job as it is."""
+    (command,) = re.findall(r"^sed '(.*)' (manifests/\S+)", (_ROOT / "docs/tutorials/first-job.md").read_text(), re.M)
+    script, path = command
+    manifest = (_ROOT / path).read_text()
+    for old, new in re.findall(r"s/(.*?)/(.*?)/", script):
+        assert old in manifest
+        manifest = manifest.replace(old, new, 1)
+    job = next(one for one in yaml.safe_load_all(manifest) if one["kind"] == "RLJob")
+    with pytest.raises(ValidationError, match="promptFactor"):
+        RLJob.model_validate(job)

@@ -24,6 +24,7 @@ from longshore.api import contract, names
 
 LIMIT_S = 400.0
 RECHECK_S = 2.0
+EXIT_LIMIT_S = 60.0
 
 Json = dict[str, Any]
 
@@ -188,8 +189,8 @@ class Job:
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
         assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
         # A pod that was deleted without grace leaves the API server before its processes.
-        _, alive = psutil.wait_procs(list(_processes(f"{self.name}-")), timeout=LIMIT_S)
-        assert alive == []
+        _, alive = psutil.wait_procs(list(_processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
+        assert [(process.pid, process.ppid(), process.status(), process.cmdline()) for process in alive] == []
 
 
 def _is_training(status: Json) -> bool:

@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
-TESTS ?= tests
+TESTS ?= tests devcluster/tests
 # Test processes. Tests of one group, which share an engine or a cluster, stay together.
 JOBS ?= 2
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
@@ -38,6 +38,15 @@ down: $(READY) ## Stop what quickstart started
 .PHONY: test
 test: $(READY) lint ## Check and test everything (TESTS=tests/unit: a part)
 	$(PYTEST) $(TESTS)
+
+# What needs neither torch nor Linux processes of its own; the versions are those of the lock file.
+PORTABLE = devcluster/tests $(addprefix tests/unit/,api chart checks client cli kube operator policy record rounds sim) --ignore=tests/unit/cli/test_page.py
+.PHONY: test-python
+test-python: $(READY) ## Test all that does not need torch with another Python: make test-python OTHER=python3.13
+	@$(BIN)/uv venv --quiet --clear --python $(OTHER) $(VENV)/other
+	@$(BIN)/uv pip install --quiet --python $(VENV)/other/bin/python --constraints requirements.lock -e '.[cli,operator]' -e devcluster \
+	  httpx hypothesis kubernetes pandas promql-parser pyarrow pytest pytest-asyncio pytest-timeout pytest-xdist safetensors
+	$(VENV)/other/bin/python -m pytest --numprocesses $(JOBS) $(PORTABLE)
 
 .PHONY: soak
 soak: $(READY) ## Before a release: the tests that are long by nature, and every property on many examples
@@ -74,13 +83,13 @@ docs: $(READY) ## Build the documentation site into .site
 
 # Versions and hashes that are in a lock file stay unless something needs others. --no-config: without the overrides that
 # keep CUDA builds out.
-COMPILE = $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-annotate \
-  --no-emit-find-links $(LOCK_FLAGS)
+COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  --no-emit-find-links $(addprefix --no-emit-package ,longshore longshore-devcluster) $(LOCK_FLAGS)
 
 .PHONY: lock
 lock: $(READY) ## Write the lock files after a change of pyproject.toml (LOCK_FLAGS=--upgrade: newest versions of all)
-	$(COMPILE) $(addprefix --extra ,operator runtime vllm-cpu trackers cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
-	$(COMPILE) $(addprefix --extra ,runtime trackers vllm-gpu) --no-config -o requirements-gpu.lock
+	$(COMPILE) pyproject.toml $(addprefix --extra ,operator runtime vllm-cpu trackers cli devcluster dev) $(TORCH_SOURCE) -o requirements.lock
+	$(COMPILE) pyproject.toml $(addprefix --extra ,runtime trackers vllm-gpu) --no-config -o requirements-gpu.lock
 
 # python:3.11-slim of Python 3.11.16.
 BASE ?= docker.io/library/python@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
@@ -101,8 +110,8 @@ setup: $(READY) ## Provision .venv only
 $(BIN)/uv:
 	@tools/provision '$(PYTHON)' $(VENV) uv==$(UV_VERSION)
 
-$(READY): requirements.lock pyproject.toml | $(BIN)/uv
+$(READY): requirements.lock pyproject.toml devcluster/pyproject.toml | $(BIN)/uv
 	@echo "Installing pinned dependencies into $(VENV) (about 3 GB; a few minutes at first, resumable) ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH_SOURCE) --no-deps --require-hashes -r requirements.lock 2> >(grep -v '^warning: Location' >&2)
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . 2> >(grep -v '^warning: Location' >&2)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e devcluster 2> >(grep -v '^warning: Location' >&2)
 	@touch $@

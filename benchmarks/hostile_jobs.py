@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 
 from longshore_kube.errors import ApiError
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 
 NOISY: Final = "noisy"
 NUM_RESTLESS: Final = 200
@@ -61,8 +61,8 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 class Neighbours:
     """The hostile tenants: they create their jobs and never rest."""
 
-    kube: Kube
-    coordinator: Kube
+    kube: KubeClient
+    coordinator: KubeClient
     is_spread: bool
     """Each job is in a namespace of its own."""
     writes_per_s: float
@@ -130,7 +130,7 @@ def rljob(key: tuple[str, str], spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": SPEC | spec}
 
 
-async def give_address(kube: Kube, key: tuple[str, str]) -> None:
+async def give_address(kube: KubeClient, key: tuple[str, str]) -> None:
     """What a kubelet does: the coordinator runs."""
     metadata = {"namespace": key[0], "name": f"{key[1]}-coordinator"}
     status = {"phase": "Running", "podIP": "10.0.0.1"}

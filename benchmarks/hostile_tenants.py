@@ -38,7 +38,7 @@ from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import from_kubeconfig
 from longshore_kube.errors import ApiError
 from longshore_kube.quantities import parse_quantity
-from longshore_operator.kube import RLJOBS, Kube
+from longshore_operator.kube import RLJOBS, KubeClient
 
 LIMIT_S: Final = 2.0
 RESTART_LIMIT_S: Final = 30.0
@@ -53,7 +53,7 @@ CHART_VALUES: Final = ROOT / "charts" / "longshore" / "values.yaml"
 class Quiet:
     """The tenant that only wants an answer."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self._suspended = False
 
@@ -127,20 +127,20 @@ def api_server(folder: Path) -> Iterator[Path]:
         os.waitpid(child, 0)
 
 
-async def _serve(data: Path, told: Path) -> None:
+async def _serve(data: Path, address_file: Path) -> None:
     server = ApiServer(data)
     await server.start()
-    ready = told.with_suffix(".new")
+    ready = address_file.with_suffix(".new")
     ready.write_text(str(server.kubeconfig_path))
-    ready.rename(told)
+    ready.rename(address_file)
     await asyncio.Event().wait()
 
 
 @contextlib.asynccontextmanager
-async def clients(kubeconfig: Path) -> AsyncIterator[tuple[Kube, Kube]]:
+async def clients(kubeconfig: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
     """Of tenants, and of their coordinators."""
     access = from_kubeconfig(kubeconfig)
-    async with Kube(access, "tenant") as tenant, Kube(access, "longshore-coordinator") as coordinator:
+    async with KubeClient(access, "tenant") as tenant, KubeClient(access, "longshore-coordinator") as coordinator:
         yield tenant, coordinator
 
 
@@ -164,7 +164,7 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
             quiet = Quiet(tenant)
             await quiet.lag_s()
             alone = [await quiet.lag_s() for _ in range(num_samples)]
-            _tell("alone", alone)
+            _report("alone", alone)
             refused = await _refused(tenant)
             arriving, health, lags = asyncio.create_task(neighbours.create()), [], []
             while not arriving.done():
@@ -175,13 +175,13 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
             for _ in range(num_samples):
                 lags.append(await quiet.lag_s())
                 health.append(await operator.health())
-            _tell("beside", lags)
+            _report("beside", lags)
             memory_mib, cpu_s = operator.peak_memory_mib(), operator.cpu_s()
             operator.stop()
             operator = Operator(kubeconfig, log)
             await operator.until_healthy()
-            again = [await quiet.lag_s() for _ in range(num_samples)]
-            _tell("after restart", again)
+            after_restart = [await quiet.lag_s() for _ in range(num_samples)]
+            _report("after restart", after_restart)
             health.append(await operator.health())
             memory_mib = max(memory_mib, operator.peak_memory_mib())
             restless.cancel()
@@ -191,7 +191,7 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
             "spread": is_spread,
             "alone_s": alone,
             "beside_s": lags,
-            "after_restart_s": again,
+            "after_restart_s": after_restart,
             "unhealthy": [text for text in health if text != "ok"],
             "refused_by_the_api_server": refused,
             "hostile_writes_per_s": writes_per_s,
@@ -201,12 +201,12 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
         }
 
 
-def _tell(when: str, lags: list[float]) -> None:
+def _report(when: str, lags: list[float]) -> None:
     """A run takes minutes."""
     print(f"{when}: {json.dumps(spread_ms(lags))} ms", file=sys.stderr)
 
 
-async def _refused(kube: Kube) -> str:
+async def _refused(kube: KubeClient) -> str:
     """What the API server says to the small spec that asks for 131,072 pods."""
     try:
         await kube.create(rljob((QUIET, "too-many"), {"reward": pools(32, 4_096)}))

@@ -11,7 +11,7 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, RLJobStatus
-from longshore_operator.context import Context, Progress
+from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.observed import Observed
 from longshore_operator.plan import OperatorConfig
@@ -33,7 +33,7 @@ class LocalOperator:
         self._job = RLJob(spec=spec)
         self._events = events
         self._on_assigned = on_assigned
-        self._progress = Progress(
+        self._progress = LifecycleProgress(
             attempt=ATTEMPT, failures=0, phase=None, start_time=None, restart_time=None, completion_time=None
         )
         self._write(RuntimeStatus(attempt=ATTEMPT))
@@ -56,9 +56,9 @@ class LocalOperator:
         """Nothing waits."""
 
     def _write(self, runtime: RuntimeStatus) -> None:
-        told = self._job.model_copy(update={"status": self._job.status.model_copy(update={"runtime": runtime})})
+        job = self._job.model_copy(update={"status": self._job.status.model_copy(update={"runtime": runtime})})
         config = OperatorConfig(runtime_image="none")
-        context = Context(told, Observed(), datetime.now(UTC), config, self._progress, decided=RLJobStatus())
+        context = Context(job, Observed(), datetime.now(UTC), config, self._progress, decided=RLJobStatus())
         decided = reconcile_elasticity(context).status
-        status = told.status.model_copy(update={"assignment": decided.assignment, "planner": decided.planner})
-        self._job = told.model_copy(update={"status": status})
+        status = job.status.model_copy(update={"assignment": decided.assignment, "planner": decided.planner})
+        self._job = job.model_copy(update={"status": status})

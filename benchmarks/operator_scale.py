@@ -35,7 +35,7 @@ from longshore_devcluster.apiserver import ApiServer
 from longshore_devcluster.apiserver.router import Router
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import PODS, Json
-from longshore_operator.kube import RLJOBS, Kube
+from longshore_operator.kube import RLJOBS, KubeClient
 
 NAMESPACES: Final = 10
 WORKERS: Final = 9
@@ -56,7 +56,7 @@ _SUCCEEDED: Final = {
 class Fleet:
     """All jobs, their pods, and who plays the kubelet and the users."""
 
-    kube: Kube
+    kube: KubeClient
     num_jobs: int
     num_own_requests: int = 0
     phases: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -192,7 +192,7 @@ def counting_api_server(folder: Path, num_requests: "Synchronized[int]") -> Iter
         os.waitpid(child, 0)
 
 
-async def _serve(data: Path, told: Path, num_requests: "Synchronized[int]") -> None:
+async def _serve(data: Path, address_file: Path, num_requests: "Synchronized[int]") -> None:
     serve = Router.serve
 
     async def counted(router: Router, request: Any) -> Any:
@@ -202,9 +202,9 @@ async def _serve(data: Path, told: Path, num_requests: "Synchronized[int]") -> N
     Router.serve = counted  # type: ignore[assignment, method-assign]
     server = ApiServer(data)
     await server.start()
-    ready = told.with_suffix(".new")
+    ready = address_file.with_suffix(".new")
     ready.write_text(str(server.kubeconfig_path))
-    ready.rename(told)
+    ready.rename(address_file)
     await asyncio.Event().wait()
 
 
@@ -230,11 +230,11 @@ async def measure(num_jobs: int) -> dict[str, Any]:
             churn = quantiles(lags, await operator.lags())
             cpu_s, memory_mib = operator.cpu_s(), operator.peak_memory_mib()
             operator.stop()
-            before, again_s = num_requests.value - fleet.num_own_requests, time.monotonic()
+            before, recovery_started_s = num_requests.value - fleet.num_own_requests, time.monotonic()
             operator = ScrapedOperator(config, log)
             await operator.until_idle(num_jobs)
             restart = {
-                "seconds": time.monotonic() - again_s,
+                "seconds": time.monotonic() - recovery_started_s,
                 "requests_per_job": (num_requests.value - fleet.num_own_requests - before) / num_jobs,
             }
             ending_s = time.monotonic()

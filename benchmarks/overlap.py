@@ -25,18 +25,18 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.clock import Clock
 from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.run_state import RunState
-from longshore_runtime.running_step import RunningStep
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import shares
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.training import Parts
 from longshore_runtime.types import Sample
 
 
@@ -147,7 +147,7 @@ class LoggingRecorder(Recorder):
     """Tells the operator what a coordinator tells, and keeps the figures of every step."""
 
     def __init__(self, output: Path, operator: LocalOperator, log: StepLog) -> None:
-        self._own = Metrics(output, CollectorRegistry())
+        self._own = MetricsWriter(output, CollectorRegistry())
         super().__init__(self._own, Journal(output / "ledger.jsonl"), operator, RuntimeStatus(attempt=ATTEMPT))
         self._log = log
         self.steps: list[Step] = []
@@ -161,9 +161,9 @@ class LoggingRecorder(Recorder):
             self._log.note(f"replicas of pods {', '.join(map(str, trainer_pods))} awake")
         super().applied(epoch, trainer_pods)
 
-    def rejected(self, epoch: int, reason: str) -> None:
+    def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
         self._log.note(f"refused: {reason}")
-        super().rejected(epoch, reason)
+        super().rejected(epoch, reason, refused_tp_size)
 
     def step(
         self,
@@ -204,7 +204,8 @@ class LoggingLoop(GivenLengths):
         """`known` from earlier periods; this one adds to it."""
         super().__init__(loop_options(spec), parts, lengths)
         self._log = log
-        self._lengths, self._known = known.lengths, known
+        self._known = known
+        self._lengths.update(known.lengths)
 
     def restore(self) -> None:
         super().restore()
@@ -214,12 +215,13 @@ class LoggingLoop(GivenLengths):
     def step(self, *, draining: bool) -> None:
         self._log.begin()
         super().step(draining=draining)
+        self._known.lengths.update(self._lengths)
         self._known.gate = None if self._gate is None else self._gate.export_state()
 
-    def _rollout(self, step: RunningStep, draining: bool) -> RoundResult:
+    def _training_requests(self) -> RequestOf:
         self._log.rollout_begun_s = self._log.now_s()
         self._log.note("rollout begins")
-        return super()._rollout(step, draining)
+        return super()._training_requests()
 
 
 def overlap_share(passes: Sequence[Pass], rollout_ended_s: float) -> float:

@@ -12,13 +12,14 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import LocalRewardPods, ray_head
 from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
-from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.logs import configure_logging
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.run_state import RunState
@@ -27,7 +28,6 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.training import Parts
 
 Step = dict[str, Any]
 Run = dict[str, Any]
@@ -75,6 +75,9 @@ class Keep(Recorder):
         self.steps.append(figures_of(result, trained, times, queue_length))
 
     def activity(self, activity: RuntimeActivity) -> None:
+        """Not kept."""
+
+    def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
         """Not kept."""
 
     def resume(self, state: RunState, exported: Any) -> None:

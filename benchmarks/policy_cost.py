@@ -25,7 +25,15 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from benchmarks.report import report, spreads
-from longshore.api.rollout import Admission, Engine, OnPolicy, ReorderRollout, Rollout, Strategy, TailBatching
+from longshore.api.rollout import (
+    AdmissionSettings,
+    EngineSettings,
+    OnPolicy,
+    ReorderRolloutSettings,
+    Rollout,
+    Strategy,
+    TailBatchingSettings,
+)
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.presets import round_policy
@@ -59,15 +67,15 @@ class Case:
         return BatchShape(max(1, round(num_requests / NUM_RESPONSES / self.requests_per_sample)), NUM_RESPONSES)
 
 
-_BOTH_RACES: Final = TailBatching(response_factor=1.25)
+_BOTH_RACES: Final = TailBatchingSettings(response_factor=1.25)
 _TAIL_BATCHING: Final = Rollout(strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES)
 _ADAPTIVE: Final = Rollout(
-    strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES, admission=Admission(adaptive=True)
+    strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES, admission=AdmissionSettings(adaptive=True)
 )
 _REORDER: Final = Rollout(
     strategy=Strategy.REORDER_ROLLOUT,
-    reorder_rollout=ReorderRollout(length_grouping=True),
-    engine=Engine(max_num_seqs=REQUESTS_PER_ENGINE),
+    reorder_rollout=ReorderRolloutSettings(length_grouping=True),
+    engine=EngineSettings(max_num_seqs=REQUESTS_PER_ENGINE),
 )
 
 CASES: Final = {
@@ -110,8 +118,8 @@ class Driven:
     def engine_load(self, engine: int, load: EngineLoad) -> Decision:
         return self._route(self._policy.engine_load(engine, load))
 
-    def group_trainable(self, draw: Draw, zero_variance: bool) -> Decision:
-        return self._route(self._policy.group_trainable(draw, zero_variance=zero_variance))
+    def group_rewarded(self, draw: Draw, zero_variance: bool) -> Decision:
+        return self._route(self._policy.group_rewarded(draw, zero_variance=zero_variance))
 
     def end_round(self) -> None:
         self._policy.end_round()
@@ -178,7 +186,7 @@ class Recording:
             heapq.heappush(self._ends, (now + 100 * self._rng.lognormvariate(0.0, 1.0), response))
         for group in decision.score:
             zero_variance = self.case.dynamic_sampling and group.draw.index % 4 == 0
-            self._execute(now, partial(Driven.group_trainable, draw=group.draw, zero_variance=zero_variance))
+            self._execute(now, partial(Driven.group_rewarded, draw=group.draw, zero_variance=zero_variance))
 
 
 class RewardBacklog:

@@ -10,7 +10,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
-from longshore.sim.hardware import Gpu, ModelShape
+from longshore.sim.hardware import GpuModel, ModelShape
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.profile import DecodePoint, Profile
 from longshore.sim.result import SimResult, StepRecord, Work
@@ -20,7 +20,7 @@ from longshore.sim.simulate import simulate
 KV_BYTES_PER_TOKEN: Final = 1024
 """Of the tiny model: 2 layers, 2 KV heads of 32 values, keys and values of 4 bytes."""
 
-_CORE: Final = Gpu("CPU core", 8e9, 1e10, 5e10, 1e10)
+_CORE: Final = GpuModel("CPU core", 8e9, 1e10, 5e10, 1e10)
 _TINY: Final = ModelShape("tiny", 3.6e5, 2, 128, KV_BYTES_PER_TOKEN, bytes_per_parameter=4)
 """Plausible figures; the profile replaces everything that is computed from them."""
 

@@ -36,17 +36,17 @@ from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import WorkerReady
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.run_state import RunState
 from longshore_runtime.settings import Settings
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.training import Parts
 from longshore_runtime.types import Completion
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
@@ -137,7 +137,7 @@ def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> I
     """A pool whose workers are all ready, and that has learnt nothing yet."""
     num_workers = WORKLOAD.spec.reward.workers_per_pod
     token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-    lane = Lane((function,), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
+    lane = RewardLane((function,), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
     pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
     try:
         await_workers(pool, parts, num_workers)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.report import report
-from longshore_runtime.sandbox.cases import Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, StdioCase
 from longshore_runtime.sandbox.layers import SandboxLimits
 from longshore_runtime.sandbox.sandbox import Sandbox
 from longshore_runtime.sandbox.worker import default_python
@@ -39,7 +39,7 @@ def bare(case: StdioCase) -> bool:
 
 def sandboxed(sandbox: Sandbox, case: StdioCase) -> bool:
     """In a sandbox that is warm if it has run before."""
-    return sandbox.run(PROGRAM, [case])[0].outcome is Outcome.PASSED
+    return sandbox.run(PROGRAM, [case])[0].outcome is CaseOutcome.PASSED
 
 
 def cold(case: StdioCase) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 from prometheus_client import CollectorRegistry
 
-from benchmarks.learning import MANIFEST, Latest
+from benchmarks.learning import MANIFEST, Evaluations
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
 from longshore.api.runtime_status import RuntimeStatus
@@ -47,18 +47,17 @@ def train(settings: Settings, kind: str, seed: int, num_steps: int) -> Run:
     model = settings.storage / spec.model.path
     model.mkdir(parents=True)
     warm_start(model, quickstart()["model"]["warmStartSteps"], seed, tied=kind == "tied")
-    sink = Latest()
+    evaluations = Evaluations()
     with Session(
-        settings, spec, CollectorRegistry(), sink, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
+        settings, spec, CollectorRegistry(), evaluations, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
     ) as session:
         session.run(session.build())
-    held_out = sink.status.held_out
     steps = read_steps(settings.storage / spec.storage.output / "metrics.jsonl")
     return {
         "kind": kind,
         "seed": seed,
-        "held_out_before": held_out.before,
-        "held_out_after": held_out.latest,
+        "held_out_before": evaluations.points[0]["reward"],
+        "held_out_after": evaluations.points[-1]["reward"],
         **{column: [step[name] for step in steps] for column, name in COLUMNS.items()},
     }
 

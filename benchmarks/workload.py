@@ -19,8 +19,9 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.round_requests import RequestOf
-from longshore_runtime.training import Parts, TrainingLoop
+from longshore_runtime.training import TrainingLoop
 
 _NEVER: Final = 10**6
 """Steps between checkpoints."""

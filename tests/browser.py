@@ -42,11 +42,11 @@ class Browser:
     async def listen(self) -> None:
         """Take what the browser says, until it ends."""
         async for message in self._socket:
-            said = message.json()
-            if "id" in said:
-                self._answers.pop(said["id"]).set_result(said)
+            reply = message.json()
+            if "id" in reply:
+                self._answers.pop(reply["id"]).set_result(reply)
             else:
-                self._take(said["method"], said["params"])
+                self._take(reply["method"], reply["params"])
 
     async def open(self, address: str) -> None:
         """Load a page and wait until it has shown itself."""
@@ -68,10 +68,10 @@ class Browser:
 
     async def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        said = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in said:
-            raise RuntimeError(str(said["exceptionDetails"]))
-        return said["result"].get("value")
+        reply = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in reply:
+            raise RuntimeError(str(reply["exceptionDetails"]))
+        return reply["result"].get("value")
 
     async def resize(self, width: int, height: int, *, is_dark: bool, is_phone: bool = False, scale: float = 1) -> None:
         """Be a screen of this size and scheme."""
@@ -91,10 +91,10 @@ class Browser:
         self._answers[number] = answer = asyncio.get_running_loop().create_future()
         command = {"id": number, "method": method, "params": parameters, "sessionId": self._session}
         await self._socket.send_json(command)
-        said = await asyncio.wait_for(answer, _TIMEOUT_S)
-        if "error" in said:
-            raise RuntimeError(f"{method}: {said['error']}")
-        found: dict[str, Any] = said["result"]
+        reply = await asyncio.wait_for(answer, _TIMEOUT_S)
+        if "error" in reply:
+            raise RuntimeError(f"{method}: {reply['error']}")
+        found: dict[str, Any] = reply["result"]
         return found
 
     def _take(self, method: str, params: dict[str, Any]) -> None:
@@ -137,12 +137,12 @@ async def browser() -> AsyncIterator[Browser]:
 async def _address(process: asyncio.subprocess.Process) -> str:
     """Where it listens, as it says on its standard error."""
     assert process.stderr is not None
-    said = []
+    reply = []
     async for line in process.stderr:
-        said.append(line.decode(errors="replace"))
-        if "DevTools listening on " in said[-1]:
-            return said[-1].split("DevTools listening on ")[1].strip()
-    raise RuntimeError(f"the browser did not start: {''.join(said)}")
+        reply.append(line.decode(errors="replace"))
+        if "DevTools listening on " in reply[-1]:
+            return reply[-1].split("DevTools listening on ")[1].strip()
+    raise RuntimeError(f"the browser did not start: {''.join(reply)}")
 
 
 async def _attached(socket: aiohttp.ClientWebSocketResponse) -> str:
@@ -153,6 +153,6 @@ async def _attached(socket: aiohttp.ClientWebSocketResponse) -> str:
     attach = {"id": 2, "method": "Target.attachToTarget", "params": {"targetId": page, "flatten": True}}
     await socket.send_json(attach)
     while True:
-        said = await socket.receive_json()
-        if said.get("id") == 2:
-            return str(said["result"]["sessionId"])
+        reply = await socket.receive_json()
+        if reply.get("id") == 2:
+            return str(reply["result"]["sessionId"])

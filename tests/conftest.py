@@ -1,33 +1,29 @@
 """What all tests share."""
 
 import os
+from collections import defaultdict
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from tests.cost import CostPlugin
-from tests.properties import DEEP
+from tests.properties import load_profile
 
 # Ray reads it when it is imported: a thread that outlives a test must not start Ray again behind the next one's back.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = RAY_ENVIRONMENT["RAY_ENABLE_AUTO_CONNECT"]
 # With more threads than cores, those of OpenMP spin while they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Hypothesis would fail examples that take 200 ms, which says something about the machine and nothing about the code.
-settings.register_profile("ci", deadline=None, max_examples=50)
-settings.register_profile("deep", deadline=None, max_examples=1000)
-settings.load_profile("deep" if DEEP else "ci")
+load_profile()
 
 # What takes longest comes first, so that test processes end together.
 LONGEST_FIRST = (
-    "e2e/test_elastic.py",
-    "contract/engines",
-    "e2e/test_rewards.py",
-    "e2e/test_job.py",
-    "contract/trainers",
     "e2e",
+    "contract/engines",
+    "contract/trainers",
     "contract/operator",
     "contract/judge",
     "contract",
@@ -36,22 +32,39 @@ LONGEST_FIRST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tests that are long by nature run before a release."""
-    parser.addoption("--soak", action="store_true", help="also run the tests marked soak")
+    """Which tests run, in which order, and where their cost is written."""
+    parser.addoption("--soak", action="store_true", help="also run the tests marked soak, which are long by nature")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="random order of files, and of the tests of a file")
+    parser.addoption("--cost", metavar="FILE", help="write the CPU seconds of each test to this JSON file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost."""
-    config.pluginmanager.register(CostPlugin(), "cost")
+    config.pluginmanager.register(CostPlugin(config.getoption("--cost")), "cost")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is long by nature, and put what takes longest first."""
+    """Leave out what is long by nature, and put what takes longest first, or everything in random order."""
     if not config.getoption("--soak"):
         long = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    items.sort(key=lambda item: _rank(item.nodeid))
+    if (seed := config.getoption("--shuffle")) is None:
+        items.sort(key=lambda item: _rank(item.nodeid))
+    else:
+        items[:] = shuffled(items, seed)
+
+
+def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Files in random order, and the tests of each; the same in every process, which xdist asks for."""
+    random = Random(seed)
+    files: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    return [
+        item for tests in random.sample(list(files.values()), len(files)) for item in random.sample(tests, len(tests))
+    ]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -67,8 +80,10 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def _group(nodeid: str) -> str:
-    """A part of the contract tests, because its files share fixtures; elsewhere one file."""
+    """A part of the contract tests, and all end-to-end tests: their files share fixtures. Elsewhere one file."""
     path = nodeid.partition("::")[0]
+    if path.startswith("tests/e2e/"):
+        return "tests/e2e"
     return "/".join(path.split("/")[:3]) if path.startswith("tests/contract/") else path
 
 

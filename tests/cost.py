@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,13 +118,22 @@ class Meter:
             self.read()
 
 
+def by_file(cpu_s: dict[str, float]) -> Counter[str]:
+    """The cost of each file of tests, from that of each test."""
+    total: Counter[str] = Counter()
+    for nodeid, spent_s in cpu_s.items():
+        total[nodeid.partition("::")[0]] += spent_s  # type: ignore[assignment]
+    return total
+
+
 class CostPlugin:
     """Charges each test with what was spent since the test before it ended, shared fixtures included.
 
     With several test processes each measures its own tests; the one that they descend from measures the total.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: str | None = None) -> None:
+        self._table = table
         self._meter = Meter()
         self._spent_s = 0.0
         self._cpu_s: dict[str, float] = {}
@@ -157,12 +167,15 @@ class CostPlugin:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what the run cost, and which tests cost most."""
+        """Say what the run cost, and which files and tests cost most."""
         total = self._meter.read()
         terminalreporter.section("cost")
         terminalreporter.line(f"{total.cpu_s:.0f} CPU s, {total.num_processes} processes of more than {SAMPLE_S} s")
-        for nodeid, cpu_s in sorted(self._cpu_s.items(), key=lambda item: -item[1])[:NUM_SHOWN]:
-            if cpu_s >= SHOWN_FROM_S:
-                terminalreporter.line(f"{cpu_s:7.1f} CPU s  {nodeid}")
+        for costs in (by_file(self._cpu_s), self._cpu_s):
+            for name, cpu_s in sorted(costs.items(), key=lambda item: -item[1])[:NUM_SHOWN]:
+                if cpu_s >= SHOWN_FROM_S:
+                    terminalreporter.line(f"{cpu_s:7.1f} CPU s  {name}")
+        if self._table is not None:
+            Path(self._table).write_text(json.dumps(self._cpu_s, indent=1))
         for figure in self.exceeded:
             terminalreporter.line(f"FAILED: over the budget of {BUDGET.name}: {figure}", red=True)

@@ -47,7 +47,7 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request."""
 
     method: str
@@ -62,7 +62,7 @@ class HubServer:
 
     models: dict[str, Repository] = field(default_factory=dict)
     datasets: dict[str, Repository] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
     token: str | None = None
     """Without it, gated repositories are closed."""
     cut_after_bytes: int | None = None
@@ -82,9 +82,9 @@ class HubServer:
     def __post_init__(self) -> None:
         self.before_file.set()
 
-    def downloads(self, name: str) -> list[Asked]:
+    def downloads(self, name: str) -> list[RecordedRequest]:
         """Requests for the content of a file."""
-        return [one for one in self.asked if one.method == "GET" and one.path.endswith(f"/{name}")]
+        return [one for one in self.requests if one.method == "GET" and one.path.endswith(f"/{name}")]
 
 
 @contextmanager
@@ -121,13 +121,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet: tests read `asked`."""
+        """Quiet: tests read `requests`."""
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         matched = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = int(matched[1]) if matched else 0
-        self.hub.asked.append(Asked(self.command, path, self.headers.get("Authorization"), first))
+        self.hub.requests.append(RecordedRequest(self.command, path, self.headers.get("Authorization"), first))
         if self.hub.status is not None:
             return self._send(self.hub.status, b"the hub is ill")
         if path.startswith("/cdn/") and self.hub.cdn_status is not None:

@@ -15,7 +15,8 @@ import pyarrow.parquet
 from longshore.api.names import Component
 from longshore.api.runtime_status import RoundKind, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.page.view import ClusterView, ConditionView, EventView
+from longshore.page.fleet import FleetJob, FleetMoment, FleetView
+from longshore.page.view import ClusterView, ConditionView, PageEvent
 from longshore.record import model
 from longshore.record.model import (
     GroupRow,
@@ -23,13 +24,13 @@ from longshore.record.model import (
     Lane,
     LaneKind,
     LaneState,
-    Outcome,
-    Phase,
     PhaseName,
+    RecordOutcome,
     ResponseRow,
     RoundRecord,
     Stay,
     StayEnd,
+    StepPhase,
 )
 from longshore_runtime.telemetry.samples import SCHEMA
 
@@ -116,16 +117,18 @@ def cluster(*, is_finished: bool = False) -> ClusterView:
             ),
         ),
         events=(
-            EventView(time="2026-11-22T10:05:00Z", type="Warning", reason="EngineLost", message=HOSTILE[2], count=2),
+            PageEvent(time="2026-11-22T10:05:00Z", type="Warning", reason="EngineLost", message=HOSTILE[2], count=2),
         ),
     )
 
 
 def write_job(output: Path, num_steps: int = 40, seed: int = 1) -> None:
     """Everything that such a job has written after so many steps."""
-    for directory in ("rounds", "samples"):
+    for directory in ("rounds", "samples", "held-out"):
         (output / directory).mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
+    if num_steps:
+        _write_evaluation(output, record(0, random.Random(seed)))
     for step in range(1, num_steps + 1):
         write_step(output, step, chance)
 
@@ -136,9 +139,18 @@ def write_step(output: Path, step: int, chance: random.Random) -> None:
     (output / model.DIRECTORY / model.file_name(step)).write_bytes(done.to_bytes())
     table = pyarrow.Table.from_pylist(list(_samples(done, chance)), SCHEMA)
     pyarrow.parquet.write_table(table, output / "samples" / f"step-{step:06d}.parquet")
+    if step % 10 == 0:
+        _write_evaluation(output, done)
     with (output / "metrics.jsonl").open("ab") as file:
         for row in _metrics(done, chance):
             file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _write_evaluation(output: Path, done: RoundRecord) -> None:
+    changes = {"kind": "Evaluation", "outcome": "evaluated", "advantage": None}
+    rows = [row | changes for row in _samples(done, random.Random(done.step))]
+    table = pyarrow.Table.from_pylist(rows, SCHEMA)
+    pyarrow.parquet.write_table(table, output / "held-out" / f"step-{done.step:06d}.parquet")
 
 
 def record(step: int, chance: random.Random) -> RoundRecord:
@@ -179,7 +191,7 @@ def record(step: int, chance: random.Random) -> RoundRecord:
     for stay in stays:
         free_s[stay.engine] = max(free_s[stay.engine], stay.end_s)
     trained_s, end_s = sampled_s + 2.0, sampled_s + 2.6
-    outcome = dict.fromkeys(accepted, Outcome.ACCEPTED) | dict.fromkeys(rest, Outcome.DEFERRED)
+    outcome = dict.fromkeys(accepted, RecordOutcome.ACCEPTED) | dict.fromkeys(rest, RecordOutcome.DEFERRED)
     learned = min(1.0, 0.25 + 0.5 * step / 40)
     responses = tuple(
         ResponseRow(
@@ -203,9 +215,9 @@ def record(step: int, chance: random.Random) -> RoundRecord:
         num_preemptions=0,
         queue_length=len(rest) * (step % 5),
         phases=(
-            Phase(name=PhaseName.ROLLOUT, start_s=0.0, end_s=sampled_s),
-            Phase(name=PhaseName.TRAIN, start_s=sampled_s, end_s=trained_s),
-            Phase(name=PhaseName.PUBLISH, start_s=trained_s, end_s=end_s),
+            StepPhase(name=PhaseName.ROLLOUT, start_s=0.0, end_s=sampled_s),
+            StepPhase(name=PhaseName.TRAIN, start_s=sampled_s, end_s=trained_s),
+            StepPhase(name=PhaseName.PUBLISH, start_s=trained_s, end_s=end_s),
         ),
         lanes=tuple(
             Lane(
@@ -260,7 +272,7 @@ def _cut(stay: Stay, end_s: float) -> Stay:
 
 
 def _samples(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, Any]]:
-    for place, one in enumerate(row for row in record.responses if row.outcome is Outcome.ACCEPTED):
+    for place, one in enumerate(row for row in record.responses if row.outcome is RecordOutcome.ACCEPTED):
         epoch, index, number = one.response.split("-")
         reward = one.reward or 0.0
         yield {
@@ -295,7 +307,7 @@ def _samples(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, A
 def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, float]]:
     """Its line, and every tenth step that of an evaluation."""
     step = record.step
-    accepted = [one for one in record.responses if one.outcome is Outcome.ACCEPTED]
+    accepted = [one for one in record.responses if one.outcome is RecordOutcome.ACCEPTED]
     tokens = sorted(one.tokens for one in accepted)
     reward = sum(one.reward or 0.0 for one in accepted) / len(accepted)
     yield {
@@ -336,3 +348,29 @@ def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, f
     }
     if step % 10 == 0:
         yield {"step": step, "val/reward/mean": reward + 0.05, "val/reward/longest_quartile": reward - 0.1}
+
+
+def fleet() -> FleetView:
+    """Jobs that run, one that waits for GPUs, one that ended, and half an hour of their GPUs."""
+    strategy = {"strategy": "TailBatching", "is_finished": False, "created": "2026-11-22T09:00:00Z", "demand": 8}
+    nothing = {"reward": None, "bubble_share": None, "gpus": {}, "queue": "", "waits_for": "", "alarms": ()}
+    waits = "WaitsForGPUs: 16 GPUs are needed, and 8 of 32 are free; first in the queue"
+    rows: list[dict[str, Any]] = [
+        {"name": "deepmath-14b", "phase": "Queued", "steps": 120, "step": 0, "demand": 16, "waits_for": waits},
+        {"name": "gsm8k", "phase": "Running", "steps": 200, "step": 84, "reward": 0.71, "bubble_share": 0.12,
+         "gpus": {"rollout": 8, "trainer": 0}},
+        {"name": "dapo-17k", "phase": "Running", "steps": 300, "step": 31, "reward": 0.42, "bubble_share": 0.19,
+         "gpus": {"rollout": 12, "trainer": 4}, "alarms": ("ResponsesAllCut",)},
+        {"name": "seeds-1", "phase": "Succeeded", "steps": 60, "step": 61, "reward": 0.93, "bubble_share": 0.09,
+         "is_finished": True},
+    ]  # fmt: skip
+    jobs = tuple(FleetJob.model_validate({"namespace": "team", **strategy, **nothing, **row}) for row in rows)
+    start_s = 1.79e9
+    history = tuple(
+        FleetMoment(
+            time_s=start_s + 60 * minute,
+            gpus={"rollout": 24 - 4 * (minute > 9), "trainer": 4 * (minute > 9), "waiting": 16 * (minute > 16)},
+        )
+        for minute in range(30)
+    )
+    return FleetView(written_s=start_s + 1800, namespace="team", jobs=jobs, history=history)

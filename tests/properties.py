@@ -3,9 +3,19 @@
 import os
 from typing import Final
 
+from hypothesis import settings
+
 DEEP: Final = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 
 
 def examples(num: int) -> int:
     """Examples of a property in this run; `num`: those of an ordinary run."""
     return num * 25 if DEEP else num
+
+
+def load_profile() -> None:
+    """Set what holds for every property."""
+    # Without a deadline: an example that takes 200 ms says something about the machine and nothing about the code.
+    settings.register_profile("ci", deadline=None, max_examples=50)
+    settings.register_profile("deep", deadline=None, max_examples=1000)
+    settings.load_profile("deep" if DEEP else "ci")

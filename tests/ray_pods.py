@@ -18,6 +18,7 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
+from tests.warm import WarmStarter
 
 NO_IMPORTS = WorkerImports()
 TRAINERS = WorkerImports(
@@ -73,7 +74,7 @@ class Pods:
 
     def join(self, index: int) -> None:
         """A pod starts."""
-        with NodeStarter(self.imports) as starter:
+        with WarmStarter(self.imports) if self.imports.modules else NodeStarter(self.imports) as starter:
             self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), starter))
 
     def leave(self, index: int) -> None:

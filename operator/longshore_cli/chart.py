@@ -39,11 +39,6 @@ def _namespace(name: str) -> str:
     return f"/api/v1/namespaces/{name}"
 
 
-def default_chart() -> Path:
-    """The chart of the source tree that this program runs from."""
-    return Path(__file__).parents[2] / "charts" / RELEASE
-
-
 def values(given: Json, operator_image: str | None, runtime_image: str | None) -> Json:
     """The values of a file, with the images of the command line over them."""
     merged = dict(given)
@@ -74,7 +69,7 @@ def install(kube: Kube, cluster: Cluster, options: ChartOptions) -> str:
     if not (options.chart / "Chart.yaml").exists():
         raise CliError(f"There is no chart in {options.chart}.", "Pass the directory of charts/longshore with --chart.")
     helm = _helm()
-    absent = [path for path in (_CRD, _namespace(options.namespace)) if kube.find(path) is None]
+    absent = [path for path in (_CRD, _namespace(options.namespace)) if not _stays(kube, path)]
     try:
         with _config(helm, cluster, options.namespace) as config:
             return _install_or_upgrade(helm, config, options)
@@ -119,6 +114,12 @@ def _install(helm: ModuleType, config: Any, options: ChartOptions) -> None:
         raise
 
 
+def _stays(kube: Kube, path: str) -> bool:
+    """Whether an object is there and is not being deleted: one that is may be gone when Helm creates it."""
+    found = kube.find(path)
+    return found is not None and "deletionTimestamp" not in found["metadata"]
+
+
 def _remove(kube: Kube, path: str) -> bool:
     """Remove what a failed installation made, if it is there; a CRD that someone uses by now is left alone."""
     try:
@@ -158,7 +159,7 @@ def _helm() -> ModuleType:
     except ImportError as error:
         raise CliError(
             "Helm's library is not installed.",
-            "Run `pip install longshore[devcluster]`, or install charts/longshore with the helm program.",
+            "Run `pip install longshore[cli]`, or install charts/longshore with the helm program.",
         ) from error
     assert isinstance(helm_python, ModuleType)
     return helm_python

@@ -134,7 +134,7 @@ def _kubeconfig() -> Path:
 
 
 def _words(done: subprocess.CompletedProcess[str]) -> str:
-    said = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
-    if said.startswith("Traceback"):
-        said = said.splitlines()[-1]
-    return said or f"it ended with code {done.returncode}"
+    reason = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
+    if reason.startswith("Traceback"):
+        reason = reason.splitlines()[-1]
+    return reason or f"it ended with code {done.returncode}"

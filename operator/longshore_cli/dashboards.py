@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from longshore.api.runtime_status import Alarm, RuntimeStatus
 from longshore.api.status import Assignment, Phase, RLJobStatus
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Panel:
 
 def dashboards() -> dict[str, str]:
     """File name -> dashboard, as Grafana reads it."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.show(("", ""), _EXAMPLE)
     metrics.count_assignment(Assignment(), Assignment(epoch=1))
     families = [one for one in metrics.registry.collect() if not one.name.endswith("_created")]

@@ -41,11 +41,6 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def steps(done: int, asked: int) -> str:
-    """`3/12`; `12/12 + 1` when what was deferred took more steps than were asked for."""
-    return f"{done}/{asked}" if done <= asked else f"{asked}/{asked} + {done - asked}"
-
-
 def size(num_bytes: float) -> str:
     """Bytes with a decimal prefix."""
     for unit in ("B", "kB", "MB", "GB"):

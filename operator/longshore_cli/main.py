@@ -3,32 +3,28 @@
 A command imports what it needs: the Kubernetes client alone costs more than all the help that there is.
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from longshore.api.names import Component
+from longshore_cli import consoles, options
 from longshore_cli import format as fmt
-from longshore_cli import options
 from longshore_cli.check.command import check
 from longshore_cli.convert.command import convert
 from longshore_cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
+from longshore_cli.examples import examples
 from longshore_cli.fleet.command import queue, top
-from longshore_cli.options import ClusterKind
+from longshore_cli.installation import down, quickstart, up
 from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
 from longshore_client.errors import ClientError
-from longshore_client.target import Target, kubeconfig_path
+from longshore_client.target import Target
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from longshore_cli.chart import ChartOptions
-    from longshore_kube.resources import Json
 
 
 class _Commands(TyperGroup):
@@ -38,14 +34,14 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _errors().print("Interrupted; what runs in the cluster runs on.")
+            consoles.errors().print("Interrupted; what runs in the cluster runs on.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except Exception as error:
-            told = _told(error)
-            if told is None:
+            explained = _explained(error)
+            if explained is None:
                 raise
-            _print_error(told)
-            raise typer.Exit(told.exit_code if isinstance(told, CliError) else EXIT_FAILED) from None
+            _print_error(explained)
+            raise typer.Exit(explained.exit_code if isinstance(explained, CliError) else EXIT_FAILED) from None
 
 
 app = typer.Typer(
@@ -58,59 +54,8 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def up(
-    kind: options.Cluster = ClusterKind.EMBEDDED,
-    operator_image: options.OperatorImage = None,
-    runtime_image: options.RuntimeImage = None,
-    values: options.Values = None,
-    chart_dir: options.Chart = None,
-    nodes: options.Nodes = None,
-    gpus_per_node: options.GpusPerNode = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-) -> None:
-    """Start a cluster on this machine (or take the current one) and install Longshore in it."""
-    from longshore_cli import chart, cluster
-
-    console = _console()
-    target = Target(kubeconfig, context)
-    if kind is ClusterKind.EMBEDDED:
-        target = Target(cluster.start_embedded(nodes, gpus_per_node))
-        console.print("The embedded cluster runs. It serves development and tests only.")
-    kube = target.connect()
-    installed = _chart_options(chart_dir, values, operator_image, runtime_image)
-    done = chart.install(kube, chart.Cluster(kubeconfig_path(target), context), installed)
-    console.print(f"The chart is {done}; waiting for the operator …")
-    cluster.wait_for_operator(kube, installed.namespace)
-    console.print("The operator is available. Try:")
-    if kind is ClusterKind.EMBEDDED:
-        console.print(f"  export KUBECONFIG={target.kubeconfig}", soft_wrap=True)
-    console.print("  kubectl get rljobs --all-namespaces")
-    console.print("  longshore submit manifests/quickstart.yaml --wait")
-
-
-@app.command()
-def down(
-    kind: options.Cluster = ClusterKind.EMBEDDED,
-    delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Also delete the embedded cluster's data.")
-    ] = False,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-) -> None:
-    """Stop the cluster on this machine with everything in it, or remove Longshore from the current one."""
-    from longshore_cli import chart, cluster
-    from longshore_client.installed import NAMESPACE
-
-    console = _console()
-    if kind is ClusterKind.EMBEDDED:
-        was_running = cluster.stop_embedded(delete_data=delete_data)
-        console.print("The embedded cluster is stopped." if was_running else "No embedded cluster was running here.")
-        return
-    where = chart.Cluster(kubeconfig_path(Target(kubeconfig, context)), context)
-    removed = chart.uninstall(where, NAMESPACE)
-    console.print("Longshore is removed; its CRD and RLJobs stay." if removed else "Longshore was not installed.")
+app.command()(up)
+app.command()(down)
 
 
 @app.command()
@@ -134,7 +79,7 @@ def submit(
         documents, config_map = with_modules(documents, read_modules(modules))
     kube = Target(kubeconfig, context, namespace).connect()
     for applied in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
-        _console().print(f"{applied} applied")
+        consoles.output().print(f"{applied} applied")
     if wait:
         for name in jobs.jobs_in(documents):
             _watch(Target(kubeconfig, context, namespace), name)
@@ -199,7 +144,9 @@ def fetch_model(
     claim = jobs.claim_of(kube, job, image)
     if lists:
         there = checkpoint_lines(copy.listing(kube, claim, outputs.checkpoints_path(found)))
-        _console().print("\n".join(there) or f"The RLJob {job!r} has no checkpoint.", markup=False, soft_wrap=True)
+        consoles.output().print(
+            "\n".join(there) or f"The RLJob {job!r} has no checkpoint.", markup=False, soft_wrap=True
+        )
         return
     wanted = outputs.source_path(found, checkpoint, path)
     destination = destination or Path(job)
@@ -209,8 +156,8 @@ def fetch_model(
             kube, claim, wanted, destination, force=force,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
-    told = f"{wanted}: {fmt.count(num_files, 'file')} in {destination}, checksums verified."
-    _console().print(told, markup=False, soft_wrap=True)
+    summary = f"{wanted}: {fmt.count(num_files, 'file')} in {destination}, checksums verified."
+    consoles.output().print(summary, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -237,7 +184,7 @@ def put(
             kube, claim, source, destination, force=force,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
-    _console().print(f"{source} is {destination} in the claim {claim.name}, checksums verified.", soft_wrap=True)
+    consoles.output().print(f"{source} is {destination} in the claim {claim.name}, checksums verified.", soft_wrap=True)
 
 
 @app.command()
@@ -251,7 +198,7 @@ def suspend(
     from longshore_client import jobs
 
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=True)
-    _console().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
+    consoles.output().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
 
 
 @app.command()
@@ -265,33 +212,10 @@ def resume(
     from longshore_client import jobs
 
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=False)
-    _console().print(f"rljob/{job} is being resumed.")
+    consoles.output().print(f"rljob/{job} is being resumed.")
 
 
-@app.command()
-def quickstart(
-    kind: options.Cluster = ClusterKind.EMBEDDED,
-    manifest: Annotated[
-        Path | None, typer.Option("--file", "-f", help="The job; unset: manifests/quickstart.yaml.")
-    ] = None,
-    operator_image: options.OperatorImage = None,
-    runtime_image: options.RuntimeImage = None,
-    values: options.Values = None,
-    chart_dir: options.Chart = None,
-    namespace: options.Namespace = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-) -> None:
-    """From nothing to a trained model: cluster, chart, RLJob, live view, figures."""
-    from longshore_cli import quickstart as quickstart_steps
-
-    plan = quickstart_steps.Quickstart(
-        kind,
-        Target(kubeconfig, context, namespace),
-        _chart_options(chart_dir, values, operator_image, runtime_image),
-        manifest or quickstart_steps.default_manifest(),
-    )
-    quickstart_steps.run(plan, _console())
+app.command()(quickstart)
 
 
 @app.command()
@@ -309,7 +233,7 @@ def profile(
     from longshore_cli import profile as profiling
 
     kube = Target(kubeconfig, context, namespace).connect()
-    profiling.run(kube, profiling.Plan(file, out, keep=keep, force=force, image=image), _console())
+    profiling.run(kube, profiling.ProfilePlan(file, out, keep=keep, force=force, image=image), consoles.output())
 
 
 @app.command()
@@ -331,10 +255,11 @@ def trace(
     target = out or Path(f"{job}-trace.json.gz")
     tracing.check_target(target, force=force)
     found = records.fetch(Target(kubeconfig, context, namespace).connect(), job, wanted, image=image).records
-    for line in tracing.told(found, tracing.write(job, found, target), target):
-        _console().print(line, markup=False, soft_wrap=True)
+    for line in tracing.summary(found, tracing.write(job, found, target), target):
+        consoles.output().print(line, markup=False, soft_wrap=True)
 
 
+app.command()(examples)
 app.command()(ui)
 app.command()(report)
 app.command()(top)
@@ -358,7 +283,7 @@ def _watch(target: Target, job: str) -> None:
     from longshore_cli.watch import follow as watching
     from longshore_cli.watch import text
 
-    console = _console()
+    console = consoles.output()
     view = watching.follow(target.connect(), job, console).view
     succeeded = view.phase is Phase.SUCCEEDED
     console.print(text.ending_text(view), style="bold green" if succeeded else "bold red", markup=False, soft_wrap=True)
@@ -366,35 +291,14 @@ def _watch(target: Target, job: str) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _chart_options(chart_dir: Path | None, values: Path | None, operator_image: str | None,
-                   runtime_image: str | None) -> "ChartOptions":  # fmt: skip
-    from longshore_cli import chart
-
-    given = _read_values(values) if values else {}
-    return chart.ChartOptions(
-        chart_dir or chart.default_chart(), values=chart.values(given, operator_image, runtime_image)
-    )
-
-
-def _read_values(path: Path) -> "Json":
-    import yaml
-
-    if not path.is_file():
-        raise CliError(f"There is no file {path}.")
-    found = yaml.safe_load(path.read_text()) or {}
-    if not isinstance(found, dict):
-        raise CliError(f"{path} holds no mapping of chart values.")
-    return found
-
-
 def _transfer_progress() -> "Progress":
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, console=_errors(), disable=not _errors().is_terminal)
+    return Progress(*columns, console=consoles.errors(), disable=not consoles.errors().is_terminal)
 
 
-def _told(error: Exception) -> ClientError | None:
+def _explained(error: Exception) -> ClientError | None:
     """As one sentence, if it is an error that is expected."""
     if isinstance(error, ClientError):
         return error
@@ -405,16 +309,7 @@ def _told(error: Exception) -> ClientError | None:
 
 
 def _print_error(error: ClientError) -> None:
-    _errors().print("error:", style="bold red", end=" ")
-    _errors().print(error.message, markup=False, soft_wrap=True)
+    consoles.errors().print("error:", style="bold red", end=" ")
+    consoles.errors().print(error.message, markup=False, soft_wrap=True)
     if error.fix:
-        _errors().print(error.fix, style="dim", markup=False, soft_wrap=True)
-
-
-def _console() -> Console:
-    # A pipe has no width: whoever reads it may search for whole sentences.
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-def _errors() -> Console:
-    return Console(stderr=True, highlight=False)
+        consoles.errors().print(error.fix, style="dim", markup=False, soft_wrap=True)

@@ -37,6 +37,7 @@ Nodes = Annotated[int | None, typer.Option(help="Nodes of the embedded cluster."
 GpusPerNode = Annotated[int | None, typer.Option(help="Pretend GPUs of each of its nodes.", min=0)]
 OperatorImage = Annotated[str | None, typer.Option(help="Image of the operator; unset: that of the chart.")]
 RuntimeImage = Annotated[str | None, typer.Option(help="Default image of jobs; unset: that of the chart.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="The jobs of every namespace.")]
 Chart = Annotated[
-    Path | None, typer.Option("--chart", help="Directory of the chart; unset: charts/longshore of the source tree.")
+    Path | None, typer.Option("--chart", help="Directory of the chart; unset: the one that comes with this program.")
 ]

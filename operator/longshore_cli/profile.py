@@ -33,7 +33,7 @@ Row = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProfilePlan:
     """What to measure, and where the figures go."""
 
     manifest: Path
@@ -43,7 +43,7 @@ class Plan:
     image: str | None = None
 
 
-def run(kube: Kube, plan: Plan, console: Console) -> None:
+def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
     """Submit a job that only measures, follow it, copy its profile here, show it, and remove the job.
 
     Raises:
@@ -55,8 +55,8 @@ def run(kube: Kube, plan: Plan, console: Console) -> None:
     given = _only_job(documents, plan.manifest)
     measuring = profiling_job(given, shares_claim=kube.find_job(given["metadata"]["name"]) is not None)
     name = measuring["metadata"]["name"]
-    if told := jobs.make_room(kube, name, otherwise="it is followed"):
-        console.print(told)
+    if message := jobs.make_room(kube, name, otherwise="it is followed"):
+        console.print(message)
     for applied in jobs.submit(kube, [measuring if one is given else one for one in documents]):
         console.print(f"{applied} applied", markup=False)
     view = follow(kube, name, console).view

@@ -22,7 +22,7 @@ from longshore_cli.chart import ChartOptions
 from longshore_cli.errors import CliError
 from longshore_cli.options import ClusterKind
 from longshore_cli.watch.follow import follow
-from longshore_cli.watch.history import History
+from longshore_cli.watch.history import WatchHistory
 from longshore_client import jobs
 from longshore_client.kube import Kube
 from longshore_client.target import Target, kubeconfig_path
@@ -41,11 +41,6 @@ class Quickstart:
     target: Target
     options: ChartOptions
     manifest: Path
-
-
-def default_manifest() -> Path:
-    """The manifest of the source tree that this program runs from."""
-    return Path(__file__).parents[2] / "manifests" / "quickstart.yaml"
 
 
 def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,8 +65,8 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         cluster.wait_for_operator(kube, plan.options.namespace)
         console.print("The operator is available.")
     with _step(console, 3, "Apply an RLJob", clock):
-        if told := jobs.make_room(kube, job, otherwise="the quickstart goes on with it"):
-            console.print(told)
+        if message := jobs.make_room(kube, job, otherwise="the quickstart goes on with it"):
+            console.print(message)
         _apply(kube, target, plan.manifest, console)
     with _step(console, 4, "Watch it learn", clock):
         console.print(f"The same at any time: longshore watch {job}", style="dim")
@@ -133,7 +128,7 @@ def _apply(kube: Kube, target: Target, manifest: Path, console: Console) -> None
     console.print(done.stdout.rstrip(), highlight=False)
 
 
-def _require_success(kube: Kube, job: str, seen: History) -> None:
+def _require_success(kube: Kube, job: str, seen: WatchHistory) -> None:
     if seen.view.phase is Phase.SUCCEEDED:
         return
     log = failure_report(kube, job)

@@ -14,7 +14,7 @@ from longshore_cli.options import PROFILE_FILE
 from longshore_client import jobs
 from longshore_client.kube import Kube
 from longshore_client.transfer import copy
-from longshore_client.transfer.archive import Choice
+from longshore_client.transfer.archive import FileSelection
 
 _RANGE: Final = re.compile(r"(?P<first>\d{0,9})((?P<colon>:)(?P<last>\d{0,9}))?", re.ASCII)
 _MATCH: Final = f"{model.PREFIX}*{model.SUFFIX}"
@@ -46,9 +46,9 @@ class Rounds:
             raise CliError(f"--rounds: {text!r} ends before it begins.", f"Turn it round: {last}:{first}.")
         return cls(first, last)
 
-    def choice(self, directory: str = "") -> Choice:
+    def choice(self, directory: str = "") -> FileSelection:
         """Their files below `directory`."""
-        choice = Choice(match=f"{directory}{_MATCH}")
+        choice = FileSelection(match=f"{directory}{_MATCH}")
         if self.first is not None:
             choice["first"] = f"{directory}{model.file_name(self.first)}"
         if self.last is not None:
@@ -74,7 +74,7 @@ def fetch(kube: Kube, job: str, rounds: Rounds, *, with_profile: bool = False, i
         CliError: there is no such job, or it has no such record.
     """
     output = jobs.output_path(kube.job(job))
-    choices = [rounds.choice(f"{model.DIRECTORY}/")] + ([Choice(match=PROFILE_FILE)] if with_profile else [])
+    choices = [rounds.choice(f"{model.DIRECTORY}/")] + ([FileSelection(match=PROFILE_FILE)] if with_profile else [])
     with tempfile.TemporaryDirectory(prefix="longshore-") as directory:
         target = Path(directory) / "output"
         copy.fetch(kube, jobs.claim_of(kube, job, image), output, target, force=False, choices=choices)

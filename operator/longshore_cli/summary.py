@@ -8,13 +8,13 @@ from rich.text import Text
 from longshore.api.runtime_status import KindCount, RuntimeStatus
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
-from longshore_cli.watch.history import History
+from longshore_cli.watch.history import WatchHistory
 from longshore_client.view import assigned
 
 Row = tuple[str, str]
 
 
-def rows(history: History) -> list[Row]:
+def rows(history: WatchHistory) -> list[Row]:
     """(what, figure) in the order in which people ask."""
     runtime = history.view.runtime
     found = [
@@ -34,7 +34,7 @@ def rows(history: History) -> list[Row]:
     return [(what, figure) for what, figure in found if figure and figure != fmt.reward(None)]
 
 
-def table(history: History) -> Table:
+def table(history: WatchHistory) -> Table:
     """The rows as a table."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="bold")
@@ -44,12 +44,12 @@ def table(history: History) -> Table:
     return drawn
 
 
-def lines(history: History) -> str:
+def lines(history: WatchHistory) -> str:
     """The rows as plain text."""
     return "\n".join(f"{what:<34}{figure}" for what, figure in rows(history))
 
 
-def total_s(history: History) -> float | None:
+def total_s(history: WatchHistory) -> float | None:
     """Seconds from the start of the job to its end, by the cluster's clock."""
     status = history.view.status
     if status.start_time is None or status.completion_time is None:
@@ -85,7 +85,7 @@ def _warm_start(runtime: RuntimeStatus) -> str:
     return f"taken from the cache (it had taken {took})" if warm_start.cached else took
 
 
-def _times(history: History) -> str:
+def _times(history: WatchHistory) -> str:
     in_all_s = total_s(history)
     parts = [f"{fmt.duration(in_all_s)} in all"] if in_all_s is not None else []
     split = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longshore.record.model import RoundRecord
-from longshore.record.perfetto import Trace, trace
+from longshore.record.perfetto import PerfettoTrace, trace
 from longshore_cli import format as fmt
 from longshore_cli.errors import CliError
 
@@ -28,7 +28,7 @@ def check_target(path: Path, *, force: bool) -> None:
         raise CliError(f"{path} exists already.", "Choose another place, or overwrite it with --force.")
 
 
-def write(job: str, records: Sequence[RoundRecord], path: Path) -> Trace:
+def write(job: str, records: Sequence[RoundRecord], path: Path) -> PerfettoTrace:
     """The trace of these rounds."""
     made = trace(records)
     content = json.dumps(made.as_json(job), separators=(",", ":")).encode()
@@ -36,7 +36,7 @@ def write(job: str, records: Sequence[RoundRecord], path: Path) -> Trace:
     return made
 
 
-def told(records: Sequence[RoundRecord], made: Trace, path: Path) -> list[str]:
+def summary(records: Sequence[RoundRecord], made: PerfettoTrace, path: Path) -> list[str]:
     """What to say about a trace."""
     steps = [record.step for record in records]
     rounds = f"round {steps[0]}" if len(steps) == 1 else f"rounds {steps[0]} to {steps[-1]}"

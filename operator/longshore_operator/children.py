@@ -49,8 +49,8 @@ def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False
     ]
     if job.spec.storage.create is not None:
         manifests.append(_claim(job.spec.storage.create, identity))
-    settings = replace(_apply(_config_map(job, identity)), is_kept=keeps_settings)
-    return (settings, *(_apply(manifest) for manifest in manifests))
+    settings = replace(_child(_config_map(job, identity)), is_kept=keeps_settings)
+    return (settings, *(_child(manifest) for manifest in manifests))
 
 
 def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:
@@ -76,7 +76,7 @@ def _secret(identity: Identity, name: str, tokens: dict[str, str]) -> CreateOnce
     )
 
 
-def _apply(manifest: dict[str, Any]) -> Apply:
+def _child(manifest: dict[str, Any]) -> Apply:
     digest = fingerprint(manifest)
     annotated = manifest | {"metadata": manifest["metadata"] | {"annotations": {ANNOTATION_FINGERPRINT: digest}}}
     return Apply(annotated, digest)

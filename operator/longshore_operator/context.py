@@ -12,7 +12,7 @@ from longshore_operator.plan import Event, OperatorConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LifecycleProgress:
     """Where the job stands in its life cycle."""
 
     attempt: int
@@ -56,7 +56,7 @@ class Context:
     observed: Observed
     now: datetime
     config: OperatorConfig
-    progress: Progress
+    progress: LifecycleProgress
     decided: RLJobStatus
     """The fields of the new status that the concerns before this one have set."""
 

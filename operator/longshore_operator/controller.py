@@ -23,10 +23,10 @@ from longshore_operator.execute import ApplyFailed, Executor, status_fields, wri
 from longshore_operator.fairness import Bucket
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.desk import KueueDesk
 from longshore_operator.kueue.view import KueueView
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
@@ -68,10 +68,10 @@ class _Job:
     """The volume claim, since it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
     """Generation and the fingerprint of its settings."""
-    told_rejection: int = 0
-    told_notice: tuple[int, int] = (0, 0)
+    reported_rejection: int = 0
+    reported_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
-    settled_generation: int = 0
+    finished_generation: int = 0
     """Generation at which the job has ended and nothing is left to do; 0: it has not."""
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
 
@@ -92,9 +92,9 @@ class Controller:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         config: OperatorConfig,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         namespace: str | None,
         max_concurrency: int = 16,
         clock: Callable[[], datetime] = utc_now,
@@ -108,16 +108,21 @@ class Controller:
         self._namespace = namespace
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
-        self.informer = PodInformer(kube, namespace, self.schedule.wake, on_synced=self.schedule.open)
+        self.informer = PodInformer(
+            kube, namespace, self.schedule.wake, on_listed=self.schedule.catch_up, on_synced=self.schedule.open
+        )
 
-    def tell(self, key: Key, news: JobNews) -> None:
+    def on_news(self, key: Key, news: JobNews) -> None:
         """A job changed. The operator's own last write is no news, and a job that has ended stays as it is."""
         job = self._jobs.get(key)
         if job is not None and not news.is_deleted:
             is_own = news.resource_version == job.seen_version
-            if is_own or (news.generation and news.generation == job.settled_generation):
+            if is_own or (news.generation and news.generation == job.finished_generation):
                 return
-        self.schedule.wake(key)
+        if news.is_listed:
+            self.schedule.catch_up(key)
+        else:
+            self.schedule.wake(key)
 
     async def close(self) -> None:
         """Stop all passes."""
@@ -147,7 +152,7 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._jobs.pop(key, None)
-        self._desk.gone(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
+        self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -164,14 +169,14 @@ class Controller:
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
         claim = await self._claim(key, job, stored)
-        kueue = await self._in_queue(key, stored)
+        kueue = await self._kueue_view(key, stored)
         began_s = time.perf_counter()
         plan = self._decide(key, job, stored, claim, kueue, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, job, stored, plan, now)
         status = plan.status or stored.status.status
-        is_settled = next_look_s is None and status.phase in FINISHED_PHASES
-        job.settled_generation = stored.metadata.get("generation", 0) if is_settled else 0
+        is_finished = next_look_s is None and status.phase in FINISHED_PHASES
+        job.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
@@ -188,7 +193,7 @@ class Controller:
         expired = job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
         if uid != job.uid or expired:
             if uid != job.uid:
-                job.told_rejection, job.told_notice, job.hashed, job.apply_error = 0, (0, 0), (0, ""), None
+                job.reported_rejection, job.reported_notice, job.hashed, job.apply_error = 0, (0, 0), (0, ""), None
                 job.num_starting_looks = 0
             elif self._is_starting(key):
                 job.num_starting_looks += 1
@@ -213,7 +218,7 @@ class Controller:
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
-            self._desk.gone(key, has_pods=any(pod.holds_resources for pod in pods))
+            self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
             return reject(status, generation, stored.spec, pods, now, kueue)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
@@ -225,8 +230,8 @@ class Controller:
             claim=claim,
             kueue=kueue,
             apply_error=job.apply_error,
-            told_rejection=job.told_rejection,
-            told_notice=job.told_notice,
+            reported_rejection=job.reported_rejection,
+            reported_notice=job.reported_notice,
             applied_for=job.applied_for,
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
@@ -234,10 +239,10 @@ class Controller:
         if kueue is None:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods))
         else:
-            self._desk.gone(key, has_pods=False)
+            self._desk.withdraw(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)
 
-    async def _in_queue(self, key: Key, stored: "_Stored") -> KueueView | None:
+    async def _kueue_view(self, key: Key, stored: "_Stored") -> KueueView | None:
         """What there is of Kueue for a job with a queue."""
         status = stored.status.status
         if "deletionTimestamp" in stored.metadata:
@@ -271,29 +276,30 @@ class Controller:
             self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
+                # First: no pod may exist of an attempt that the status does not know, should the operator end here.
                 written = await write_status(self._kube, key, job.uid, fields)
                 job.seen_version = written["metadata"]["resourceVersion"]
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = job.apply_error
-        await self._apply(key, job, plan, now)
+        await self._execute(key, job, plan, now)
         if plan.has_all_children and plan.status is not None:
             job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
-        self._note_told(job, before)
+        self._note_reported(job, before)
         if error_shown is not None:
-            return 0.0
+            return 0.0  # The status that was written above still shows that error: look at once to correct it.
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
         return _seconds_until(plan.requeue_at, now, self._resync(key, job))
 
-    def _note_told(self, job: _Job, status: RLJobStatus) -> None:
+    def _note_reported(self, job: _Job, status: RLJobStatus) -> None:
         """Events have told of a rejection and of notices; they are not told again."""
-        job.told_notice = max(job.told_notice, newest_notice(status.runtime))
+        job.reported_notice = max(job.reported_notice, newest_notice(status.runtime))
         rejected = status.runtime.rejected_epoch if status.runtime is not None else 0
-        if rejected == status.assignment.epoch and rejected > job.told_rejection:
-            job.told_rejection = rejected
+        if rejected == status.assignment.epoch and rejected > job.reported_rejection:
+            job.reported_rejection = rejected
             self._metrics.assignment_rejections.inc()
 
-    async def _apply(self, key: Key, job: _Job, plan: Plan, now: datetime) -> None:
+    async def _execute(self, key: Key, job: _Job, plan: Plan, now: datetime) -> None:
         executor = Executor(
             self._kube,
             on_applied=job.applied.__setitem__,

@@ -1,6 +1,6 @@
 """The pods of a job: which to create, which to delete, and when to look again."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -18,7 +18,7 @@ from longshore_operator.context import Context
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.workload import placed, pod_set
 from longshore_operator.lifecycle import Ending, describe_end, ending
-from longshore_operator.observed import Placement, PodView
+from longshore_operator.observed import PodPlacement, PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig
 
@@ -75,7 +75,7 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
         return _delete(pod for pod in pods if not (keeps_ended and pod.terminal)), None
     old = [pod for pod in pods if not progress.active or pod.attempt != progress.attempt]
     if old or not progress.active:
-        return _delete(old), None
+        return _delete(_stopping(old)), None
     restart_at = parse_time(progress.restart_time) if progress.restart_time else None
     backs_off_until = restart_at if restart_at is not None and restart_at > context.now else None
     coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
@@ -94,6 +94,16 @@ def _is_unwanted(pod: PodView, count: dict[Component, int], *, may_replace: bool
     if pod.index >= count[pod.component]:
         return True
     return pod.terminal and (may_replace or ending(pod) is Ending.INTERRUPTED)
+
+
+def _stopping(pods: Sequence[PodView]) -> Sequence[PodView]:
+    """All pods, but no trainers while the coordinator runs: it needs them to save a checkpoint before it ends.
+
+    They end by themselves when the coordinator is gone, so one that is lost with its node does not keep their GPUs.
+    """
+    if not any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in pods):
+        return pods
+    return [pod for pod in pods if pod.terminal or pod.component not in {Component.WORKER, Component.TRAINER}]
 
 
 def _delete(pods: Iterable[PodView]) -> Iterator[DeletePod]:
@@ -128,7 +138,7 @@ def _create_peers(context: Context, coordinator: PodView, count: dict[Component,
 def _creation(context: Context, manifest: dict[str, Any], component: Component, index: int) -> CreatePod:
     standing = context.observed.standing
     if standing is not None and standing.placements:
-        placement = standing.placements.get(pod_set(context.job, component, index), Placement())
+        placement = standing.placements.get(pod_set(context.job, component, index), PodPlacement())
         manifest = placed(manifest, placement)
     return CreatePod(manifest)
 

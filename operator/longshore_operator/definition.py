@@ -8,14 +8,14 @@ import structlog
 from longshore.api import names
 from longshore_kube.errors import KubeError
 from longshore_kube.resources import group_path
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 
 PAUSE_S: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
 
-async def until_served(kube: Kube, pause_s: float = PAUSE_S) -> None:
+async def until_served(kube: KubeClient, pause_s: float = PAUSE_S) -> None:
     """Wait until the API server serves RLJobs: a watch that begins before that never sees any."""
     while (why := await _why_not(kube)) is not None:
         log.warning(
@@ -26,7 +26,7 @@ async def until_served(kube: Kube, pause_s: float = PAUSE_S) -> None:
         await asyncio.sleep(pause_s)
 
 
-async def _why_not(kube: Kube) -> str | None:
+async def _why_not(kube: KubeClient) -> str | None:
     try:
         found = await kube.client.request("GET", group_path(names.API_VERSION))
     except KubeError as error:

@@ -10,9 +10,17 @@ from longshore.api.runtime_status import RepurposingBenefit, RolloutTimes, Round
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes
-from longshore.policy.scale_down import AdaptiveRule, Benefit, PodLoad, ScaleDown, decide, pick_pods, unavailable_reason
+from longshore.policy.scale_down import (
+    AdaptiveRule,
+    Benefit,
+    MilestonePodLoad,
+    ScaleDown,
+    decide,
+    pick_pods,
+    unavailable_reason,
+)
 from longshore.policy.shapes import ROUND_KINDS, replica_pods
-from longshore_operator.context import Context, Progress
+from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 
@@ -45,7 +53,7 @@ def reconcile_elasticity(context: Context) -> Outcome:
 def _assign(context: Context, runtime: RuntimeStatus) -> Outcome:
     """The same telemetry again changes nothing. Overlays come from this attempt's telemetry only."""
     spec, current, planner = context.job.spec, context.job.status.assignment, context.job.status.planner
-    events = _rejection(current, runtime, context.observed.told_rejection)
+    events = _rejection(current, runtime, context.observed.reported_rejection)
     why = _fresh_start(current, spec)
     if why:
         baseline = Baseline(tp_size=spec.rollout.engine.tensor_parallel_size)
@@ -74,10 +82,10 @@ def _outcome(assignment: Assignment, planner: PlannerStatus | None, events: tupl
     return Outcome(events=events, status=RLJobStatus(assignment=assignment, planner=planner))
 
 
-def _rejection(current: Assignment, runtime: RuntimeStatus, told: int) -> tuple[Event, ...]:
+def _rejection(current: Assignment, runtime: RuntimeStatus, reported: int) -> tuple[Event, ...]:
     """The coordinator could not carry out what is asked of it."""
     epoch = current.epoch
-    if epoch == 0 or runtime.rejected_epoch != epoch or told >= epoch:
+    if epoch == 0 or runtime.rejected_epoch != epoch or reported >= epoch:
         return ()
     message = f"assignment {epoch} was not carried out: {runtime.rejected_reason or 'no reason given'}"
     return (Event("Warning", EventReason.ASSIGNMENT_REJECTED, message, key=f"epoch-{epoch}"),)
@@ -188,7 +196,7 @@ def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKi
 
 
 def _overlay(
-    spec: RLJobSpec, current: Assignment, runtime: RuntimeStatus, progress: Progress
+    spec: RLJobSpec, current: Assignment, runtime: RuntimeStatus, progress: LifecycleProgress
 ) -> tuple[Overlay | None, str]:
     """Pods that train for the rest of the round that the coordinator of this attempt tells of, and why."""
     this_round, known = runtime.round, current.overlay
@@ -200,8 +208,8 @@ def _overlay(
     if is_over or (known and known.attempt == progress.attempt and known.round >= this_round.number):
         return None, ""
     repurposing = spec.rollout.repurposing
-    told = runtime.repurposing.get(this_round.kind)
-    benefit = _benefit(told) if told is not None else None
+    reported = runtime.repurposing.get(this_round.kind)
+    benefit = _benefit(reported) if reported is not None else None
     decision = decide(
         this_round.fraction_finished,
         _loads(spec, runtime),
@@ -215,18 +223,18 @@ def _overlay(
     return Overlay(round=this_round.number, attempt=progress.attempt, trainer_pods=pods), decision.reason
 
 
-def _loads(spec: RLJobSpec, runtime: RuntimeStatus) -> list[PodLoad]:
+def _loads(spec: RLJobSpec, runtime: RuntimeStatus) -> list[MilestonePodLoad]:
     """What each pod bears, each once. An engine whose cache holds nothing is taken for full."""
     assert runtime.round is not None and runtime.round.load is not None
     loads = {
-        pod.pod: PodLoad(pod.pod, max(1, pod.gpus), max(1, pod.kv_capacity_tokens), pod.running_tokens)
+        pod.pod: MilestonePodLoad(pod.pod, max(1, pod.gpus), max(1, pod.kv_capacity_tokens), pod.running_tokens)
         for pod in runtime.round.load.pods
         if pod.pod < spec.workers.replicas
     }
     return [loads[pod] for pod in sorted(loads)]
 
 
-def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: Progress) -> Overlay | None:
+def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: LifecycleProgress) -> Overlay | None:
     """An overlay whose round may still run; a dead one is not written again."""
     if overlay is None or overlay.attempt != progress.attempt:
         return None
@@ -234,8 +242,8 @@ def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: Progress) 
     return None if runtime.attempt == overlay.attempt and newest > overlay.round else overlay
 
 
-def _benefit(told: RepurposingBenefit) -> Benefit:
-    return Benefit(told.rollout_longer_s, told.training_shorter_s, told.wanted, told.trial)
+def _benefit(reported: RepurposingBenefit) -> Benefit:
+    return Benefit(reported.rollout_longer_s, reported.training_shorter_s, reported.wanted, reported.trial)
 
 
 def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | None:
@@ -245,7 +253,7 @@ def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | No
         message = "spec.placement: trainers have pods of their own, so no pod goes from rollout to training"
         return Fact(True, RepurposeUnavailableReason.DISAGGREGATED, message)
     workers = spec.workers
-    pods = [PodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
+    pods = [MilestonePodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
     if pick_pods(pods, replica_pods(spec)):
         return _costs_more(runtime) if spec.rollout.repurposing.trigger is RepurposeTrigger.ADAPTIVE else None
     message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
@@ -254,7 +262,7 @@ def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | No
 
 def _costs_more(runtime: RuntimeStatus) -> Fact | None:
     """Where it pays in no kind of round that is known."""
-    known = sorted((kind, _benefit(told)) for kind, told in runtime.repurposing.items())
+    known = sorted((kind, _benefit(reported)) for kind, reported in runtime.repurposing.items())
     known = [(kind, benefit) for kind, benefit in known if benefit.rollout_longer_s is not None]
     if not known or any(benefit.is_wanted and not benefit.is_trial for _, benefit in known):
         return None

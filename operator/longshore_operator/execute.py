@@ -15,7 +15,7 @@ from longshore_kube.errors import ApiError, KubeError
 from longshore_kube.times import rfc3339, rfc3339_micro
 from longshore_operator.identity import ANNOTATION_FINGERPRINT
 from longshore_operator.informer import Key
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.plan import (
     Action,
     Apply,
@@ -46,7 +46,7 @@ def status_fields(status: RLJobStatus) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude={"runtime"}, exclude_none=True)
 
 
-async def write_status(kube: Kube, key: Key, uid: str, fields: dict[str, Any]) -> dict[str, Any]:
+async def write_status(kube: KubeClient, key: Key, uid: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Write the operator's part of the status; the uid guards a namesake that was created meanwhile."""
     return await kube.apply(
         {
@@ -66,7 +66,7 @@ class NameTaken(Exception):
         name = found["name"]
         super().__init__(
             f"{kind} {name} of an earlier job is still being deleted: this job starts when it is gone"
-            if _goes_away(found, wanted)
+            if _will_be_deleted(found, wanted)
             else f"{kind} {name} exists and does not belong to this job: delete it or rename the job"
         )
 
@@ -80,7 +80,7 @@ class Executor:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         on_applied: Callable[[tuple[str, str], str], None],
         on_created: Callable[[dict[str, Any]], None],
         on_deleting: Callable[[str, str], None],
@@ -91,7 +91,8 @@ class Executor:
         self._on_deleting = on_deleting
 
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
-        """Apply all actions; independent ones go on when one fails.
+        """Execute all actions. One that fails does not keep the others from being tried, except that no pod is created:
+        it may need what failed. Events are posted in any case.
 
         Raises:
             ApplyFailed: with the first failure, after everything was tried.
@@ -198,7 +199,7 @@ def _owner(metadata: dict[str, Any]) -> str | None:
     return _controller(metadata).get("uid")
 
 
-def _goes_away(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def _will_be_deleted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether what was found is being deleted, or will be because an earlier job of this name owns it."""
     earlier, job = _controller(found), _controller(wanted)
     namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")

@@ -40,9 +40,15 @@ class FairQueue:
         self._num_turns = 0
         self._present_s = 0.0
         self._num_waiting = 0
+        self._num_running = 0
 
     def __len__(self) -> int:
         return self._num_waiting
+
+    @property
+    def num_running(self) -> int:
+        """Passes of jobs that were taken from here."""
+        return self._num_running
 
     def add(self, key: Key) -> None:
         """A job waits from now on; it must not be waiting already."""
@@ -53,29 +59,47 @@ class FairQueue:
         self._num_waiting += 1
         self._queue(key[0], tenant)
 
+    def remove(self, key: Key) -> bool:
+        """Take a job out of the line; whether it was waiting."""
+        tenant = self._tenants.get(key[0])
+        if tenant is None or key not in tenant.waiting:
+            return False
+        tenant.waiting.remove(key)
+        self._num_waiting -= 1
+        return True
+
     def pop(self) -> Key | None:
         """The job whose turn it is; None while there is none, or all that wait have their slots taken."""
-        if not self._turns:
-            return None
-        start_s, _, namespace = heapq.heappop(self._turns)
-        tenant = self._tenants[namespace]
-        tenant.is_queued = False
-        self._present_s = max(self._present_s, start_s)
-        key = tenant.waiting.popleft()
-        self._num_waiting -= 1
-        tenant.num_running += 1
-        tenant.virtual_s = start_s + EXPECTED_COST_S
-        self._queue(namespace, tenant)
-        return key
+        while self._turns:
+            start_s, _, namespace = heapq.heappop(self._turns)
+            tenant = self._tenants[namespace]
+            tenant.is_queued = False
+            if not tenant.waiting:
+                self._forget_if_idle(namespace, tenant)
+                continue
+            self._present_s = max(self._present_s, start_s)
+            key = tenant.waiting.popleft()
+            self._num_waiting -= 1
+            self._num_running += 1
+            tenant.num_running += 1
+            tenant.virtual_s = start_s + EXPECTED_COST_S
+            self._queue(namespace, tenant)
+            return key
+        return None
 
     def done(self, key: Key, cost_s: float) -> None:
         """The pass of a job that was popped is over."""
         tenant = self._tenants[key[0]]
+        self._num_running -= 1
         tenant.num_running -= 1
         tenant.virtual_s += cost_s - EXPECTED_COST_S
         self._queue(key[0], tenant)
-        if not tenant.waiting and not tenant.num_running and tenant.virtual_s <= self._present_s:
-            del self._tenants[key[0]]
+        self._forget_if_idle(key[0], tenant)
+
+    def _forget_if_idle(self, namespace: str, tenant: _Tenant) -> None:
+        is_idle = not (tenant.waiting or tenant.num_running or tenant.is_queued)
+        if is_idle and tenant.virtual_s <= self._present_s:
+            del self._tenants[namespace]
 
     def _queue(self, namespace: str, tenant: _Tenant) -> None:
         if tenant.is_queued or not tenant.waiting or tenant.num_running >= self._max_running:

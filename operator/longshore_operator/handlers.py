@@ -38,6 +38,8 @@ class JobNews:
     resource_version: str
     generation: int
     is_deleted: bool = False
+    is_listed: bool = False
+    """The job exists; whether it changed is not known."""
 
 
 Wake = Callable[[tuple[str, str], JobNews], None]
@@ -75,7 +77,7 @@ def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=result)
     async def on_rljob(type: str | None, meta: Mapping[str, Any], **_: Any) -> None:
-        news = JobNews(meta["resourceVersion"], meta.get("generation", 0), type == "DELETED")
+        news = JobNews(meta["resourceVersion"], meta.get("generation", 0), type == "DELETED", type is None)
         wake((meta["namespace"], meta["name"]), news)
 
     return result
@@ -87,7 +89,7 @@ async def rljob_session(access: Access) -> aiohttp.ClientSession:
 
 
 async def _metadata_only(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
-    """Lists and single objects have their own names for it; what is no RLJob (the resources there are) stays whole."""
+    """Ask for metadata only, of lists and of watches by different headers; discovery and the like stay as they are."""
     if not request.url.path.endswith(f"/{names.PLURAL}"):
         return await handler(request)
     if "watch" in request.url.query:

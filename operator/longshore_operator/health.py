@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from longshore_kube.client import WATCH_CLIENT_TIMEOUT_S
 from longshore_operator.controller import Controller
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 
 MAX_STALL_S = 180.0
 MAX_SILENCE_S = 2.0 * WATCH_CLIENT_TIMEOUT_S
@@ -27,7 +27,7 @@ def obstacle(controller: Controller, leads: bool, now_s: float) -> str | None:
     return None
 
 
-def application(controller: Controller, metrics: Metrics, leads: Callable[[], bool]) -> web.Application:
+def application(controller: Controller, metrics: OperatorMetrics, leads: Callable[[], bool]) -> web.Application:
     """The HTTP application."""
 
     async def healthz(_: web.Request) -> web.Response:

@@ -1,16 +1,16 @@
 """The pods of all jobs, as slim views: listed in pages, followed by a resumable watch, never stored whole."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from longshore.api import names
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.observed import PodView, pod_view
 
 Key = tuple[str, str]
@@ -22,25 +22,36 @@ _REMEMBERED = 1024
 log = structlog.get_logger(__name__)
 
 
+class _Created(NamedTuple):
+    """A pod as its creation was answered."""
+
+    view: PodView
+    version: int
+
+
 class PodInformer:
-    """Keeps `PodView`s by job and calls `on_change(key)` when a job's pods change."""
+    """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, and `on_listed(key)` when they were
+    listed, and may have changed or not.
+    """
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         namespace: str | None,
         on_change: Callable[[Key], None],
+        on_listed: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         self._reflector = Reflector(kube.client, PODS.path(namespace), _view, labels=SELECTOR)
         self._on_change = on_change
+        self._on_listed = on_listed
         self._on_synced = on_synced
         self._sorted: dict[Key, tuple[PodView, ...]] = {}
         """What `pods` answered, until it changes."""
         self._pods: dict[Key, dict[str, PodView]] = {}
-        self._created: dict[tuple[Key, str], str] = {}
-        """uid of pods that were created here and that the watch has not told of."""
-        self._gone: deque[str] = deque(maxlen=_REMEMBERED)
+        self._created: dict[tuple[Key, str], _Created] = {}
+        """Pods that were created here and that the watch has not reported yet."""
+        self._deleted: deque[str] = deque(maxlen=_REMEMBERED)
         """uids of pods that were deleted lately."""
 
     @property
@@ -62,11 +73,11 @@ class PodInformer:
         """A pod was created: the view has it before the watch tells, and takes no older news of that name."""
         view = pod_view(pod)
         known = self._pods.get(key, {}).get(view.name)
-        if view.uid in self._gone or (known is not None and known.uid == view.uid):
+        if view.uid in self._deleted or (known is not None and known.uid == view.uid):
             return
         self._pods.setdefault(key, {})[view.name] = view
         self._sorted.pop(key, None)
-        self._created[key, view.name] = view.uid
+        self._created[key, view.name] = _Created(view, int(pod["metadata"]["resourceVersion"]))
 
     def mark_deleting(self, key: Key, name: str, uid: str) -> None:
         """A delete was accepted: the view knows it before the watch tells."""
@@ -79,33 +90,36 @@ class PodInformer:
         """List and watch for ever."""
         async for news in self._reflector.changes():
             if isinstance(news, Listed):
-                self._relist(news.items)
+                self.take_list(news)
                 self._on_synced()
             else:
                 self.take(news.kind, news.item)
 
-    def _relist(self, listed: Sequence[PodView]) -> None:
+    def take_list(self, listed: Listed[PodView]) -> None:
+        """Apply a list of all pods."""
+        # A list may be older than a pod whose creation was answered while it was on its way.
+        self._created = {place: one for place, one in self._created.items() if one.version > listed.version}
         views: dict[Key, dict[str, PodView]] = {}
-        for view in listed:
+        for view in (*listed.items, *(one.view for one in self._created.values())):
             views.setdefault((view.namespace, view.job), {})[view.name] = view
-        self._created.clear()
-        changed = self._pods.keys() | views.keys()
+        listed_or_gone = self._pods.keys() | views.keys()
         self._pods = views
         self._sorted.clear()
-        for key in changed:
-            self._on_change(key)
+        for key in listed_or_gone:
+            self._on_listed(key)
 
     def take(self, kind: str, view: PodView) -> None:
         """Apply one change of the watch."""
         key = (view.namespace, view.job)
-        if self._created.get((key, view.name), view.uid) != view.uid:
+        created = self._created.get((key, view.name))
+        if created is not None and created.view.uid != view.uid:
             return  # Of an earlier pod of this name.
         self._created.pop((key, view.name), None)
         self._sorted.pop(key, None)
         siblings = self._pods.setdefault(key, {})
         known = siblings.get(view.name)
         if kind == "DELETED":
-            self._gone.append(view.uid)
+            self._deleted.append(view.uid)
             if known is not None and known.uid == view.uid:
                 del siblings[view.name]
             if not siblings:

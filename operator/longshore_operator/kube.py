@@ -30,7 +30,7 @@ _RESOURCES: Final = {
 }
 
 
-class Kube:
+class KubeClient:
     """Client of one API server; use it as an async context manager. See `Client` for what it raises."""
 
     def __init__(self, access: Access, field_manager: str = names.OPERATOR_FIELD_MANAGER) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from longshore_kube.errors import KubeError
 from longshore_kube.times import rfc3339_micro
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 
 LEASE_DURATION_S = 15
 RENEW_DEADLINE_S = 10
@@ -30,7 +30,9 @@ class LeadershipLost(Exception):
 class Election:
     """A candidate for one Lease."""
 
-    def __init__(self, kube: Kube, namespace: str, name: str, identity: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, kube: KubeClient, namespace: str, name: str, identity: str, clock: Callable[[], datetime]
+    ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._name = name

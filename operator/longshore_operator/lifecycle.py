@@ -26,7 +26,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.clock import next_of, rfc3339_not_before
-from longshore_operator.context import Context, Progress
+from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView, Standing
 from longshore_operator.outcome import Fact, Outcome
@@ -95,12 +95,12 @@ def advance(
     *,
     settings_changed: bool,
     standing: Standing | None = None,
-) -> Progress:
-    """The next state of the job. Deterministic; the same input twice gives the same stand.
+) -> LifecycleProgress:
+    """The next state of the job. Deterministic; the same input gives the same progress.
 
     `settings_changed`: the pods of the attempt run with other settings than the spec has now.
     """
-    current = Progress(
+    current = LifecycleProgress(
         attempt=status.attempt,
         failures=status.failures,
         phase=status.phase if status.phase in FINISHED_PHASES else None,
@@ -146,7 +146,7 @@ def reconcile_lifecycle(context: Context) -> Outcome:
     )
 
 
-def _conditions(progress: Progress, before: RLJobStatus) -> dict[ConditionType, Fact]:
+def _conditions(progress: LifecycleProgress, before: RLJobStatus) -> dict[ConditionType, Fact]:
     if progress.finished:
         kind = ConditionType.COMPLETE if progress.phase is Phase.SUCCEEDED else ConditionType.FAILED
         old = before.condition(kind)
@@ -160,7 +160,7 @@ def _conditions(progress: Progress, before: RLJobStatus) -> dict[ConditionType, 
     return {}
 
 
-def _expiry(spec: RLJobSpec, progress: Progress) -> datetime | None:
+def _expiry(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
     """When a job that has ended is deleted, if ever."""
     if not progress.finished or spec.ttl_seconds_after_finished is None:
         return None
@@ -168,14 +168,14 @@ def _expiry(spec: RLJobSpec, progress: Progress) -> datetime | None:
     return parse_time(progress.completion_time) + timedelta(seconds=spec.ttl_seconds_after_finished)
 
 
-def _deadline(spec: RLJobSpec, progress: Progress) -> datetime | None:
+def _deadline(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
     """When the job's active deadline is reached, if it has one and is active."""
     if spec.active_deadline_seconds is None or progress.start_time is None or progress.finished:
         return None
     return parse_time(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
-def finish(current: Progress, phase: Phase, reason: Reason, message: str, now: datetime) -> Progress:
+def finish(current: LifecycleProgress, phase: Phase, reason: Reason, message: str, now: datetime) -> LifecycleProgress:
     """End the job for good."""
     kind = "Normal" if phase is Phase.SUCCEEDED else "Warning"
     return replace(
@@ -189,7 +189,7 @@ def finish(current: Progress, phase: Phase, reason: Reason, message: str, now: d
     )
 
 
-def _verdict(current: Progress, mine: tuple[PodView, ...], now: datetime) -> Progress | None:
+def _verdict(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
     """Ends that hold whatever else is asked: the coordinator succeeded, or a pod reported the user's mistake."""
     for pod in mine:
         if ending(pod) is Ending.SUCCEEDED and pod.component is Component.COORDINATOR:
@@ -202,7 +202,7 @@ def _verdict(current: Progress, mine: tuple[PodView, ...], now: datetime) -> Pro
     return None
 
 
-def _suspend(current: Progress, status: RLJobStatus) -> Progress:
+def _suspend(current: LifecycleProgress, status: RLJobStatus) -> LifecycleProgress:
     suspended = replace(
         current,
         phase=Phase.SUSPENDED,
@@ -218,7 +218,7 @@ def _suspend(current: Progress, status: RLJobStatus) -> Progress:
     return replace(suspended, events=(event,))
 
 
-def _queue(current: Progress, status: RLJobStatus, standing: Standing) -> Progress:
+def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) -> LifecycleProgress:
     """Wait for admission. A job that runs is stopped as by a suspension, and goes on from its newest checkpoint."""
     was_suspended, was_active = status.phase is Phase.SUSPENDED, status.attempt > 0
     queued = replace(
@@ -236,7 +236,7 @@ def _queue(current: Progress, status: RLJobStatus, standing: Standing) -> Progre
     return replace(queued, events=(event,))
 
 
-def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
+def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> LifecycleProgress:
     """First start, or resumption: after a suspension, the failure budget is whole again, as the spec may be mended."""
     resumed, attempt = current.attempt > 0, current.attempt + 1
     reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
@@ -254,8 +254,8 @@ def _begin(current: Progress, status: RLJobStatus, now: datetime) -> Progress:
 
 
 def _advance_attempt(
-    spec: RLJobSpec, current: Progress, mine: tuple[PodView, ...], now: datetime, *, settings_changed: bool
-) -> Progress:
+    spec: RLJobSpec, current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime, *, settings_changed: bool
+) -> LifecycleProgress:
     """An active job: follow the coordinator first, then the other pods."""
     coordinator = next((pod for pod in mine if pod.component is Component.COORDINATOR), None)
     peers = tuple(pod for pod in mine if pod.component is not Component.COORDINATOR)
@@ -276,7 +276,9 @@ def _advance_attempt(
     return _advance_peers(spec, current, peers, now)
 
 
-def _advance_peers(spec: RLJobSpec, current: Progress, peers: tuple[PodView, ...], now: datetime) -> Progress:
+def _advance_peers(
+    spec: RLJobSpec, current: LifecycleProgress, peers: tuple[PodView, ...], now: datetime
+) -> LifecycleProgress:
     """Other failed pods: counted when a failure begins, replaced when its back-off is over."""
     if current.restart_time is not None:
         if any(pod.terminal for pod in peers):
@@ -302,7 +304,7 @@ def _by_the_cluster(pod: PodView) -> bool:
     return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
 
 
-def _restart(current: Progress, reason: RestartReason, message: str, now: datetime) -> Progress:
+def _restart(current: LifecycleProgress, reason: RestartReason, message: str, now: datetime) -> LifecycleProgress:
     """A new attempt that counts no failure."""
     attempt = current.attempt + 1
     return replace(
@@ -316,7 +318,9 @@ def _restart(current: Progress, reason: RestartReason, message: str, now: dateti
     )
 
 
-def _count_failure(spec: RLJobSpec, current: Progress, pod: PodView, now: datetime, *, new_attempt: bool) -> Progress:
+def _count_failure(
+    spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
+) -> LifecycleProgress:
     failures = current.failures + 1
     what = describe_end(pod)
     if failures > spec.backoff_limit:

@@ -25,9 +25,9 @@ from longshore_operator.admission import config as admission
 from longshore_operator.admission.config import NO_ADMISSION, read_config
 from longshore_operator.controller import Controller, utc_now
 from longshore_operator.definition import until_served
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.plan import API_SERVER_PORTS, OperatorConfig
 from longshore_operator.tasks import until_first_ends
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OperatorOptions:
     """The command line."""
 
     config: OperatorConfig
@@ -48,7 +48,7 @@ class Options:
     max_concurrency: int
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> OperatorOptions:
     """Read the command line; exits with a usage message when it is wrong."""
     parser = argparse.ArgumentParser(prog="longshore-operator", description="Operator for RLJobs.")
     run = parser.add_subparsers(dest="command", required=True).add_parser("run", help="watch and reconcile RLJobs")
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> Options:
     run.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics")
     run.add_argument("--max-concurrency", type=int, default=16, help="jobs reconciled at once")
     given = parser.parse_args(arguments)
-    return Options(
+    return OperatorOptions(
         config=OperatorConfig(
             runtime_image=given.runtime_image,
             allow_privileged_templates=given.allow_privileged_templates,
@@ -106,19 +106,19 @@ def parse(arguments: Sequence[str]) -> Options:
     )
 
 
-async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
+async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> None:
     """Run until `stop` is set.
 
     Raises:
         LeadershipLost: another process may lead by now.
         Exception: whatever ended one of the parts; the process is meant to be started again.
     """
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     leads = asyncio.Event()
     for contradiction in options.config.admission.contradictions():
         log.warning(contradiction)
     async with AsyncExitStack() as stack:
-        kube = await stack.enter_async_context(Kube(access))
+        kube = await stack.enter_async_context(KubeClient(access))
         controller = Controller(kube, options.config, metrics, options.namespace, options.max_concurrency)
         runner = web.AppRunner(health.application(controller, metrics, leads.is_set), access_log=None)
         await runner.setup()
@@ -150,10 +150,10 @@ async def run(options: Options, access: Access, stop: asyncio.Event) -> None:
 
 
 async def _watch_jobs(
-    kube: Kube, access: Access, namespace: str | None, controller: Controller, stop: asyncio.Event
+    kube: KubeClient, access: Access, namespace: str | None, controller: Controller, stop: asyncio.Event
 ) -> None:
     await until_served(kube)
-    await handlers.watch_jobs(access, namespace, controller.tell, stop)
+    await handlers.watch_jobs(access, namespace, controller.on_news, stop)
 
 
 async def _acquire(election: Election, stop: asyncio.Event) -> bool:
@@ -199,7 +199,7 @@ def _configure_logging() -> None:
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
-async def _main(options: Options) -> None:
+async def _main(options: OperatorOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

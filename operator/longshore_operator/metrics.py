@@ -11,7 +11,7 @@ _JOB: Final = ("job_namespace", "job_name")
 Key = tuple[str, str]
 
 
-class Metrics:
+class OperatorMetrics:
     """The operator's metrics, in a registry of their own."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from longshore_operator.plan import Event
 def reconcile_notices(context: Context) -> Outcome:
     """Events for what was not reported before, and the condition TrainingAlarm."""
     status = context.job.status
-    events = notice_events(status, context.observed.told_notice)
+    events = notice_events(status, context.observed.reported_notice)
     return Outcome(events=events, conditions={ConditionType.TRAINING_ALARM: _alarm(status)})
 
 
-def notice_events(status: RLJobStatus, told: tuple[int, int]) -> tuple[Event, ...]:
-    """Notices of the current attempt after the newest that was `told`, given by its attempt and number.
+def notice_events(status: RLJobStatus, reported: tuple[int, int]) -> tuple[Event, ...]:
+    """Notices of the current attempt after the newest that was `reported`, given by its attempt and number.
 
     A job that is suspended or has ended loses its engines because its pods are stopped, which is no news.
     """
@@ -30,7 +30,7 @@ def notice_events(status: RLJobStatus, told: tuple[int, int]) -> tuple[Event, ..
     return tuple(
         Event("Warning", notice.reason, notice.message, key=f"{runtime.attempt}-{notice.number}")
         for notice in runtime.notices
-        if (runtime.attempt, notice.number) > told
+        if (runtime.attempt, notice.number) > reported
     )
 
 

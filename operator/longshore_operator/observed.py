@@ -1,4 +1,4 @@
-"""What the operator knows about a job's children: slim, immutable views, never whole objects."""
+"""What the operator knows about the pods and other objects of a job: slim, immutable views, never whole objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class ClaimView:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PodPlacement:
     """What an admission asks of pods."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Standing:
     """GPUs by resource that it holds as long as it has pods."""
     queue: str = ""
     """LocalQueue of Kueue that it is in."""
-    placements: Mapping[str, Placement] = field(default_factory=dict)
+    placements: Mapping[str, PodPlacement] = field(default_factory=dict)
     """What its pods must have, by pod set."""
     position: int = 0
     """Place in the operator's queue, from 1; 0: it does not wait there."""
@@ -111,9 +111,9 @@ class Observed:
     """The job's volume claim, where it was looked at."""
     apply_error: str | None = None
     """Why the previous plan could not be applied in full."""
-    told_rejection: int = 0
+    reported_rejection: int = 0
     """Newest epoch of an assignment whose rejection was told."""
-    told_notice: tuple[int, int] = (0, 0)
+    reported_notice: tuple[int, int] = (0, 0)
     """Attempt and number of the coordinator's newest notice that was told."""
     applied_for: tuple[int, int] = (0, 0)
     """Generation of the spec and attempt whose children all exist as they should; 0: not known."""

@@ -117,7 +117,7 @@ Action = WorkloadAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The outcome of one reconciliation."""
+    """What one reconciliation decides."""
 
     actions: tuple[Action, ...] = ()
     status: RLJobStatus | None = None

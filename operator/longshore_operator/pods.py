@@ -200,8 +200,8 @@ def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
 def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
     """Programs that models wrote may fill the pod; its node they must not."""
     resources = pod["spec"]["containers"][0]["resources"]
-    asked = resources.get("requests", {}).get("memory")
-    resources.setdefault("limits", {})["memory"] = asked or f"{reward.pod_memory_bytes >> 20}Mi"
+    requested = resources.get("requests", {}).get("memory")
+    resources.setdefault("limits", {})["memory"] = requested or f"{reward.pod_memory_bytes >> 20}Mi"
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:
@@ -305,8 +305,8 @@ def _resources(options: PodOptions) -> dict[str, Any]:
 
 
 def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
-    asked = [toleration.model_dump(mode="json", exclude_none=True) for toleration in options.tolerations]
-    taken = {toleration.get("key") for toleration in asked}
+    requested = [toleration.model_dump(mode="json", exclude_none=True) for toleration in options.tolerations]
+    taken = {toleration.get("key") for toleration in requested}
     node_loss = [
         {
             "key": f"node.kubernetes.io/{condition}",
@@ -316,7 +316,7 @@ def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
         }
         for condition in ("not-ready", "unreachable")
     ]
-    return asked + [toleration for toleration in node_loss if toleration["key"] not in taken]
+    return requested + [toleration for toleration in node_loss if toleration["key"] not in taken]
 
 
 def _volumes(job: RLJob) -> list[dict[str, Any]]:
@@ -366,8 +366,8 @@ def _finished(
 
 
 def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
-    asked = container.get("securityContext") or {}
+    requested = container.get("securityContext") or {}
     if privileged:
-        return container | {"securityContext": template.merge(_CONTAINER_SECURITY, asked)}
-    kept = {field: value for field, value in asked.items() if field not in _POWERS}
+        return container | {"securityContext": template.merge(_CONTAINER_SECURITY, requested)}
+    kept = {field: value for field, value in requested.items() if field not in _POWERS}
     return container | {"securityContext": kept | _CONTAINER_SECURITY}

@@ -11,15 +11,15 @@ import structlog
 from longshore_kube.errors import KubeError
 from longshore_operator.execute import ApplyFailed
 from longshore_operator.fairness import Bucket, FairQueue, Key
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 
 PASS_LIMIT_S: Final = 60.0
 """A pass that takes longer is given up and tried again; batches keep passes far below."""
 PASS_BURST: Final = 50
 PASSES_PER_S: Final = 10.0
-"""Of one job, in the long run: what changes more often is looked at less often than it changes."""
+"""Of one job, in the long run: several changes then share a pass."""
 BUSY_S_PER_PASS: Final = 0.01
-"""A job whose passes keep the processor busy for longer has so many fewer of them."""
+"""A pass that keeps the processor busy for n times as long counts as n."""
 _FIRST_RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 60.0
 
@@ -38,39 +38,45 @@ class PassResult:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _JobEntry:
     """A job: it waits for its turn, is in a pass, or sleeps until its timer or an event."""
 
     bucket: Bucket
     retry_s: float = _FIRST_RETRY_S
     due_s: float | None = None
     """Since when a pass is due, while one is."""
+    is_backlog: bool = False
+    """The pass is due because the job exists; no change of it is known."""
     is_running: bool = False
     timer: asyncio.TimerHandle | None = None
     """Ends the sleep, or the wait for the bucket."""
 
 
 class Schedule:
-    """Runs `reconcile(key)` for every job that is woken; two passes of a job never run at once.
+    """Runs `run_pass(key)` for every job that is woken; two passes of a job never run at once.
 
-    `on_gone(key)`: the job does not exist any more. Half of the slots are the most that jobs of one namespace have at
-    once, where there are other namespaces.
+    `on_deleted(key)`: the job does not exist any more. Jobs of one namespace have at most half of the slots at once,
+    where there are other namespaces. After a start every job is listed, and most of them have not changed: this backlog
+    has at most half of the slots, and a queue of its own, so that a job that changes does not wait for it.
     """
 
     def __init__(
         self,
-        reconcile: Callable[[Key], Awaitable[PassResult]],
-        on_gone: Callable[[Key], None],
-        metrics: Metrics,
+        run_pass: Callable[[Key], Awaitable[PassResult]],
+        on_deleted: Callable[[Key], None],
+        metrics: OperatorMetrics,
         num_slots: int,
         has_one_namespace: bool,
     ) -> None:
-        self._reconcile = reconcile
-        self._on_gone = on_gone
+        self._run_pass = run_pass
+        self._on_deleted = on_deleted
         self._metrics = metrics
         self._num_slots = num_slots
-        self._queue = FairQueue(num_slots if has_one_namespace else max(1, num_slots // 2))
-        self._entries: dict[Key, _Entry] = {}
+        self._num_backlog_slots = max(1, num_slots // 2)
+        share = 1 if has_one_namespace else 2
+        self._changed = FairQueue(max(1, num_slots // share))
+        self._backlog = FairQueue(max(1, self._num_backlog_slots // share))
+        self._entries: dict[Key, _JobEntry] = {}
         self._passes: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._progress_s: float | None = None
@@ -82,20 +88,25 @@ class Schedule:
         self._dispatch()
 
     def wake(self, key: Key) -> None:
-        """A pass of this job is due; while one is due already, nothing changes."""
-        now_s = time.monotonic()
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = _Entry(Bucket(PASS_BURST, PASSES_PER_S, now_s))
-        if entry.due_s is not None:
-            return
-        entry.due_s = now_s
-        if not entry.is_running:
-            self._put_in_line(key, entry, now_s)
+        """A job changed, or its time has come: a pass is due. If one is due already, it only leaves the backlog."""
+        entry = self._entry(key)
+        if entry.due_s is None:
+            self._become_due(key, entry, is_backlog=False)
+        elif entry.is_backlog:
+            entry.is_backlog = False
+            if self._backlog.remove(key):
+                self._changed.add(key)
+                self._dispatch()
+
+    def catch_up(self, key: Key) -> None:
+        """A job was listed, and may have changed or not: a pass is due, after those of jobs that did change."""
+        entry = self._entry(key)
+        if entry.due_s is None:
+            self._become_due(key, entry, is_backlog=True)
 
     def num_pending(self) -> int:
         """Jobs that wait for their turn, or are in a pass."""
-        return len(self._queue) + len(self._passes)
+        return self._num_waiting() + len(self._passes)
 
     def stalled_s(self, now_s: float) -> float:
         """For how long passes have been due or running without any that ended; `now_s` is monotonic time."""
@@ -112,7 +123,19 @@ class Schedule:
             task.cancel()
         await asyncio.gather(*passes, return_exceptions=True)
 
-    def _put_in_line(self, key: Key, entry: _Entry, now_s: float) -> None:
+    def _entry(self, key: Key) -> _JobEntry:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _JobEntry(Bucket(PASS_BURST, PASSES_PER_S, time.monotonic()))
+        return entry
+
+    def _become_due(self, key: Key, entry: _JobEntry, *, is_backlog: bool) -> None:
+        now_s = time.monotonic()
+        entry.due_s, entry.is_backlog = now_s, is_backlog
+        if not entry.is_running:
+            self._put_in_line(key, entry, now_s)
+
+    def _put_in_line(self, key: Key, entry: _JobEntry, now_s: float) -> None:
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
@@ -120,7 +143,7 @@ class Schedule:
         if wait_s > 0:
             entry.timer = asyncio.get_running_loop().call_later(wait_s, self._bucket_filled, key)
             return
-        self._queue.add(key)
+        (self._backlog if entry.is_backlog else self._changed).add(key)
         self._show_depth()
         self._dispatch()
 
@@ -131,34 +154,49 @@ class Schedule:
 
     def _dispatch(self) -> None:
         """Begin passes while there are slots."""
-        if self._progress_s is None and len(self._queue):
+        if self._progress_s is None and self._num_waiting():
             self._progress_s = time.monotonic()
         while self._is_open and len(self._passes) < self._num_slots:
-            key = self._queue.pop()
-            if key is None:
+            found = self._next()
+            if found is None:
                 return
+            queue, key = found
             entry = self._entries[key]
             assert entry.due_s is not None, "it waits because it is due"
             self._metrics.reconcile_lag_seconds.observe(time.monotonic() - entry.due_s)
             entry.due_s, entry.is_running = None, True
-            task = asyncio.create_task(self._pass(key, entry), name=f"reconcile {key[0]}/{key[1]}")
+            task = asyncio.create_task(self._take_turn(key, entry, queue), name=f"reconcile {key[0]}/{key[1]}")
             self._passes.add(task)
             task.add_done_callback(self._passes.discard)
 
-    async def _pass(self, key: Key, entry: _Entry) -> None:
+    def _next(self) -> tuple[FairQueue, Key] | None:
+        """The job whose turn it is, and its queue: the one with fewer passes; if they have as many, that of changes."""
+        queues = [self._changed]
+        if self._backlog.num_running < self._num_backlog_slots:
+            queues.append(self._backlog)
+        for queue in sorted(queues, key=lambda queue: queue.num_running):
+            key = queue.pop()
+            if key is not None:
+                return queue, key
+        return None
+
+    def _num_waiting(self) -> int:
+        return len(self._changed) + len(self._backlog)
+
+    async def _take_turn(self, key: Key, entry: _JobEntry, queue: FairQueue) -> None:
         began_s = time.monotonic()
         try:
             result = await self._result(key, entry)
         finally:
             ended_s = time.monotonic()
-            self._queue.done(key, ended_s - began_s)
+            queue.done(key, ended_s - began_s)
             entry.is_running = False
         entry.bucket.take(ended_s, max(1.0, result.busy_s / BUSY_S_PER_PASS))
         if entry.due_s is not None:
             self._put_in_line(key, entry, ended_s)
         elif not result.exists:
             del self._entries[key]
-            self._on_gone(key)
+            self._on_deleted(key)
         elif result.next_look_s is not None:
             entry.timer = asyncio.get_running_loop().call_later(result.next_look_s, self._look, key)
         task = asyncio.current_task()
@@ -172,11 +210,11 @@ class Schedule:
         self._entries[key].timer = None
         self.wake(key)
 
-    async def _result(self, key: Key, entry: _Entry) -> PassResult:
+    async def _result(self, key: Key, entry: _JobEntry) -> PassResult:
         try:
             async with asyncio.timeout(PASS_LIMIT_S):
                 with self._metrics.reconcile_seconds.time():
-                    result = await self._reconcile(key)
+                    result = await self._run_pass(key)
         except Exception as error:
             # Whatever is wrong with one job must not stop the others.
             self._metrics.reconcile_errors.inc()

@@ -91,8 +91,8 @@ def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[s
         changes["rewards"] = status.rewards.model_copy(update=dict.fromkeys(lost))
     if not changes:
         return status, []
-    told = [_path(RLJobStatus, name) for name in odd] + [f"rewards.{_path(RewardPodCounts, name)}" for name in lost]
-    return status.model_copy(update=changes), [f"status.{path}: is no time that the operator wrote" for path in told]
+    paths = [_path(RLJobStatus, name) for name in odd] + [f"rewards.{_path(RewardPodCounts, name)}" for name in lost]
+    return status.model_copy(update=changes), [f"status.{path}: is no time that the operator wrote" for path in paths]
 
 
 def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:

@@ -20,7 +20,7 @@ from longshore_client.kube import Kube
 from longshore_client.modules import read_modules, submit_with, with_modules
 from longshore_client.target import Target
 from longshore_client.transfer import copy
-from longshore_client.view import EventView, JobView, event_view, job_view, newest_events, verdict
+from longshore_client.view import EventView, JobView, event_view, job_view, newest_events, steps_text, verdict
 from longshore_kube.resources import EVENTS, Json
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Job:
     def __repr__(self) -> str:
         runtime = self._view.runtime
         reward = "" if runtime.reward is None else f", reward {runtime.reward:.3g}"
-        return f"<RLJob {self.name}: {self.phase}, step {runtime.step}/{self._view.steps}{reward}>"
+        return f"<RLJob {self.name}: {self.phase}, step {steps_text(runtime.step, self._view.steps)}{reward}>"
 
     @property
     def name(self) -> str:
@@ -136,15 +136,18 @@ class Job:
         with tempfile.TemporaryDirectory() as folder:
             return frames.metrics_frame(self._copied("metrics.jsonl", Path(folder)))
 
-    def samples(self, step: int | None = None) -> "pandas.DataFrame":
-        """A row for each response that the job kept of a step; unset: of the newest step.
+    def samples(self, step: int | None = None, *, held_out: bool = False) -> "pandas.DataFrame":
+        """A row for each response that the job kept of a step; unset: of the newest step that has some.
+
+        `held_out`: those to held-out prompts, sampled by the weights after the step, instead of those of the training.
 
         Raises:
             ClientError: the job has kept none of that step.
         """
-        step = self._newest_samples() if step is None else step
+        directory = "held-out" if held_out else "samples"
+        step = self._newest_samples(directory) if step is None else step
         with tempfile.TemporaryDirectory() as folder:
-            return frames.samples_frame(self._copied(f"samples/step-{step:06d}.parquet", Path(folder)))
+            return frames.samples_frame(self._copied(f"{directory}/step-{step:06d}.parquet", Path(folder)))
 
     def fetch(self, destination: str | Path | None = None, *, checkpoint: int | None = None, path: str | None = None,
               force: bool = False) -> Path:  # fmt: skip
@@ -185,8 +188,8 @@ class Job:
         copy.fetch(self._kube, self._claim(), path, destination, force=force)
         return destination
 
-    def _newest_samples(self) -> int:
-        there = copy.listing(self._kube, self._claim(), f"{jobs.output_path(self._stored)}/samples")
+    def _newest_samples(self, directory: str) -> int:
+        there = copy.listing(self._kube, self._claim(), f"{jobs.output_path(self._stored)}/{directory}")
         steps = [int(match[1]) for name in there if (match := _SAMPLES.fullmatch(name))]
         if not steps:
             raise ClientError(f"The RLJob {self.name!r} has kept no samples.")

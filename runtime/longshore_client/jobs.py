@@ -145,10 +145,10 @@ def delete(kube: Kube, name: str) -> None:
         ClientError: it did not go in time.
     """
     kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
-    _wait_gone(kube, kube.job_path(), name, f"The RLJob {name!r}")
+    _wait_deleted(kube, kube.job_path(), name, f"The RLJob {name!r}")
     for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
         pod_name = pod["metadata"]["name"]
-        _wait_gone(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")
+        _wait_deleted(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")
 
 
 def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
@@ -198,7 +198,7 @@ def _installed_image(kube: Kube) -> str:
     return image
 
 
-def _wait_gone(kube: Kube, collection: str, name: str, what: str) -> None:
+def _wait_deleted(kube: Kube, collection: str, name: str, what: str) -> None:
     if kube.find(f"{collection}/{name}") is None:
         return
     changes = kube.watch(collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)

@@ -101,6 +101,11 @@ def newest_events(events: Iterable[EventView], limit: int) -> tuple[EventView, .
     return tuple(sorted(events, key=lambda event: (event.time.rstrip("Z"), event.uid)))[-limit:]
 
 
+def steps_text(done: int, total: int) -> str:
+    """`3/12`; `12/12 + 1` when deferred draws took a step of their own at the end."""
+    return f"{done}/{total}" if done <= total else f"{total}/{total} + {done - total}"
+
+
 def problems(view: JobView) -> tuple[Condition, ...]:
     """Conditions that are not well. A job that ended is not blamed for pods that are gone."""
     return tuple(condition for condition in view.status.conditions if _is_problem(condition, view.is_finished))

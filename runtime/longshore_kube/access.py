@@ -96,7 +96,7 @@ def from_kubeconfig(paths: Path | str, context: str | None = None) -> Access:
         raise AccessError(f"{paths} is not a usable kubeconfig: {error!r}") from error
 
 
-def _access(namespace: str, cluster: "_Entry", user: "_Entry") -> Access:
+def _access(namespace: str, cluster: "_ConfigEntry", user: "_ConfigEntry") -> Access:
     if "auth-provider" in user.fields:
         raise AccessError(f"{user.path}: Kubernetes has no auth-provider any more; use exec")
     if not isinstance(server := cluster.fields.get("server"), str):
@@ -133,7 +133,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ConfigEntry:
     """A context, cluster or user, and the file that has it: other files are named relative to it."""
 
     path: Path
@@ -151,12 +151,12 @@ class _Entry:
         return None
 
 
-def _named(files: Mapping[Path, dict[str, Any]], section: str, name: object) -> _Entry:
+def _named(files: Mapping[Path, dict[str, Any]], section: str, name: object) -> _ConfigEntry:
     """The entry of the first file that has it."""
     for path, config in files.items():
         for entry in config.get(section) or ():
             if entry["name"] == name:
-                return _Entry(path, entry.get(section.removesuffix("s")) or {})
+                return _ConfigEntry(path, entry.get(section.removesuffix("s")) or {})
     raise AccessError(f"{next(iter(files))}: there is no entry {name!r} in {section}")
 
 

@@ -44,7 +44,7 @@ class Patch(Enum):
     STRATEGIC = "application/strategic-merge-patch+json"
 
 
-class Options(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """What a request may have."""
 
     query: Mapping[str, str]
@@ -172,7 +172,7 @@ class Client:
                     raise api_error(obj.get("code", 500), obj)
                 yield kind, obj
 
-    async def request(self, method: str, path: str, **options: Unpack[Options]) -> Json:
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Json:
         """One request with a JSON object as its answer. What passes by itself is waited out and tried again."""
         for num_tries in range(1, _MAX_TRIES + 1):
             try:
@@ -209,7 +209,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, timeout_s: float | None, **options: Unpack[Options]
+        self, method: str, path: str, timeout_s: float | None, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         body, headers = options.get("body"), {"Accept": options.get("accept", JSON_TYPE)}
         if body is not None:

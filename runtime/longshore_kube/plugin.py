@@ -80,8 +80,8 @@ class ExecPlugin:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            said = " ".join((errors or b"").decode(errors="replace").split()) or "no reason given"
-            raise ValueError(f"failed with exit code {process.returncode}: {said[-500:]}")
+            message = " ".join((errors or b"").decode(errors="replace").split()) or "no reason given"
+            raise ValueError(f"failed with exit code {process.returncode}: {message[-500:]}")
         return output
 
     def _read(self, output: bytes) -> Issued:

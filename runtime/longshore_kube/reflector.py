@@ -77,7 +77,7 @@ class Reflector(Generic[T]):
         pause_s, version = _FIRST_PAUSE_S, ""
         self.last_contact_s = time.monotonic()
         while True:
-            began_s, was_heard = time.monotonic(), False
+            began_s, has_contact = time.monotonic(), False
             try:
                 if not version:
                     listed = await self._list()
@@ -88,7 +88,7 @@ class Reflector(Generic[T]):
                 )
                 async with aclosing(watch):
                     async for kind, obj in watch:
-                        self.last_contact_s, was_heard = time.monotonic(), True
+                        self.last_contact_s, has_contact = time.monotonic(), True
                         if kind != "BOOKMARK" and (item := self._view(obj)) is not None:
                             yield Changed(kind, item)
                         version = obj["metadata"]["resourceVersion"]
@@ -100,7 +100,7 @@ class Reflector(Generic[T]):
                     # The same event would come again.
                     version = ""
                 self._on_error(error, time.monotonic() - self.last_contact_s)
-            if was_heard or time.monotonic() - began_s > _HEALTHY_STREAM_S:
+            if has_contact or time.monotonic() - began_s > _HEALTHY_STREAM_S:
                 pause_s = _FIRST_PAUSE_S
             else:
                 # Many followers lose their server at the same moment.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from longshore.api.model import Data, Source
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
-from longshore.api.training import Trainer, TrainerBackend
+from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
@@ -34,7 +34,7 @@ _UNREADABLE: Final = "the data cannot be read"
 
 
 @dataclass(frozen=True)
-class Request:
+class CheckRequest:
     """What there is to look at."""
 
     spec: RLJobSpec
@@ -44,7 +44,7 @@ class Request:
     skipped: frozenset[str] = frozenset()
 
 
-def results(request: Request) -> Iterator[CheckResult]:
+def results(request: CheckRequest) -> Iterator[CheckResult]:
     """All checks for which there is something to look at."""
     spec, model, data = request.spec, request.model, request.data
     if len(spec.data.each) != 1:
@@ -63,7 +63,7 @@ def results(request: Request) -> Iterator[CheckResult]:
             yield from _made(Check.REWARD_IMPORTS, request, partial(_import, function=one))
 
 
-def _made(name: Check, request: Request, check: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
+def _made(name: Check, request: CheckRequest, check: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
     if name in request.skipped:
         return
     try:
@@ -75,7 +75,7 @@ def _made(name: Check, request: Request, check: Callable[[Check], CheckResult]) 
         yield not_checked(name, f"the Python package {package} is not installed here; install longshore[runtime]")
 
 
-def _trainer_sizes(name: Check, trainer: Trainer, model: Path) -> CheckResult:
+def _trainer_sizes(name: Check, trainer: TrainerSettings, model: Path) -> CheckResult:
     from longshore_runtime.backends.trainer_limits import trainer_mistake
 
     mistake = trainer_mistake(trainer, model, model.name)
@@ -181,10 +181,10 @@ def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
 def main() -> None:
     """One request, and its results."""
     say = _taken_stdout()
-    asked: dict[str, Any] = json.load(sys.stdin)
-    model, data = (None if asked[name] is None else Path(asked[name]) for name in ("model", "data"))
-    spec = RLJobSpec.model_validate(asked["spec"])
-    for result in results(Request(spec, model, data, frozenset(asked["skipped"]))):
+    options: dict[str, Any] = json.load(sys.stdin)
+    model, data = (None if options[name] is None else Path(options[name]) for name in ("model", "data"))
+    spec = RLJobSpec.model_validate(options["spec"])
+    for result in results(CheckRequest(spec, model, data, frozenset(options["skipped"]))):
         say(asdict(result))
 
 

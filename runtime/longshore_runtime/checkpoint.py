@@ -61,6 +61,14 @@ class CheckpointStore:
         self._directory = directory
         self._keep = keep
 
+    def progress(self, step: int) -> tuple[int, int]:
+        """Bytes of the checkpoint that is being written, and of the newest one, which is about as large (0: none).
+
+        Called from any thread.
+        """
+        newest = self.newest()
+        return tree_bytes(self._unfinished(step)), tree_bytes(newest.path) if newest is not None else 0
+
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
         return max(self._all(), key=lambda checkpoint: checkpoint.step, default=None)
@@ -79,7 +87,7 @@ class CheckpointStore:
         final = self._directory / f"{_PREFIX}{step:06d}"
         if final.exists():
             return Checkpoint(step, final)
-        unfinished = self._directory / f"{_UNFINISHED}{step:06d}"
+        unfinished = self._unfinished(step)
         shutil.rmtree(unfinished, ignore_errors=True)
         needed_bytes = self._require_room(final)
         try:
@@ -98,6 +106,9 @@ class CheckpointStore:
             raise
         self._prune()
         return Checkpoint(step, final)
+
+    def _unfinished(self, step: int) -> Path:
+        return self._directory / f"{_UNFINISHED}{step:06d}"
 
     def _require_room(self, final: Path) -> int | None:
         """Bytes that the next checkpoint takes, as far as the newest one tells."""

@@ -45,17 +45,17 @@ def run_coordinator() -> int:
         _train(settings)
     except Interrupted as interruption:
         log.info("interrupted", reason=str(interruption))
-        settings.tell_why(str(interruption))
+        settings.report_reason(str(interruption))
         return ExitCode.INTERRUPTED
     except Exception as error:
         if (mistake := mistake_of(error, settings.storage)) is not None:
             log.error("the job cannot run", reason=mistake)
-            settings.tell_why(mistake)
+            settings.report_reason(mistake)
             return ExitCode.USER_ERROR
         log.exception("the coordinator crashed")
-        settings.tell_why(_in_one_line(error))
+        settings.report_reason(_in_one_line(error))
         return _CRASHED
-    settings.tell_why("training is complete")
+    settings.report_reason("training is complete")
     return ExitCode.SUCCEEDED
 
 
@@ -81,6 +81,8 @@ def _train(settings: Settings) -> None:
         ray.init(
             address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
         )
+        # Ray puts a handler of its own in place, which ends the process at once: nothing would be saved.
+        stop.install()
         first = RuntimeStatus(
             attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
         )
@@ -141,6 +143,10 @@ class _StopSignal:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] | None = None
+        self.install()
+
+    def install(self) -> None:
+        """Take the signal, also back from a library that has taken it."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Making files survive the loss of their machine, and telling when there is no room for them."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -56,8 +57,13 @@ def free_bytes(directory: Path) -> int:
 
 
 def tree_bytes(root: Path) -> int:
-    """What a directory with everything in it takes."""
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    """What a directory with everything in it takes; others may write there, and remove files."""
+    num_bytes = 0
+    for directory, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                num_bytes += (Path(directory) / name).lstat().st_size
+    return num_bytes
 
 
 def no_room(path: Path, needed_bytes: int | None = None) -> str:

@@ -29,5 +29,5 @@ class EngineDied(Exception):
     """The engine raised an error and takes no more work: one sentence."""
 
 
-class WeightsGone(Exception):
+class WeightsUnavailable(Exception):
     """Published weights cannot be fetched, mostly because their trainer is gone: the engine waits for others."""

@@ -75,6 +75,6 @@ class LoopOptions:
 
 
 def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:
-    knobs = spec.rollout.repurposing
-    fixed = knobs.fraction if knobs.trigger is RepurposeTrigger.FIXED else None
+    settings = spec.rollout.repurposing
+    fixed = settings.fraction if settings.trigger is RepurposeTrigger.FIXED else None
     return RepurposingOptions(attempt, spec.algorithm.max_response_tokens, fixed)

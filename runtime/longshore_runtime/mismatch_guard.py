@@ -26,10 +26,10 @@ class MismatchGuard:
         self._limit = limit
         self._notify = notify
 
-    def checked(self, step: int, attempt: Callable[[], T], begin_again: Callable[[], None]) -> T:
+    def checked(self, step: int, attempt: Callable[[], T], prepare_retry: Callable[[], None]) -> T:
         """What `attempt` returns: it samples and trains, or raises LogProbMismatch, by which nothing is trained.
 
-        `begin_again`: gives the engines the weights again, and makes everything ready for the same draws. Raises
+        `prepare_retry`: gives the engines the weights again, and makes everything ready for the same draws. Raises
         UserError if the second attempt is refused as well.
         """
         try:
@@ -41,7 +41,7 @@ class MismatchGuard:
             f"in step {step} {self._difference(first)}; it was not trained on: the engines get the weights again, and "
             "its round is sampled again",
         )
-        begin_again()
+        prepare_retry()
         try:
             result = attempt()
         except LogProbMismatch as refusal:

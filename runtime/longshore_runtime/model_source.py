@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,22 +12,28 @@ import ray
 import structlog
 
 from longshore.api.model import Model
-from longshore.api.rollout import Engine
+from longshore.api.rollout import EngineSettings
 from longshore.api.runtime_status import WarmStart
-from longshore.api.training import Trainer
+from longshore.api.training import TrainerSettings
 from longshore.checks import summary
 from longshore.checks.model_files import config_of, model_file_mistakes
 from longshore.checks.model_limits import limit_mistakes
 from longshore_runtime.backends.trainer_limits import trainer_mistake
+from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.errors import UserError
+from longshore_runtime.repeated import PROGRESS_EVERY_S
 from longshore_runtime.storage import JobStorage
 
 log = structlog.get_logger()
 
 _CACHE = "cache/tiny"
+_TRIES: Final = 4
 _LIMIT_S: Final = 24 * 3600.0
 """The pod that builds the model may wait for GPUs that others hold; building takes minutes."""
+
+OnSteps = Callable[[int, int], None]
+"""Called with the steps of a warm start that are done, and all of them."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +44,35 @@ class InitialModel:
     warm_start: WarmStart | None = None
 
 
-@ray.remote(num_cpus=0, max_retries=3, max_calls=1)
-def _tiny_model(environment: Mapping[str, str], num_steps: int, seed: int) -> tuple[str, bool]:
+@dataclass(frozen=True)
+class _Built:
     """The built-in model, relative to the storage, and whether it was there already."""
+
+    path: str
+    was_there: bool
+
+
+# No retries of Ray's: it expects the same answers of a generator each time. `_build` begins again instead.
+@ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")
+def _tiny_model(
+    environment: Mapping[str, str], num_steps: int, seed: int, report_every_s: float
+) -> Iterator[int | _Built]:
+    """Steps of the warm start that are done, from time to time, and at the end the model."""
     set_environment(environment)
-    from longshore_runtime.backends.warm_start import fingerprint, warm_start
+    from longshore_runtime.backends.warm_start import fingerprint, warm_start_steps
 
     relative = f"{_CACHE}-{fingerprint(num_steps, seed)}"
     target = JobStorage.from_env("").resolve(relative)
     if target.is_dir():
-        return relative, True
+        yield _Built(relative, was_there=True)
+        return
     unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}-{target.name}")
     unfinished.mkdir(parents=True)
-    started_s = time.monotonic()
-    warm_start(unfinished, num_steps, seed)
+    started_s = reported_s = time.monotonic()
+    for step, _ in warm_start_steps(unfinished, num_steps, seed):
+        if time.monotonic() - reported_s >= report_every_s:
+            reported_s = time.monotonic()
+            yield step
     (unfinished / "warm_start.json").write_text(json.dumps({"seconds": time.monotonic() - started_s}))
     try:
         unfinished.rename(target)
@@ -59,33 +80,61 @@ def _tiny_model(environment: Mapping[str, str], num_steps: int, seed: int) -> tu
         if not target.is_dir():
             raise
         shutil.rmtree(unfinished)  # Another job that shares the storage was quicker: its result is the same.
-    return relative, False
+    yield _Built(relative, was_there=False)
 
 
-def initial_model(model: Model, seed: int, storage: JobStorage, worker: ActorPlacement) -> InitialModel:
-    """The user's checkpoint; or the built-in model, made on a worker unless an earlier job has."""
+def initial_model(
+    model: Model,
+    seed: int,
+    storage: JobStorage,
+    worker: ActorPlacement,
+    on_steps: OnSteps,
+    report_every_s: float = PROGRESS_EVERY_S,
+) -> InitialModel:
+    """The user's checkpoint; or the built-in model, made on a worker unless an earlier job has.
+
+    `on_steps` is called every `report_every_s` while a warm start runs.
+    """
     if model.path is not None:
         return InitialModel(model.path)
     steps = model.warm_start_steps
     log.info("building the tiny model, unless it is in the cache", warm_start_steps=steps)
-    relative, was_cached = _get(worker.remote(_tiny_model, steps, seed))
+    built = _build(steps, seed, worker, on_steps, report_every_s)
     if not steps:
-        return InitialModel(relative)
-    seconds = json.loads((storage.resolve(relative) / "warm_start.json").read_text())["seconds"]
-    return InitialModel(relative, WarmStart(seconds=round(seconds, 1), cached=was_cached))
+        return InitialModel(built.path)
+    seconds = json.loads((storage.resolve(built.path) / "warm_start.json").read_text())["seconds"]
+    return InitialModel(built.path, WarmStart(seconds=round(seconds, 1), cached=built.was_there))
 
 
-def _get(answer: Any) -> Any:
+def _build(steps: int, seed: int, worker: ActorPlacement, on_steps: OnSteps, report_every_s: float) -> _Built:
+    """Begins again when the process or its pod is lost."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            for answer in _answers(worker.remote(_tiny_model, steps, seed, report_every_s)):
+                if isinstance(answer, _Built):
+                    return answer
+                on_steps(answer, steps)
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as error:
+            if not tries_left:
+                raise
+            log.warning("building the tiny model again", reason=type(error).__name__)
+    raise AssertionError("the last answer is the model")
+
+
+def _answers(stream: Any) -> Iterator[int | _Built]:
     try:
-        return ray.get(answer, timeout=_LIMIT_S)
-    except ray.exceptions.GetTimeoutError as error:
+        for reference in within(stream, _LIMIT_S):
+            yield ray.get(reference)
+    except TimeoutError as error:
         raise UserError(f"model: worker 0 has not built the model within {_LIMIT_S:.0f} s") from error
 
 
 def check_model(
     model: Model,
-    engine: Engine,
-    trainer: Trainer,
+    engine: EngineSettings,
+    trainer: TrainerSettings,
     storage: JobStorage,
     *,
     has_accelerator: bool,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from longshore.api.algorithm import Algorithm
 from longshore.policy.round import ResponseId
-from longshore_runtime.rollout.requests import request_seed
+from longshore_runtime.rollout.seeds import request_seed
 from longshore_runtime.types import Completion, PromptRecord, Request
 
 RequestOf = Callable[[ResponseId, Completion | None], Request]

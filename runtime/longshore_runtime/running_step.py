@@ -1,13 +1,20 @@
 """A step while its round runs: whatever happens reaches the trainers, the repurposing and the outside."""
 
 from collections.abc import Callable
+from typing import Final
 
+from longshore.api.runtime_status import ProgressUnit
 from longshore.policy.progress import RoundProgress
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.rollout.batch import ScoredGroup
-from longshore_runtime.rollout.events import Event, GradientsDone, TrainerGone
+from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
+
+OnProgress = Callable[[ProgressUnit, int, int], None]
+"""Called with what is counted, how many are done, and how many there are."""
+_REPORTED_SHARE: Final = 0.1
+"""Of an evaluation: its progress is reported whenever so many more responses have ended."""
 
 
 class RunningStep:
@@ -32,34 +39,39 @@ class RunningStep:
         assert self.repurposing is not None, "nobody else asks for milestones"
         self.repurposing.milestone(progress)
 
-    def trainable(self, group: ScoredGroup) -> None:
-        self.work.trainable(group)
+    def train_on(self, group: ScoredGroup) -> None:
+        self.work.train_on(group)
 
-    def happened(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         match event:
-            case TrainerGone(reason=reason, generation=generation):
+            case ReplicaLost(reason=reason, generation=generation):
                 self._recovery.lost(reason, generation)
             case GradientsDone():
                 self.work.gradients_done(event)
             case _ if self.repurposing is not None:
-                self.repurposing.happened(event)
+                self.repurposing.on_event(event)
 
 
 class Evaluating:
     """Implements `round_runner.RoundObserver` for a round that nobody trains on."""
 
-    def __init__(self, recovery: Recovery) -> None:
+    def __init__(self, recovery: Recovery, on_progress: OnProgress) -> None:
         self._recovery = recovery
+        self._on_progress = on_progress
+        self._num_reported = 0
 
     def progressed(self, progress: RoundProgress) -> None:
-        """Nobody asks."""
+        done, total = progress.num_finished, progress.num_requests
+        if done - self._num_reported >= _REPORTED_SHARE * total:
+            self._num_reported = done
+            self._on_progress(ProgressUnit.RESPONSES, done, total)
 
     def milestone(self, progress: RoundProgress) -> None:
         """Its engines do not retire."""
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         """Its score is all that is wanted."""
 
-    def happened(self, event: Event) -> None:
-        if isinstance(event, TrainerGone):
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, ReplicaLost):
             self._recovery.lost(event.reason, event.generation)

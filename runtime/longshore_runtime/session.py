@@ -18,7 +18,7 @@ from longshore.api import contract
 from longshore.api.model import Model
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
-from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
+from longshore.api.runtime_status import Notice, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -39,9 +39,11 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.model_source import InitialModel, check_model, initial_model
 from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
 from longshore_runtime.profiling.phase import profiled
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge, memory_limit
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -50,22 +52,22 @@ from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.ray_workers import RayWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import JoinedHosts, LocalWorkers, WorkerHost
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder, resumed_status
 from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
-from longshore_runtime.telemetry.trackers import Run, trackers
+from longshore_runtime.telemetry.trackers import TrackedRun, trackers
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.training import Parts, TrainingLoop
+from longshore_runtime.training import TrainingLoop
 
 log = structlog.get_logger()
 
@@ -108,10 +110,10 @@ class Session:
         output = self._storage.output_dir
         self._succeeded: bool | None = None
         """How the job ended; None: it may go on."""
-        run = Run.of(spec.tracking, settings.job, settings.job_uid, output, spec)
+        run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
         tracked = trackers(spec.tracking, run, self._tracker_failed)
         self._exit.callback(lambda: tracked.close(self._succeeded))
-        metrics = Metrics(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
+        metrics = MetricsWriter(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
         self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, self._checkpoints.newest())
@@ -219,12 +221,13 @@ class Session:
         spec = self._spec
         if spec.uses_hub:
             self._recorder.activity(RuntimeActivity.DOWNLOAD)
-        inputs = job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
-        self._recorder.downloaded()
-        return inputs
+        return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
 
     def _initial_model(self, chosen: Model) -> InitialModel:
-        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0))
+        def on_steps(done: int, total: int) -> None:
+            self._recorder.progress(ProgressUnit.STEPS, done, total, "warm start")
+
+        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
         if model.warm_start is not None:
             self._recorder.warm_start(model.warm_start)
         self._model = model.path
@@ -252,6 +255,7 @@ class Session:
         job = JobFacts(
             attempt=self._attempt,
             prompts=dict(enumerate(prompts.train)),
+            held_out=dict(enumerate(prompts.held_out)),
             max_response_tokens=spec.algorithm.max_response_tokens,
             is_colocated=spec.placement is Placement.COLOCATED,
             clock_offset_s=time.time() - SystemClock().now_s(),
@@ -280,15 +284,23 @@ class Session:
     def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
         """On shared GPUs one after the other: an engine measures the free memory, and must not find a trainer there."""
         engines = self._engines(model)
-        if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
-            engines.wait_for_all()
-            engines.sleep()
-            trainers = self._trainers(model)
-        else:
-            trainers = self._trainers(model)
-            engines.wait_for_all()
+        with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
+            if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
+                engines.wait_for_all()
+                engines.sleep()
+                trainers = self._trainers(model)
+            else:
+                trainers = self._trainers(model)
+                engines.wait_for_all()
         trainers.watch(self._events)
         return engines, trainers
+
+    def _report_start(self, engines: EnginePool) -> None:
+        """Called from another thread while engines and trainers start."""
+        start = engines.starting()
+        waits_for_trainers = start.num_started == start.num_engines
+        detail = "trainers load the model" if waits_for_trainers else start.detail
+        self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
 
     def _engines(self, model: InitialModel) -> EnginePool:
         options = self._spec.rollout.engine
@@ -340,8 +352,8 @@ class Session:
             check_judge(function)
         colocated = tuple(function for function in reward.functions if function.is_colocated)
         others = tuple(function for function in reward.functions if not function.is_colocated)
-        lanes = [Lane(others, self._scoring_workers(), is_sized=reward.most_pods > reward.pods)] if others else []
-        lanes += [Lane(colocated, RayWorkers(self._judges()))] if colocated else []
+        lanes = [RewardLane(others, self._scoring_workers(), is_sized=reward.most_pods > reward.pods)] if others else []
+        lanes += [RewardLane(colocated, RayWorkers(self._judges()))] if colocated else []
         pool = RewardPool(
             lanes,
             ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),

@@ -75,7 +75,7 @@ class Settings:
         """Where the Ray head listens."""
         return f"{self.coordinator_ip}:{self.ray_port}"
 
-    def tell_why(self, sentence: str) -> None:
+    def report_reason(self, sentence: str) -> None:
         """Leave the reason of the end where Kubernetes finds it; on a full disk the log alone has it."""
         try:
             self.termination_log.write_text(redacted(sentence))

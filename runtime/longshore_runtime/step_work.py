@@ -4,7 +4,7 @@ import queue
 from collections.abc import Mapping, Sequence
 
 from longshore.api.objective import OBJECTIVES
-from longshore.policy.handover import Handover
+from longshore.policy.handover import HandoverQueue
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_options import LoopOptions
@@ -56,7 +56,7 @@ class StepWorks:
         )
         return StepUpdates(
             trainers,
-            Handover(algorithm.groups_per_update, budget),
+            HandoverQueue(algorithm.groups_per_update, budget),
             samples_of,
             self._prompts,
             clock,

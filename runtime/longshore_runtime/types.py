@@ -17,7 +17,7 @@ from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -133,7 +133,7 @@ class Engine(Protocol):
     def has_work(self) -> bool:
         """Whether a step would do anything."""
 
-    def begin_weights(self, channel: Channel | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
         """Prepare for new weights; until `serve`, the policy version is -1 and no request is taken.
 
         `channel`: where to meet the trainer that broadcasts them. Weights that had begun to come are given up.

@@ -52,8 +52,17 @@ class Cluster:
 
     def apply(self, manifest: Json) -> "Job":
         """`kubectl apply`."""
-        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-        return Job(self, manifest["metadata"]["name"])
+        uid = self.kubectl("apply", "-f", "-", "-o", "jsonpath={.metadata.uid}", stdin=yaml.safe_dump(manifest))
+        return Job(self, manifest["metadata"]["name"], uid)
+
+    def job(self, name: str) -> "Job":
+        """One that somebody else applied."""
+        return Job(self, name, self.kubectl("get", "rljob", name, "-o", "jsonpath={.metadata.uid}"))
+
+    @property
+    def run_dir(self) -> Path:
+        """In which the embedded cluster's pods have their files, and their processes their working directories."""
+        return Path((self.kubeconfig.parent / "run-dir").read_text().strip())
 
     def _run(self, command: list[str], stdin: str | None) -> "subprocess.CompletedProcess[str]":
         environment = {**self.environment, "KUBECONFIG": str(self.kubeconfig)}
@@ -68,6 +77,7 @@ class Job:
 
     cluster: Cluster
     name: str
+    uid: str
 
     def status(self) -> Json:
         """`status` of the RLJob."""
@@ -115,7 +125,7 @@ class Job:
         """Wait until so many steps are done."""
         return self.wait(f"step {step}", lambda status: status.get("runtime", {}).get("step", 0) >= step)
 
-    def wait_goes_on(self, attempt: int) -> Json:
+    def wait_resumed(self, attempt: int) -> Json:
         """Wait until an attempt trains: two steps more than when it was first seen to run."""
         seen = self.wait(f"attempt {attempt}", lambda status: status["attempt"] == attempt and _is_training(status))
         return self.wait_step(seen["runtime"]["step"] + 2)
@@ -150,7 +160,7 @@ class Job:
     def kill(self, pod: str) -> None:
         """SIGKILL the main process of a pod, as when it runs out of memory."""
         name = f"{self.name}-{pod}"
-        for process in _processes(name):
+        for process in self._processes(name):
             if "-m longshore_runtime " in " ".join(process.cmdline()):
                 process.send_signal(signal.SIGKILL)
                 return
@@ -173,6 +183,24 @@ class Job:
             ),
         )
 
+    def _processes(self, pod_prefix: str) -> Iterator[psutil.Process]:
+        """Processes of the job's pods with this prefix, the oldest first; other clusters may have jobs of this name.
+
+        The environment of a process names job and pod. Forks have that of the process that they are forks of, so they
+        are known by their title and by their working directory.
+        """
+        mark = f"{contract.ENV_JOB_UID}={self.uid}"
+        run_dir, title = self.cluster.run_dir, re.compile(rf"python -m .* \[{re.escape(pod_prefix)}")
+        for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
+            try:
+                environment = Path(f"/proc/{process.pid}/environ").read_text(errors="replace").split("\0")
+                of_pod = any(one.startswith(f"{contract.ENV_POD_NAME}={pod_prefix}") for one in environment)
+                is_fork = title.match(" ".join(process.cmdline())) and run_dir in Path(process.cwd()).parents
+                if is_fork or (of_pod and mark in environment):
+                    yield process
+            except (OSError, psutil.Error):
+                continue  # It has ended, or belongs to somebody else.
+
     def _uid(self, name: str) -> str:
         """Of a pod; empty while there is none."""
         return self.cluster.kubectl("get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
@@ -189,7 +217,7 @@ class Job:
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
         assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
         # A pod that was deleted without grace leaves the API server before its processes.
-        _, alive = psutil.wait_procs(list(_processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
+        _, alive = psutil.wait_procs(list(self._processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
         assert [(process.pid, process.ppid(), process.status(), process.cmdline()) for process in alive] == []
 
 
@@ -222,19 +250,6 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
             return
         status = document.get("status", {})
         yield status
-
-
-def _processes(pod_prefix: str) -> Iterator[psutil.Process]:
-    """Processes whose environment, or title if they are forks, names a pod of the job; the oldest first."""
-    marker = f"{contract.ENV_POD_NAME}={pod_prefix}".encode()
-    title = re.compile(rf"python -m .* \[{re.escape(pod_prefix)}")
-    for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
-        try:
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if title.match(" ".join(process.cmdline())) or any(one.startswith(marker) for one in environment):
-                yield process
-        except (OSError, psutil.NoSuchProcess):
-            continue  # It has ended, or belongs to somebody else.
 
 
 def fake_job(name: str, **spec: Any) -> Json:

@@ -46,9 +46,9 @@ def test_a_wrong_manifest_is_refused_with_field_and_reason(
     for part, values in change.items():
         spec = manifest["spec"]
         spec[part] = {**spec.get(part, {}), **values} if isinstance(values, dict) else values
-    said = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
-    assert field in said
-    assert reason in said
+    output = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
+    assert field in output
+    assert reason in output
     assert cluster.kubectl("get", "rljob", "wrong", "--ignore-not-found") == ""
 
 
@@ -56,9 +56,9 @@ def test_the_model_of_a_job_cannot_change(cluster: Cluster) -> None:
     manifest = fake_job("fixed", suspend=True)
     job = cluster.apply(manifest)
     manifest["spec"]["model"] = {"path": "models/other"}
-    said = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
-    assert "spec.model" in said
-    assert "immutable" in said
+    output = cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest), check=False)
+    assert "spec.model" in output
+    assert "immutable" in output
     job.delete()
 
 

@@ -63,11 +63,11 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
         watched = cluster.longshore("submit", *files, "--wait")
     assert "step 2/2" in watched and "3/3" not in watched
     assert "Restarting" not in watched
-    told = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
-    runtime = told["status"]["runtime"]
+    shown = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
+    runtime = shown["status"]["runtime"]
     assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0}
     assert runtime["reward"] > 1
-    (config_map,) = [told["spec"]["reward"]["modules"]["configMap"]]
+    (config_map,) = [shown["spec"]["reward"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")
     assert config_map in describe and "mine.py" in describe
     assert TOKEN not in cluster.kubectl("logs", "brought-coordinator") + describe

@@ -200,7 +200,7 @@ def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_dra
     assert "starting again from the newest checkpoint" not in log, "no round was repeated"
     job.wait("before its acknowledgement", awaits_acknowledgement)
     job.kill("coordinator")
-    job.wait_goes_on(attempt=2)
+    job.wait_resumed(attempt=2)
     assert_each_response_on_one_replica(job)
     assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES, has_ended=False)
     job.delete()
@@ -309,9 +309,9 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
         "admission": {"frontierWidth": 2},
         "engine": {"enforceEager": True},
     }
-    num_steps = 30  # Far more than the job makes before the test has looked and killed.
+    num_steps = 10  # More than the job makes before the test has looked and killed.
     spec["algorithm"] |= {"steps": num_steps, "promptsPerUpdate": 2}
-    spec["trainer"]["verifyEvery"] = 10
+    spec["trainer"]["verifyEvery"] = 4
     spec["placement"] = "Disaggregated"
     spec["workers"] |= {"replicas": 1, "gpusPerPod": 1}
     spec["trainerWorkers"] = {**spec["workers"], "gpusPerPod": 2}
@@ -326,6 +326,7 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     rows = metrics(job)
     assert [row["actor/num_updates"] for row in rows] == [4] * num_steps
     assert all(row["trainer/first_dispatch_s"] < row["timing_s/gen"] for row in rows)
-    assert max(row.get("trainer/gradient_difference", 0.0) for row in rows) < 2e-5
+    differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]
+    assert differences and max(differences) < 2e-5
     assert_every_draw_once(job.ledger(), 8, 8, num_updates=4)
     job.delete()

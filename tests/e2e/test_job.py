@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from longshore.api import contract
-from longshore.page.view import JobView
-from longshore.record.model import LaneState, Outcome, RoundRecord
+from longshore.page.view import JobPageView
+from longshore.record.model import LaneState, RecordOutcome, RoundRecord
 from longshore.record.timeline import gpu_lanes
 from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
 
@@ -45,8 +45,8 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
     runtime = status["runtime"]
-    told = [notice["message"] for notice in runtime["notices"] if notice["reason"] == "TrackerFailed"]
-    assert sorted(message.partition(":")[0] for message in told) == ["tracking.mlflow", "tracking.openTelemetry"]
+    shown = [notice["message"] for notice in runtime["notices"] if notice["reason"] == "TrackerFailed"]
+    assert sorted(message.partition(":")[0] for message in shown) == ["tracking.mlflow", "tracking.openTelemetry"]
     assert runtime["short"]["rounds"] >= 4
     assert runtime["long"]["rounds"] >= 1
     assert runtime["draws"]["deferred"] == 0
@@ -62,7 +62,9 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
     ]  # fmt: skip
     assert table.splitlines()[1].split()[:2] == ["small", "Succeeded"]
     assert "Finished" in cluster.kubectl("describe", "rljob", "small")
-    assert "finished" in cluster.kubectl("logs", "-f", "small-coordinator")
+    log = cluster.kubectl("logs", "-f", "small-coordinator")
+    assert "finished" in log
+    assert "might not work" not in log, "a library warns of what does not concern users"
     job.wait_nothing_runs()
 
     cluster.longshore("report", "small", "-o", str(tmp_path / "report.html"))
@@ -80,7 +82,7 @@ def assert_the_page_is_served(cluster: Cluster) -> None:
     """By the coordinator, while the job runs."""
     address = cluster.kubectl("get", "pod", "small-coordinator", "-o", "jsonpath={.status.podIP}")
     with urllib.request.urlopen(f"http://{address}:{contract.PAGE_PORT}/api/view", timeout=60) as answer:
-        view = JobView.model_validate_json(answer.read())
+        view = JobPageView.model_validate_json(answer.read())
     assert view.runtime is not None and view.runtime.step >= 2
     assert {"critic/rewards/mean", "perf/bubble_share"} <= view.curves.values.keys()
 
@@ -88,11 +90,13 @@ def assert_the_page_is_served(cluster: Cluster) -> None:
 def assert_a_report_shows_it(path: Path) -> None:
     """Its rounds, with responses on the lanes, and its samples as text."""
     data = path.read_text(encoding="utf-8").split('<script type="application/json" id="data">')[1].split("</script>")[0]
-    view = JobView.model_validate_json(data)
+    view = JobPageView.model_validate_json(data)
     assert view.cluster is not None and view.cluster.phase == "Succeeded"
     assert {event.reason for event in view.cluster.events or ()} >= {"Finished"}
     assert view.round_steps == view.sample_steps == tuple(digest.step for digest in view.digests)
     assert set(view.curves.steps) - {0} == set(view.round_steps)
+    assert {0, view.round_steps[-1]} <= set(view.held_out_steps), "evaluations before the first step and after the last"
+    assert {group.outcome for group in view.held_out[0]} == {"evaluated"}
     for step, shown in view.rounds.items():
         assert {"sampling", "training"} <= shown.seconds.keys()
         assert {"accepted"} <= {stay.outcome for lane in shown.lanes for stay in lane.stays}
@@ -108,24 +112,24 @@ def assert_recorded(cluster: Cluster, job: Job, directory: Path) -> None:
     for rows, record, row in zip(samples, rounds, ledger, strict=True):
         trained = {f"{draw}-{one}" for draw, some in row["trained"].items() for one in some}
         assert {f"{one['draw']}-{one['response_index']}" for one in rows} == trained
-        assert {one.response for one in record.responses if one.outcome is Outcome.ACCEPTED} == trained
+        assert {one.response for one in record.responses if one.outcome is RecordOutcome.ACCEPTED} == trained
         assert all(one["engine_s"] > 0 for one in rows)
         # A response whose first token ends it has no text.
         assert all(one["response"] or one["response_tokens"] == 1 for one in rows)
         for lane in gpu_lanes(record):
             states = {state for state, *_ in lane.spans}
             assert {LaneState.SAMPLING, LaneState.TRAINING} <= states, "every pod samples and trains"
-    told = cluster.longshore("trace", "small", "--rounds", "2:4", "--out", str(directory / "trace.json"))
-    assert "rounds 2 to 4" in told
+    shown = cluster.longshore("trace", "small", "--rounds", "2:4", "--out", str(directory / "trace.json"))
+    assert "rounds 2 to 4" in shown
     events = json.loads((directory / "trace.json").read_text())["traceEvents"]
     assert {event["name"] for event in events if event.get("cat") == "step"} == {
         f"step {record.step}, {record.kind.value}" for record in rounds[1:4]
     }
-    told = cluster.longshore("simulate", "--from", "small", "--strategies", "Synchronous", "--steps", "2")
-    assert f"From small: {len(rounds)} rounds" in told
+    shown = cluster.longshore("simulate", "--from", "small", "--strategies", "Synchronous", "--steps", "2")
+    assert f"From small: {len(rounds)} rounds" in shown
 
 
-def test_the_job_of_the_notebook_trains_with_vllm_and_behaves_as_on_any_cluster(
+def test_the_job_of_the_notebook_trains_and_shows_what_the_notebook_says(
     cluster: Cluster, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
@@ -134,28 +138,16 @@ def test_the_job_of_the_notebook_trains_with_vllm_and_behaves_as_on_any_cluster(
     names: Json = {}
     for cell in cells:
         exec(cell, names)
-    job = Job(cluster, "notebook")
-    cluster.kubectl("wait", "--for=condition=Complete", "rljob/notebook", "--timeout=10s")
+    job = cluster.job("notebook")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
-    runtime = status["runtime"]
-    assert list(names["metrics"].index) == list(range(runtime["step"] + 1)), "step 0 is the first evaluation"
-    assert runtime["short"]["rounds"] >= 4
-    assert runtime["long"]["rounds"] >= 1
-    assert runtime["draws"]["deferred"] == 0
-    assert runtime["heldOut"]["before"] is not None
-    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
-    for line in (job.output() / "metrics.jsonl").read_text().splitlines():
-        mismatch = json.loads(line).get("rollout_corr/log_prob_mismatch_max", 0.0)
-        assert mismatch < 1e-3, "engine and trainer disagree about log-probabilities"
-
-    table = cluster.kubectl("get", "rljobs", "notebook")
-    assert table.splitlines()[0].split() == [
-        "NAME", "PHASE", "ROUND", "STEP", "STEPS", "REWARD", "ROLLOUT-GPUS", "TRAINER-GPUS", "AGE",
-    ]  # fmt: skip
-    assert table.splitlines()[1].split()[:2] == ["notebook", "Succeeded"]
-    assert "Finished" in cluster.kubectl("describe", "rljob", "notebook")
-    assert "finished" in cluster.kubectl("logs", "-f", "notebook-coordinator")
+    last_step = status["runtime"]["step"]
+    assert list(names["metrics"].index) == list(range(last_step + 1)), "step 0 is the first evaluation"
+    trained = set(job.ledger()[-1]["trained"])
+    samples = names["samples"]
+    assert set(samples["step"]) == {last_step}
+    assert set(samples["draw"]) == trained and len(samples) == 4 * len(trained)
+    assert samples["response"].str.len().max() > 0
     job.wait_nothing_runs()
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -188,8 +180,13 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.kill("reward-0")
     job.wait_step(job.status()["runtime"]["step"] + 3)
     job.kill("coordinator")
-    job.wait_goes_on(attempt=2)
+    job.wait_resumed(attempt=2)
     assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4, has_ended=False)
+    cluster.longshore("suspend", "lossy")
+    cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=lossy", "--timeout=150s")
+    newest = max((job.output() / "checkpoints").glob("step-*"))
+    assert int(newest.name.removeprefix("step-")) == job.status()["runtime"]["step"], "no finished step is repeated"
+    assert "interrupted" in (job.output() / "logs" / "coordinator-2.log").read_text(), "it has ended by itself"
     job.delete()
 
 

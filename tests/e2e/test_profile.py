@@ -25,7 +25,7 @@ def real_job(name: str) -> Json:
 def test_a_profile_has_every_size_is_fetched_and_read_by_the_simulator(cluster: Cluster, tmp_path: Path) -> None:
     manifest, out = tmp_path / "job.yaml", tmp_path / "profile.json"
     manifest.write_text(yaml.safe_dump(real_job("measured")))
-    said = cluster.longshore("profile", str(manifest), "--out", str(out))
+    output = cluster.longshore("profile", str(manifest), "--out", str(out))
 
     profile = Profile.model_validate_json(out.read_bytes())
     assert profile.subject is not None
@@ -38,8 +38,8 @@ def test_a_profile_has_every_size_is_fetched_and_read_by_the_simulator(cluster: 
     for figure in (profile.train_tokens_per_s, profile.publish_s, profile.regroup_s):
         assert figure is not None
         assert figure > 0
-    assert "Milliseconds of a decode step" in said
-    assert "forward and backward, per trainer GPU" in said
+    assert "Milliseconds of a decode step" in output
+    assert "forward and backward, per trainer GPU" in output
     assert "-profile" not in cluster.kubectl("get", "rljobs", "-o", "name"), "the job that measured is gone"
 
     simulated = cluster.longshore("simulate", str(manifest), "--profile", str(out), "--steps", "2")

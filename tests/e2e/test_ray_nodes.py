@@ -26,8 +26,7 @@ import ray
 from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.rollout import Engine as EngineOptions
-from longshore.api.rollout import EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
@@ -35,7 +34,7 @@ from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.settings import Settings
 from longshore_runtime.types import Completion, Request
 from longshore_runtime.weights.buckets import checksums, combined_checksum
@@ -148,7 +147,7 @@ class Cluster:
 
 def engine(index: int, events: "queue.SimpleQueue[Event]") -> EngineHandle:
     """An engine without a model on a worker pod; its responses never end by themselves."""
-    options = EngineOptions(
+    options = EngineSettings(
         backend=EngineBackend.FAKE, extra_args={"median_tokens": 1e9, "sigma": 0.0, "step_s": 0.001}
     )
     return EngineHandle(
@@ -173,7 +172,7 @@ def sampled(handle: EngineHandle, name: str, events: "queue.SimpleQueue[Event]")
         pass
     handle.abort([name])
     event = events.get(timeout=LIMIT_S)
-    assert isinstance(event, ResponsesEnded)
+    assert isinstance(event, EngineOutput)
     assert event.engine == handle.engine
     (completion,) = event.completions
     return completion
@@ -254,9 +253,9 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             assert back.process.wait(LIMIT_S) == ExitCode.INTERRUPTED
             assert back.termination_log.read_text() == "the pod was asked to stop"
             assert still_alive(of_back) == []
-            told = events.get(timeout=LOSS_LIMIT_S)
-            assert isinstance(told, EngineLost)
-            assert told.engine == 1, "of a stopped engine nothing is told"
+            shown = events.get(timeout=LOSS_LIMIT_S)
+            assert isinstance(shown, EngineLost)
+            assert shown.engine == 1, "of a stopped engine nothing is told"
         finally:
             ray.shutdown()
         of_first = pods[0].processes()

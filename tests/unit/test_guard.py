@@ -36,7 +36,7 @@ def send() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "told"),
+    ("act", "message"),
     [
         (lambda: subprocess.run([sys.executable, "-c", ""], check=False), "starts a process"),
         (lambda: os.system("true"), "starts a process"),
@@ -50,10 +50,10 @@ def send() -> None:
 )
 @pytest.mark.parametrize("is_swallowed", [False, True])
 def test_what_no_unit_test_may_do_is_stopped_and_fails_it(
-    act: Callable[[], Any], told: str, is_swallowed: bool
+    act: Callable[[], Any], message: str, is_swallowed: bool
 ) -> None:
     swallowed = contextlib.suppress(Exception) if is_swallowed else contextlib.nullcontext()
-    with pytest.raises(Forbidden, match=told), GUARD.watching(), swallowed:
+    with pytest.raises(Forbidden, match=message), GUARD.watching(), swallowed:
         act()
 
 

@@ -20,11 +20,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print findings for programs.")] = False,
 ) -> None:
     """Check a job with its model and data; the exit code is 0 when nothing is wrong."""
-    from longshore.checks.result import Outcome
+    from longshore.checks.result import CheckOutcome
     from longshore_cli.check import report, run
 
-    options = run.Options(model, data, gpu_type, gpu_memory, run.named(skip or ()))
+    options = run.CheckOptions(model, data, gpu_type, gpu_memory, run.named(skip or ()))
     found = run.checked(file, options)
     report.show(found, as_json=as_json)
-    if any(result.outcome is Outcome.FAILED for result in found):
+    if any(result.outcome is CheckOutcome.FAILED for result in found):
         raise typer.Exit(EXIT_FAILED)

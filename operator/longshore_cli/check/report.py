@@ -7,13 +7,17 @@ from typing import Final
 import typer
 from rich.console import Console
 
-from longshore.checks.result import CheckResult, Outcome
+from longshore.checks.result import CheckOutcome, CheckResult
 from longshore_cli import format as fmt
 from longshore_client.plain import plain
 
 _MOST_SHOWN: Final = 20
 """Mistakes of one check."""
-_SIGNS: Final = {Outcome.PASSED: ("✓", "green"), Outcome.FAILED: ("✗", "bold red"), Outcome.NOT_CHECKED: ("–", "dim")}
+_SIGNS: Final = {
+    CheckOutcome.PASSED: ("✓", "green"),
+    CheckOutcome.FAILED: ("✗", "bold red"),
+    CheckOutcome.NOT_CHECKED: ("–", "dim"),
+}
 
 
 def show(results: Sequence[CheckResult], *, as_json: bool) -> None:
@@ -29,11 +33,11 @@ def show(results: Sequence[CheckResult], *, as_json: bool) -> None:
 
 def _show(result: CheckResult, width: int, console: Console) -> None:
     sign, style = _SIGNS[result.outcome]
-    told = fmt.count(len(result.mistakes), "mistake") if result.mistakes else plain(result.detail)
-    if result.outcome is Outcome.NOT_CHECKED:
-        told = f"not checked: {told}"
+    text = fmt.count(len(result.mistakes), "mistake") if result.mistakes else plain(result.detail)
+    if result.outcome is CheckOutcome.NOT_CHECKED:
+        text = f"not checked: {text}"
     console.print(sign, style=style, end=" ")
-    console.print(f"{result.name.value:{width}}  {told}", markup=False, soft_wrap=True)
+    console.print(f"{result.name.value:{width}}  {text}", markup=False, soft_wrap=True)
     for mistake in result.mistakes[:_MOST_SHOWN]:
         console.print(f"  {plain(mistake)}", style="red", markup=False, soft_wrap=True)
     if (more := len(result.mistakes) - _MOST_SHOWN) > 0:
@@ -49,7 +53,7 @@ def _as_json(results: Sequence[CheckResult]) -> str:
         {
             "checks": checks,
             "mistakes": [mistake for one in results for mistake in one.mistakes],
-            "notChecked": [f"{one.name}: {one.detail}" for one in results if one.outcome is Outcome.NOT_CHECKED],
+            "notChecked": [f"{one.name}: {one.detail}" for one in results if one.outcome is CheckOutcome.NOT_CHECKED],
         },
         indent=2,
     )

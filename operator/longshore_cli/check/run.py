@@ -13,7 +13,7 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.checks.job import file_checks
-from longshore.checks.result import Check, CheckResult, Outcome, not_checked
+from longshore.checks.result import Check, CheckOutcome, CheckResult, not_checked
 from longshore.sim.hardware import GPUS, gpu_described, gpu_named
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_cli.simulate.inputs import read_job
@@ -25,7 +25,7 @@ _LIMIT_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class CheckOptions:
     """What the command line says besides the manifest."""
 
     model: Path | None = None
@@ -48,7 +48,7 @@ def named(names: Iterable[str]) -> frozenset[Check]:
         raise BadInput(f"--skip: {error}; choose one of {', '.join(Check)}") from error
 
 
-def checked(file: Path, options: Options) -> list[CheckResult]:
+def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     """Every check of a manifest that was not left out, in the order in which mistakes are best mended.
 
     Raises:
@@ -61,7 +61,7 @@ def checked(file: Path, options: Options) -> list[CheckResult]:
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
     results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
     results += file_checks(spec, options.model, options.data, memory)
-    is_whole = all(one.outcome is not Outcome.FAILED for one in results if one.name is Check.MODEL_FILES)
+    is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
     results += _runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped)
     return [result for result in results if result.name not in options.skipped]
 

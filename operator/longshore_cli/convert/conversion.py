@@ -12,7 +12,7 @@ from longshore.api import names
 from longshore.api.mistakes import mistakes
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore_cli.convert.mapping import Fields, Outcome, Refused, Settings, System
+from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Refused, System
 
 _SIMILAR: Final = 0.75
 """Unknown keys that are as alike to a known one are probably misspelt."""
@@ -54,7 +54,7 @@ class _Findings:
 def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversion:
     """The RLJob of a configuration. `fixed`: fields that no key of it can decide, and that win."""
     found = _Findings(dict(system.always))
-    settings = Settings(given, system.defaults())
+    settings = ForeignSettings(given, system.defaults())
     for one in system.entries:
         keys = tuple(key for key in given if one.matches(key))
         try:
@@ -77,7 +77,7 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
     )
 
 
-def _take(found: _Findings, outcome: Outcome, keys: tuple[str, ...], all_keys: tuple[str, ...]) -> None:
+def _take(found: _Findings, outcome: EntryOutcome, keys: tuple[str, ...], all_keys: tuple[str, ...]) -> None:
     found.fields |= outcome.fields
     found.sources |= dict.fromkeys(outcome.fields, keys or all_keys)
     found.to_do += outcome.to_do

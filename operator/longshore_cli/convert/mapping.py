@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ForeignSettings:
     """Keys and values of a configuration. What it leaves out has the other system's default."""
 
     given: Mapping[str, Any]
@@ -96,7 +96,7 @@ def _literal(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EntryOutcome:
     """What comes of an entry."""
 
     fields: Fields = field(default_factory=dict)
@@ -107,14 +107,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Entry:
+class MappingEntry:
     """Keys that decide fields together."""
 
     keys: tuple[str, ...]
     fields: tuple[str, ...]
     how: str
     """For the table of the page."""
-    convert: Callable[[Settings], Outcome]
+    convert: Callable[[ForeignSettings], EntryOutcome]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def matches(self, key: str) -> bool:
@@ -146,7 +146,7 @@ class System:
     name: str
     version: str
     """Whose keys these are."""
-    entries: Sequence[Entry]
+    entries: Sequence[MappingEntry]
     ignored: Sequence[Ignored]
     always: Mapping[str, Any] = field(default_factory=dict)
     """Fields that follow from the system and not from a key."""
@@ -161,18 +161,18 @@ class System:
         yield from (key for one in self.ignored for key in one.keys)
 
 
-def direct(key: str, path: str, how: str = "", *, default: Any = None) -> Entry:
+def direct(key: str, path: str, how: str = "", *, default: Any = None) -> MappingEntry:
     """A key whose value is that of a field; null leaves the field out."""
 
-    def convert(settings: Settings) -> Outcome:
+    def convert(settings: ForeignSettings) -> EntryOutcome:
         value = settings[key]
-        return Outcome({} if value is None else {path: value})
+        return EntryOutcome({} if value is None else {path: value})
 
-    return Entry((key,), (path,), how, convert, {} if default is None else {key: default})
+    return MappingEntry((key,), (path,), how, convert, {} if default is None else {key: default})
 
 
 def entry(keys: Iterable[str], fields: Iterable[str], how: str,
-          **defaults: Any) -> Callable[[Callable[[Settings], Outcome]], Entry]:  # fmt: skip
+          **defaults: Any) -> Callable[[Callable[[ForeignSettings], EntryOutcome]], MappingEntry]:  # fmt: skip
     """Decorator: the function converts these keys. Names of defaults have `__` for dots."""
     known = {key.replace("__", "."): value for key, value in defaults.items()}
-    return lambda convert: Entry(tuple(keys), tuple(fields), how, convert, known)
+    return lambda convert: MappingEntry(tuple(keys), tuple(fields), how, convert, known)

@@ -19,7 +19,7 @@ _PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class"
 
 
 @dataclass(frozen=True)
-class Source:
+class ForeignSource:
     """Keys, and those whose values only the program knows."""
 
     given: Mapping[str, Any]
@@ -32,7 +32,7 @@ class _Found:
     computed: list[str] = field(default_factory=list)
 
 
-def read(arguments: Sequence[str]) -> Source:
+def read(arguments: Sequence[str]) -> ForeignSource:
     """A file, with `key=value` over it; `~key` removes a key.
 
     Raises:
@@ -48,7 +48,7 @@ def read(arguments: Sequence[str]) -> Source:
         _override(override, found)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
-    return Source(found.given, tuple(found.computed))
+    return ForeignSource(found.given, tuple(found.computed))
 
 
 def _is_override(argument: str) -> bool:
@@ -108,9 +108,9 @@ def _name(function: ast.expr) -> str:
 
 def _override(text: str, found: _Found) -> None:
     if text.startswith("~"):
-        gone = text.removeprefix("~").partition("=")[0]
+        removed = text.removeprefix("~").partition("=")[0]
         found.given = {
-            key: value for key, value in found.given.items() if key != gone and not key.startswith(f"{gone}.")
+            key: value for key, value in found.given.items() if key != removed and not key.startswith(f"{removed}.")
         }
         return
     key, sign, value = text.removeprefix("++").removeprefix("+").partition("=")

@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from longshore_cli.convert import places
-from longshore_cli.convert.mapping import Entry, Outcome, Refused, Settings, System, direct, entry
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, System, direct, entry
 from longshore_cli.convert.trl_ignored import IGNORED
 
 _TO: Final = "spec.algorithm"
@@ -14,7 +14,7 @@ _CORRECTION: Final = "vllm_importance_sampling"
 
 @entry(["model_name_or_path", "model"], ["spec.model.hub", "spec.model.path"],
        "`hub` for a name of the Hub, else `path` below `models/` of the storage")  # fmt: skip
-def model(settings: Settings) -> Outcome:
+def model(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text("model_name_or_path") or settings.text("model")
     if name is None:
         raise Refused("model_name_or_path", "it is unset, and a job needs a model")
@@ -25,25 +25,25 @@ def model(settings: Settings) -> Outcome:
        ["spec.data.hub", "spec.data.config", "spec.data.split", "spec.data.path"],
        "`hub` for a name of the Hub, else `path` below `data/` of the storage",
        dataset_train_split="train")  # fmt: skip
-def data(settings: Settings) -> Outcome:
+def data(settings: ForeignSettings) -> EntryOutcome:
     name, config = settings.text("dataset_name"), settings.text("dataset_config")
     if name is None:
         raise Refused("dataset_name", "it is unset, and a job needs data")
     split: dict[str, Any] = {"spec.data.split": settings.text("dataset_train_split") or "train"}
     if not places.is_repository(name):
         found = places.data([name])
-        return Outcome(found.fields | split, to_do=found.to_do)
-    return Outcome({"spec.data.hub": name} | ({"spec.data.config": config} if config else {}) | split)
+        return EntryOutcome(found.fields | split, to_do=found.to_do)
+    return EntryOutcome({"spec.data.hub": name} | ({"spec.data.config": config} if config else {}) | split)
 
 
 @entry(["max_prompt_length", "vllm_max_model_length"], ["spec.data.maxPromptTokens", "spec.model.maxContextTokens"],
        "`max_prompt_length` is of older versions; the context is `vllm_max_model_length`, or else holds prompt and "
        "response", max_prompt_length=1024)  # fmt: skip
-def lengths(settings: Settings) -> Outcome:
+def lengths(settings: ForeignSettings) -> EntryOutcome:
     prompt = settings.wanted("max_prompt_length", "prompts need a limit")
     response = settings.wanted("max_completion_length", "responses need a limit")
     context = settings.count("vllm_max_model_length") or prompt + response
-    return Outcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
+    return EntryOutcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
 
 
 _REWARD_MODEL: Final = "reward_model_name_or_path"
@@ -52,7 +52,7 @@ _MATHS: Final = {"accuracy_reward", "trl.rewards.accuracy_reward"}
 
 @entry(["reward_funcs", "reward_weights", _REWARD_MODEL], ["spec.reward.functions", "spec.data.answerField"],
        "`accuracy_reward` is kind Maths with column `solution`; others kind Python with `signature: TRL`")  # fmt: skip
-def rewards(settings: Settings) -> Outcome:
+def rewards(settings: ForeignSettings) -> EntryOutcome:
     if settings[_REWARD_MODEL]:
         raise Refused(_REWARD_MODEL, "reward models that give a number are not available; a judge reads and grades")
     names, weights = settings.texts("reward_funcs"), settings["reward_weights"] or []
@@ -75,7 +75,9 @@ def rewards(settings: Settings) -> Outcome:
         functions.append({"name": _label(function), "kind": "Python", "importPath": path, "signature": "TRL"} | weight)
         to_do.append(f"Submit the job with `--with {(module or 'rewards').split('.')[0]}.py`, which has {function}.")
     fields: dict[str, Any] = {"spec.reward.functions": functions}
-    return Outcome(fields | ({"spec.data.answerField": "solution"} if _MATHS & set(names) else {}), to_do=tuple(to_do))
+    return EntryOutcome(
+        fields | ({"spec.data.answerField": "solution"} if _MATHS & set(names) else {}), to_do=tuple(to_do)
+    )
 
 
 def _label(function: str) -> str:
@@ -85,13 +87,13 @@ def _label(function: str) -> str:
 @entry(["num_processes", "vllm_tensor_parallel_size", "vllm_mode"],
        ["spec.workers.replicas", "spec.workers.gpusPerPod", f"{_ENGINE}.tensorParallelSize"],
        "`num_processes` of accelerate: pods of up to 8 GPUs", vllm_tensor_parallel_size=1)  # fmt: skip
-def workers(settings: Settings) -> Outcome:
+def workers(settings: ForeignSettings) -> EntryOutcome:
     gpus = _num_processes(settings)
     per_pod = gpus if gpus <= 8 else 8
     if gpus % per_pod:
         raise Refused("num_processes", f"{gpus} GPUs do not fill nodes of 8")
     lost = {"vllm_mode": "engines share the GPUs of the trainers; placement: Disaggregated separates them"}
-    return Outcome(
+    return EntryOutcome(
         {
             "spec.workers.replicas": gpus // per_pod,
             "spec.workers.gpusPerPod": per_pod,
@@ -101,7 +103,7 @@ def workers(settings: Settings) -> Outcome:
     )
 
 
-def _num_processes(settings: Settings) -> int:
+def _num_processes(settings: ForeignSettings) -> int:
     why = "the batch of TRL is per process: add num_processes=N, the number that `accelerate launch` starts"
     return settings.wanted("num_processes", why)
 
@@ -111,17 +113,17 @@ def _num_processes(settings: Settings) -> int:
        [f"{_TO}.promptsPerStep", f"{_TO}.promptsPerUpdate", f"{_TO}.responsesPerPrompt"],
        "a step is one generation batch, an update one accumulated batch; both in prompts",
        per_device_train_batch_size=8, gradient_accumulation_steps=1, num_generations=8)  # fmt: skip
-def batch(settings: Settings) -> Outcome:
+def batch(settings: ForeignSettings) -> EntryOutcome:
     responses = settings.wanted("num_generations", "a prompt needs responses")
     update, generation = _batches(settings)
     for key, samples in (("gradient_accumulation_steps", update), ("generation_batch_size", generation)):
         if samples % responses:
             raise Refused(key, f"it gives {samples} responses, which are no whole groups of {responses}")
     fields = {f"{_TO}.promptsPerStep": generation // responses, f"{_TO}.responsesPerPrompt": responses}
-    return Outcome(fields if update == generation else fields | {f"{_TO}.promptsPerUpdate": update // responses})
+    return EntryOutcome(fields if update == generation else fields | {f"{_TO}.promptsPerUpdate": update // responses})
 
 
-def _batches(settings: Settings) -> tuple[int, int]:
+def _batches(settings: ForeignSettings) -> tuple[int, int]:
     """Responses of an update, and of a generation."""
     per_device = settings.wanted("per_device_train_batch_size", "a process needs a batch") * _num_processes(settings)
     accumulated = settings.wanted("gradient_accumulation_steps", "an update needs a batch")
@@ -134,7 +136,7 @@ def _batches(settings: Settings) -> tuple[int, int]:
     return update, generation
 
 
-def _updates_per_step(settings: Settings) -> int:
+def _updates_per_step(settings: ForeignSettings) -> int:
     update, generation = _batches(settings)
     return generation // update * (settings.count("num_iterations") or 1)
 
@@ -142,16 +144,16 @@ def _updates_per_step(settings: Settings) -> int:
 @entry(["max_steps", "num_train_epochs", "num_rows"], [f"{_TO}.steps"],
        "TRL counts optimizer updates, Longshore generations. Without `max_steps`, epochs need `num_rows=N`, the size "
        "of the data", num_train_epochs=3)  # fmt: skip
-def steps(settings: Settings) -> Outcome:
+def steps(settings: ForeignSettings) -> EntryOutcome:
     updates, rows = settings.count("max_steps"), settings.count("num_rows")
     if updates is not None:
-        return Outcome({f"{_TO}.steps": math.ceil(updates / _updates_per_step(settings))})
+        return EntryOutcome({f"{_TO}.steps": math.ceil(updates / _updates_per_step(settings))})
     epochs = settings.number("num_train_epochs") or 0
     if rows is None:
         why = f"it is unset, and {epochs:g} epochs are a number of steps only with the size of the data: add num_rows=N"
         raise Refused("max_steps", why)
     prompts = batch.convert(settings).fields[f"{_TO}.promptsPerStep"]
-    return Outcome({f"{_TO}.steps": math.ceil(epochs * rows / prompts)})
+    return EntryOutcome({f"{_TO}.steps": math.ceil(epochs * rows / prompts)})
 
 
 _LOSSES: Final = {"dapo": "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
@@ -161,7 +163,7 @@ _TOKENS: Final = "token losses are averaged over all tokens of the update, as lo
 @entry(["loss_type", "importance_sampling_level", "scale_rewards"], [f"{_TO}.name"],
        "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, `grpo` with `importance_sampling_level: sequence` "
        "GSPO", loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
-def objective(settings: Settings) -> Outcome:
+def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
     if isinstance(scaling, bool):
         scaling = "group" if scaling else "none"
@@ -176,21 +178,21 @@ def objective(settings: Settings) -> Outcome:
         lost["importance_sampling_level"] = f"GSPO is loss_type grpo with this level; with {loss} ratios are of tokens"
     if scaling != (expected := "none" if name == "DrGRPO" else "group"):
         lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
-    return Outcome({f"{_TO}.name": name}, lost)
+    return EntryOutcome({f"{_TO}.name": name}, lost)
 
 
 @entry(["epsilon", "epsilon_high"], [f"{_TO}.clipLow", f"{_TO}.clipHigh"], "", epsilon=0.2)
-def clipping(settings: Settings) -> Outcome:
+def clipping(settings: ForeignSettings) -> EntryOutcome:
     low, high = settings.number("epsilon"), settings.number("epsilon_high")
-    return Outcome({f"{_TO}.clipLow": low, f"{_TO}.clipHigh": low if high is None else high})
+    return EntryOutcome({f"{_TO}.clipLow": low, f"{_TO}.clipHigh": low if high is None else high})
 
 
 @entry(["beta", "use_bias_correction_kl"], [f"{_TO}.klCoefficient"], "estimated with k3", beta=0.0,
        use_bias_correction_kl=True)  # fmt: skip
-def kl_penalty(settings: Settings) -> Outcome:
+def kl_penalty(settings: ForeignSettings) -> EntryOutcome:
     weight, key = settings.number("beta") or 0.0, "use_bias_correction_kl"
     lost = {key: "the KL penalty is not multiplied by the ratio"} if weight and settings.flag(key) else {}
-    return Outcome({f"{_TO}.klCoefficient": weight}, lost)
+    return EntryOutcome({f"{_TO}.klCoefficient": weight}, lost)
 
 
 _SCHEDULES: Final = {
@@ -201,7 +203,7 @@ _SCHEDULES: Final = {
 
 @entry(["lr_scheduler_type", "lr_scheduler_kwargs", "lr_scheduler_kwargs.*"],
        [f"{_TO}.learningRateSchedule", f"{_TO}.minLearningRateRatio"], "", lr_scheduler_type="linear")  # fmt: skip
-def schedule(settings: Settings) -> Outcome:
+def schedule(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text("lr_scheduler_type") or ""
     if name not in _SCHEDULES:
         raise Refused("lr_scheduler_type", f"{name} is not available; choose one of {', '.join(_SCHEDULES)}")
@@ -210,18 +212,18 @@ def schedule(settings: Settings) -> Outcome:
     if (ratio := settings.number(known)) is not None:
         fields[f"{_TO}.minLearningRateRatio"] = ratio
     others = [key for key in settings.given if key.startswith("lr_scheduler_kwargs") and key != known]
-    return Outcome(fields, {key: "only min_lr_rate has a field" for key in others if settings[key]})
+    return EntryOutcome(fields, {key: "only min_lr_rate has a field" for key in others if settings[key]})
 
 
 @entry(["warmup_steps", "warmup_ratio"], [f"{_TO}.warmupSteps"], "optimizer updates; below 1 a share of all of them")
-def warmup(settings: Settings) -> Outcome:
+def warmup(settings: ForeignSettings) -> EntryOutcome:
     number, ratio = settings.number("warmup_steps") or 0, settings.number("warmup_ratio") or 0.0
     if number >= 1:
-        return Outcome({f"{_TO}.warmupSteps": int(number)})
+        return EntryOutcome({f"{_TO}.warmupSteps": int(number)})
     if share := number or ratio:
         updates = steps.convert(settings).fields[f"{_TO}.steps"] * _updates_per_step(settings)
-        return Outcome({f"{_TO}.warmupSteps": math.ceil(share * updates)})
-    return Outcome({f"{_TO}.warmupSteps": 0})
+        return EntryOutcome({f"{_TO}.warmupSteps": math.ceil(share * updates)})
+    return EntryOutcome({f"{_TO}.warmupSteps": 0})
 
 
 _MODES: Final = {
@@ -237,10 +239,10 @@ _MODES: Final = {
        "log-probabilities, as in TRL",
        vllm_importance_sampling_correction=True, vllm_importance_sampling_mode="sequence_mask",
        vllm_importance_sampling_clip_max=3.0)  # fmt: skip
-def correction(settings: Settings) -> Outcome:
+def correction(settings: ForeignSettings) -> EntryOutcome:
     key, low = f"{_CORRECTION}_mode", settings.number(f"{_CORRECTION}_clip_min")
     if not settings.flag(f"{_CORRECTION}_correction"):
-        return Outcome({f"{_TO}.rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"}})
+        return EntryOutcome({f"{_TO}.rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"}})
     if settings.text(key) not in _MODES:
         raise Refused(key, f"{settings[key]} is not available; choose one of {', '.join(_MODES)}")
     weights, rejection = _MODES[str(settings[key])]
@@ -253,35 +255,35 @@ def correction(settings: Settings) -> Outcome:
         bounds["rolloutRsThresholdLower"] = low
     elif low is not None:
         lost[f"{_CORRECTION}_clip_min"] = "truncated weights have no least value"
-    return Outcome({f"{_TO}.rolloutCorrection": {"rolloutIs": weights, "rolloutRs": rejection} | bounds}, lost)
+    return EntryOutcome({f"{_TO}.rolloutCorrection": {"rolloutIs": weights, "rolloutRs": rejection} | bounds}, lost)
 
 
 @entry(["vllm_enable_sleep_mode"], [f"{_ENGINE}.sleepLevel"], "false: 0, engines stay awake; unset: 1")
-def sleeping(settings: Settings) -> Outcome:
-    return Outcome({f"{_ENGINE}.sleepLevel": 0} if settings["vllm_enable_sleep_mode"] is False else {})
+def sleeping(settings: ForeignSettings) -> EntryOutcome:
+    return EntryOutcome({f"{_ENGINE}.sleepLevel": 0} if settings["vllm_enable_sleep_mode"] is False else {})
 
 
 @entry(["chat_template_kwargs", "chat_template_kwargs.*"], ["spec.data.chat"], "`templateArguments`")
-def chat(settings: Settings) -> Outcome:
+def chat(settings: ForeignSettings) -> EntryOutcome:
     prefix = "chat_template_kwargs."
     found = {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
-    return Outcome({"spec.data.chat.templateArguments": found} if found else {})
+    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
 
 
 @entry(["save_strategy", "save_steps", "save_total_limit"], ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],
        "in generations; a job always writes checkpoints", save_steps=500)  # fmt: skip
-def checkpoints(settings: Settings) -> Outcome:
+def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     is_counted = settings["save_strategy"] in (None, "steps")
     every = max(1, round((settings.number("save_steps") or 500) / _updates_per_step(settings)))
     keep = settings.count("save_total_limit")
     lost = {} if is_counted else {"save_strategy": "checkpoints are written every so many steps"}
     fields = {"spec.checkpoint.everySteps": every} if is_counted else {}
-    return Outcome(fields | ({"spec.checkpoint.keep": keep} if keep else {}), lost)
+    return EntryOutcome(fields | ({"spec.checkpoint.keep": keep} if keep else {}), lost)
 
 
 @entry(["eval_strategy", "eval_steps", "num_generations_eval"],
        ["spec.evaluation.everySteps", "spec.evaluation.responsesPerPrompt"], "in generations")  # fmt: skip
-def evaluation(settings: Settings) -> Outcome:
+def evaluation(settings: ForeignSettings) -> EntryOutcome:
     every = settings.number("eval_steps") or settings.number("logging_steps") or 0
     fields = {"spec.evaluation.everySteps": max(1, round(every / _updates_per_step(settings)))}
     responses = settings.count("num_generations_eval")
@@ -290,10 +292,10 @@ def evaluation(settings: Settings) -> Outcome:
         fields = {}
         if settings["eval_strategy"] not in (None, "no"):
             lost["eval_strategy"] = "the job evaluates every so many steps: set evaluation.everySteps"
-    return Outcome(fields | ({"spec.evaluation.responsesPerPrompt": responses} if responses else {}), lost)
+    return EntryOutcome(fields | ({"spec.evaluation.responsesPerPrompt": responses} if responses else {}), lost)
 
 
-ENTRIES: Final[tuple[Entry, ...]] = (
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
     model,
     data,
     lengths,

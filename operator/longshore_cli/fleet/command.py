@@ -1,6 +1,6 @@
 """`longshore top` and `longshore queue`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,11 +10,9 @@ from longshore_client.target import Target
 if TYPE_CHECKING:
     from longshore_kube.resources import Json
 
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="The jobs of every namespace.")]
-
 
 def top(
-    all_namespaces: AllNamespaces = False,
+    all_namespaces: options.AllNamespaces = False,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -33,7 +31,7 @@ def top(
 
 
 def queue(
-    all_namespaces: AllNamespaces = False,
+    all_namespaces: options.AllNamespaces = False,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,

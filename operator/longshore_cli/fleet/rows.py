@@ -8,7 +8,7 @@ from typing import Final
 
 from longshore.api.status import ConditionStatus, ConditionType, Phase
 from longshore_cli import format as fmt
-from longshore_client.view import JobView, job_view
+from longshore_client.view import JobView, job_view, steps_text
 from longshore_kube.resources import Json
 
 Row = tuple[str, ...]
@@ -27,7 +27,7 @@ _ORDER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob:
     """A job that waits for its admission."""
 
     namespace: str
@@ -60,7 +60,7 @@ def namespace_rows(jobs: Iterable[Json]) -> list[Row]:
     ]
 
 
-def waiting(jobs: Iterable[Json]) -> list[Waiting]:
+def waiting(jobs: Iterable[Json]) -> list[WaitingJob]:
     """Jobs that wait, in the order of the operator's queue; then those of Kueue's queues, the oldest first."""
     found = [_waiting(job) for job in jobs if (job.get("status") or {}).get("phase") == Phase.QUEUED]
     return sorted(
@@ -101,7 +101,7 @@ def _job_row(view: JobView) -> Row:
         view.name,
         view.phase.value,
         str(position) if view.phase is Phase.QUEUED and position else NOTHING,
-        fmt.steps(runtime.step, view.steps),
+        steps_text(runtime.step, view.steps),
         f"{3600 / runtime.step_s:,.1f}" if is_running and runtime.step_s else NOTHING,
         f"{runtime.tokens_per_s:,.0f}" if is_running and runtime.tokens_per_s else NOTHING,
         *(str(count) for count in (gpus.rollout, gpus.trainer, gpus.judge)),
@@ -134,11 +134,11 @@ def _idle(views: Iterable[JobView]) -> str:
     return fmt.share(sum(weight * share for weight, share in measured) / total) if total else NOTHING
 
 
-def _waiting(job: Json) -> Waiting:
+def _waiting(job: Json) -> WaitingJob:
     view, metadata = job_view(job), job["metadata"]
     admitted, admission = view.status.condition(ConditionType.ADMITTED), view.status.admission
     waits = admitted is not None and admitted.status is ConditionStatus.FALSE
-    return Waiting(
+    return WaitingJob(
         namespace=view.namespace,
         name=view.name,
         queue=admission.queue if admission is not None else "",

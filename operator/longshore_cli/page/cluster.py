@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from longshore.page.view import ClusterView, ConditionView, EventView
+from longshore.page.view import ClusterView, ConditionView, PageEvent
 from longshore_client.kube import Kube
 from longshore_client.view import event_view, job_view, newest_events
 from longshore_kube.errors import ApiError
@@ -56,12 +56,12 @@ def cluster_view(job: Json, events: Iterable[Json] | None) -> ClusterView:
     )
 
 
-def _events(events: Iterable[Json]) -> tuple[EventView, ...]:
+def _events(events: Iterable[Json]) -> tuple[PageEvent, ...]:
     found = list(events)
     counts = {event["metadata"].get("uid", ""): _count(event) for event in found}
     newest = newest_events(map(event_view, found), _MAX_EVENTS)
     return tuple(
-        EventView(time=one.time, type=one.type, reason=one.reason, message=one.message, count=counts[one.uid])
+        PageEvent(time=one.time, type=one.type, reason=one.reason, message=one.message, count=counts[one.uid])
         for one in newest
     )
 

@@ -16,9 +16,7 @@ def ui(
     job: Annotated[str | None, typer.Argument(help="Name of the RLJob; unset: all jobs of the namespace.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on this machine; 0: any that is free.")] = 0,
     opens: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Without a job: those of all namespaces.")
-    ] = False,
+    all_namespaces: options.AllNamespaces = False,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -31,9 +29,11 @@ def ui(
     from longshore_cli.page.server import serve
 
     target = Target(kubeconfig, context, namespace)
-    if job is not None and everywhere:
+    if job is not None and all_namespaces:
         raise CliError("A job is in one namespace.", "Leave out --all-namespaces, or the job.")
-    page, shown = (_fleet(target, everywhere=everywhere), "all jobs") if job is None else (_one_job(target, job), job)
+    page, shown = (
+        (_fleet(target, everywhere=all_namespaces), "all jobs") if job is None else (_one_job(target, job), job)
+    )
 
     def ready(address: str) -> None:
         typer.echo(f"{address} shows {shown} until you press Ctrl-C.")
@@ -66,11 +66,11 @@ def _one_job(target: Target, job: str) -> "LocalPage":
 def _fleet(target: Target, *, everywhere: bool) -> "LocalPage":
     import time
 
-    from longshore_cli.page.fleet import Fleet
+    from longshore_cli.page.fleet import JobFleet
     from longshore_cli.page.server import fleet_page
 
     kube = target.connect()
-    fleet = Fleet(kube, None if everywhere else kube.namespace, time.time)
+    fleet = JobFleet(kube, None if everywhere else kube.namespace, time.time)
     fleet.view()  # What is in the way is said before a browser opens.
     return fleet_page(fleet.view)
 

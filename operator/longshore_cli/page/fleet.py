@@ -23,7 +23,7 @@ _ROLES: Final = ("rollout", "trainer", "judge")
 _HOLD_UP: Final = (ConditionType.ADMITTED, ConditionType.SCHEDULED, ConditionType.READY)
 
 
-class Fleet:
+class JobFleet:
     """The jobs of a namespace, or of all; any thread may ask."""
 
     def __init__(self, kube: Kube, namespace: str | None, clock: Callable[[], float]) -> None:

@@ -21,8 +21,8 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=60.0)
 _FROM_COORDINATOR: Final = (
     "/api/view",
     r"/api/rounds/{step:\d{1,9}}",
-    r"/api/samples/{step:\d{1,9}}",
-    r"/api/samples/{step:\d{1,9}}/{draw:[0-9-]{1,64}}",
+    r"/api/{kind:samples|held-out}/{step:\d{1,9}}",
+    r"/api/{kind:samples|held-out}/{step:\d{1,9}}/{draw:[0-9-]{1,64}}",
 )
 _KEPT_HEADERS: Final = (hdrs.CONTENT_TYPE, hdrs.ETAG)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,13 +7,13 @@ from longshore.api.rollout import OnPolicy, Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli import format as fmt
-from longshore_cli.simulate.variants import Run, manifest_changes, total_gpus
+from longshore_cli.simulate.variants import SimulatedVariant, manifest_changes, total_gpus
 
 _TIE: Final = 0.01
 """Speedups that differ by less are alike."""
 
 
-def advice(spec: RLJobSpec, runs: Sequence[Run]) -> str:
+def advice(spec: RLJobSpec, runs: Sequence[SimulatedVariant]) -> str:
     """The way to the quickest strict strategy, on the manifest's GPUs or else on the first ones that were asked for.
 
     A strategy is as quick as the worse of two comparisons says: at equal steps, and at equal trained tokens. One that
@@ -37,6 +37,6 @@ def advice(spec: RLJobSpec, runs: Sequence[Run]) -> str:
     return f"For the quickest strict strategy{where}, {to_do}: {step}, and it trains {rate}."
 
 
-def _speedup(run: Run, baseline: SimResult) -> float:
+def _speedup(run: SimulatedVariant, baseline: SimResult) -> float:
     result = run.result
     return min(baseline.mean_step_s / result.mean_step_s, result.tokens_per_s / baseline.tokens_per_s)

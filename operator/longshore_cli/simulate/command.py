@@ -10,7 +10,7 @@ from longshore_cli.simulate.errors import BadInput
 from longshore_client.target import Target
 
 if TYPE_CHECKING:
-    from longshore_cli.simulate.inputs import Source
+    from longshore_cli.simulate.inputs import RecordedJob
 
 _MOST_ROUNDS: Final = 100
 """The newest rounds that --from reads: lengths change as a job learns."""
@@ -58,7 +58,7 @@ def simulate(
 ) -> None:
     """Simulate a job under every strategy: step time, throughput, bubbles, GPU hours. Only --from needs a cluster."""
     from longshore_cli.simulate import run
-    from longshore_cli.simulate.inputs import Options
+    from longshore_cli.simulate.inputs import SimulateOptions
 
     if paper is not None:
         others = (file, recorded, lengths, strategies, gpus, gpu_type, model, profile, steps, timeline)
@@ -74,16 +74,16 @@ def simulate(
     if lengths is not None and recorded is not None:
         raise BadInput("--lengths and --from exclude each other.", "Give one of them.")
     source = None if recorded is None else fetched(Target(kubeconfig, context, namespace), recorded, image)
-    inputs = Options(file, model, gpu_type, lengths, profile, source)
-    run.simulate(inputs, run.Choice(strategies, gpus, steps, strict_only), timeline, as_json=as_json)
+    inputs = SimulateOptions(file, model, gpu_type, lengths, profile, source)
+    run.simulate(inputs, run.SimulationChoice(strategies, gpus, steps, strict_only), timeline, as_json=as_json)
 
 
-def fetched(target: Target, job: str, image: str | None) -> "Source":
+def fetched(target: Target, job: str, image: str | None) -> "RecordedJob":
     """What a job of the cluster has recorded."""
     from longshore.record.lengths import recorded_lengths
     from longshore_cli import records
-    from longshore_cli.simulate.inputs import Source
+    from longshore_cli.simulate.inputs import RecordedJob
 
     kube = target.connect()
     found = records.fetch(kube, job, records.Rounds(newest=_MOST_ROUNDS), with_profile=True, image=image)
-    return Source(job, kube.job(job), recorded_lengths(found.records), found.profile)
+    return RecordedJob(job, kube.job(job), recorded_lengths(found.records), found.profile)

@@ -14,11 +14,11 @@ from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.record.lengths import RecordedLengths
-from longshore.sim.hardware import MODELS, Gpu, ModelShape, gpu_described, gpu_named, model_named
+from longshore.sim.hardware import MODELS, GpuModel, ModelShape, gpu_described, gpu_named, model_named
 from longshore.sim.job import default_lengths
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
-from longshore.sim.traces import Trace, csv_trace, jsonl_trace, recorded_trace
+from longshore.sim.traces import LengthTrace, csv_trace, jsonl_trace, recorded_trace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_client import jobs
@@ -35,7 +35,7 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordedJob:
     """What a job of the cluster has recorded."""
 
     job: str
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulateOptions:
     """What the command line says; `file` or `source` is there."""
 
     file: Path | None
@@ -54,7 +54,7 @@ class Options:
     gpu_type: str | None = None
     lengths: Path | None = None
     profile: Path | None = None
-    source: Source | None = None
+    source: RecordedJob | None = None
 
     @property
     def shown_profile(self) -> str:
@@ -69,18 +69,18 @@ class Inputs:
     name: str
     spec: RLJobSpec
     model: ModelShape
-    gpu: Gpu
+    gpu: GpuModel
     lengths: LengthModel
     profile: Profile
-    trace: Trace | None = None
+    trace: LengthTrace | None = None
     """Where the lengths are recorded ones."""
-    source: Source | None = None
+    source: RecordedJob | None = None
     """The job that has recorded them."""
     assumes_gpu: bool = False
     """Whether nobody said which GPU it is."""
 
 
-def read(options: Options) -> Inputs:
+def read(options: SimulateOptions) -> Inputs:
     """Read and check everything; BadInput for the first mistake."""
     job = read_job(options.file) if options.file is not None else _job_of(options.source)
     spec = job.spec
@@ -119,7 +119,7 @@ def read_job(path: Path) -> RLJob:
     return _checked(found[0], str(path))
 
 
-def _job_of(source: Source | None) -> RLJob:
+def _job_of(source: RecordedJob | None) -> RLJob:
     assert source is not None, "there is no file"
     return _checked(source.manifest, f"RLJob {source.job}")
 
@@ -133,7 +133,7 @@ def _checked(document: Json, where: str) -> RLJob:
         raise BadSpec(f"{where}: {sentence(error)}") from error
 
 
-def _trace(options: Options, spec: RLJobSpec) -> Trace | None:
+def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
     if options.lengths is not None:
         return read_trace(options.lengths, spec)
     if options.source is None:
@@ -145,7 +145,7 @@ def _trace(options: Options, spec: RLJobSpec) -> Trace | None:
     return recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
 
 
-def _profile(options: Options) -> Profile:
+def _profile(options: SimulateOptions) -> Profile:
     """The one that is named, or else that of the job which has recorded lengths, if it has measured one."""
     if options.profile is not None:
         return read_profile(options.profile)
@@ -154,7 +154,7 @@ def _profile(options: Options) -> Profile:
     return Profile()
 
 
-def read_trace(path: Path, spec: RLJobSpec) -> Trace:
+def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
     """Lengths of a CSV or JSONL file."""
     parsers = {".csv": csv_trace, ".jsonl": jsonl_trace}
     if path.suffix not in parsers:
@@ -182,7 +182,7 @@ def _parsed_profile(text: str, name: str) -> Profile:
         raise BadInput(f"{name}: {sentence(error)}") from error
 
 
-def _gpu(name: str | None, measured: Subject | None) -> Gpu:
+def _gpu(name: str | None, measured: Subject | None) -> GpuModel:
     if name is None and measured is not None:
         return gpu_described(measured.gpu)
     return _known(gpu_named, name or DEFAULT_GPU, "--gpu-type")
@@ -204,7 +204,9 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
     )
 
 
-def _require_measured(measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: Gpu, options: Options) -> None:
+def _require_measured(
+    measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: GpuModel, options: SimulateOptions
+) -> None:
     """A profile holds for one model and one kind of GPU."""
     fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
     wanted = spec.model.builtin or spec.model.hub or spec.model.path or ""

@@ -7,7 +7,7 @@ from typing import Final
 
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
-from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.sim.hardware import ModelShape
 from longshore.sim.job import Rewards, SimJob, job_of, period
 from longshore.sim.profile import Profile
@@ -92,8 +92,8 @@ def _reward_times(function: RewardFunction, profile: Profile) -> RewardTimes:
             return MathsRewards()
 
 
-def _adaptive_timeout(functions: Sequence[RewardFunction]) -> TimeoutKnobs | None:
+def _adaptive_timeout(functions: Sequence[RewardFunction]) -> TimeoutSettings | None:
     for one in functions:
         if one.kind is RewardKind.CODE and one.code.adaptive_timeout:
-            return TimeoutKnobs(one.code.timeout_factor, one.code.min_timeout_s, one.code.max_timeout_s)
+            return TimeoutSettings(one.code.timeout_factor, one.code.min_timeout_s, one.code.max_timeout_s)
     return None

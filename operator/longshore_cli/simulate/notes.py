@@ -5,13 +5,13 @@ from statistics import median
 
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
-from longshore.sim.traces import NUM_TOKENS, PROMPT, Trace
+from longshore.sim.traces import NUM_TOKENS, PROMPT, LengthTrace
 from longshore_cli import format as fmt
-from longshore_cli.simulate.inputs import Inputs, Source
-from longshore_cli.simulate.variants import Variant, num_training_gpus, total_gpus
+from longshore_cli.simulate.inputs import Inputs, RecordedJob
+from longshore_cli.simulate.variants import StrategyVariant, num_training_gpus, total_gpus
 
 
-def notes(inputs: Inputs, variants: list[Variant]) -> Iterator[str]:
+def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
     """Of the inputs and of the strategies."""
     spec = inputs.spec
     yield lengths_note(inputs)
@@ -49,7 +49,7 @@ def lengths_note(inputs: Inputs) -> str:
     )
 
 
-def trace_notes(trace: Trace, spec: RLJobSpec) -> Iterator[str]:
+def trace_notes(trace: LengthTrace, spec: RLJobSpec) -> Iterator[str]:
     """What was done to a trace."""
     if trace.num_clipped:
         cut = f"{fmt.count(trace.num_clipped, 'response')} of {trace.num_responses:,}"
@@ -61,7 +61,7 @@ def trace_notes(trace: Trace, spec: RLJobSpec) -> Iterator[str]:
         yield f"Only {NUM_TOKENS} and {PROMPT} are read, not {', '.join(trace.ignored_columns)}."
 
 
-def source_notes(source: Source) -> Iterator[str]:
+def source_notes(source: RecordedJob) -> Iterator[str]:
     """Where recorded lengths come from, and what is not known of them."""
     lengths = source.lengths
     measured = "no profile: costs are those of the model and the GPU" if source.profile is None else "its profile"

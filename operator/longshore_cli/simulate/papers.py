@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longshore.sim.paper.comparison import Comparison, Prediction, Row, compare
-from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
+from longshore.sim.paper.comparison import FigureRow, PaperComparison, Prediction, compare
+from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
 from longshore_cli import format as fmt
 
 GOAL: Final = 0.15
@@ -24,15 +24,15 @@ _UNITS: Final = {
     Unit.PERCENT_MORE: "{} % more",
     Unit.PERCENT_LESS: "{} % less",
 }
-_SECTIONS: Final = (Role.HELD_OUT, Role.BASELINE, Role.NOT_MODELLED)
+_SECTIONS: Final = (FigureRole.HELD_OUT, FigureRole.BASELINE, FigureRole.NOT_MODELLED)
 
 
-def comparison(paper: Paper) -> Comparison:
+def comparison(paper: Paper) -> PaperComparison:
     """Calibrated on the paper's baselines; takes a minute or two."""
     return compare(paper, Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8"))))
 
 
-def as_json(found: Comparison) -> str:
+def as_json(found: PaperComparison) -> str:
     """Stable keys."""
     content: dict[str, Any] = {
         "paper": found.paper,
@@ -45,7 +45,7 @@ def as_json(found: Comparison) -> str:
     return json.dumps(content, indent=2)
 
 
-def show(found: Comparison, console: Console) -> None:
+def show(found: PaperComparison, console: Console) -> None:
     """Held-out figures first, then what the constants were found from, then the constants."""
     console.print(rows_table(found))
     if found.constants:
@@ -54,7 +54,7 @@ def show(found: Comparison, console: Console) -> None:
         console.print(sentence, markup=False, soft_wrap=True)
 
 
-def rows_table(found: Comparison) -> Table:
+def rows_table(found: PaperComparison) -> Table:
     """Predicted against published, by what the figures are for."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("figure", overflow="fold")
@@ -68,7 +68,7 @@ def rows_table(found: Comparison) -> Table:
     return drawn
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: FigureRow) -> tuple[str, ...]:
     """A figure without the name of its paper."""
     name = row.figure.split("/", maxsplit=1)[1] + (f" ({row.variant})" if row.variant else "")
     error = "" if row.error is None else f"{100 * row.error:+.1f} %"
@@ -78,7 +78,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return name, row.role.replace("_", " "), predicted, _written(row.published, row.unit), error
 
 
-def constants_table(found: Comparison) -> Table:
+def constants_table(found: PaperComparison) -> Table:
     """Free constants and what they were found from."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("constant")
@@ -90,7 +90,7 @@ def constants_table(found: Comparison) -> Table:
     return drawn
 
 
-def sentences(found: Comparison) -> Iterator[str]:
+def sentences(found: PaperComparison) -> Iterator[str]:
     """How good it is, and where the sources are."""
     num_scored = len(found.scored)
     yield (

@@ -12,7 +12,7 @@ from longshore.sim.result import SimResult
 from longshore_cli import format as fmt
 from longshore_cli.simulate.advice import advice
 from longshore_cli.simulate.inputs import Inputs
-from longshore_cli.simulate.variants import Run, Skipped
+from longshore_cli.simulate.variants import SimulatedVariant, Skipped
 
 _LARGE_BIAS: Final = 0.1
 """Of the mean length of trained responses: from here on it is told."""
@@ -23,7 +23,7 @@ _LONG_WAIT: Final = 0.1
 """Share of a step, from which on waiting for rewards is told."""
 
 
-class Outcome(ApiModel):
+class StrategyResult(ApiModel):
     """One strategy on so many GPUs; means over the simulated steps."""
 
     num_gpus: int
@@ -79,7 +79,7 @@ class Report(ApiModel):
     gpu_type: str
     num_steps: int
     """Simulated."""
-    outcomes: list[Outcome]
+    outcomes: list[StrategyResult]
     skipped: list[SkippedStrategy]
     num_clipped_lengths: int
     """Responses of the trace that were cut at maxResponseTokens."""
@@ -90,7 +90,7 @@ class Report(ApiModel):
 
 
 def report(
-    inputs: Inputs, runs: Sequence[Run], skipped: Sequence[Skipped], num_steps: int, notes: Sequence[str]
+    inputs: Inputs, runs: Sequence[SimulatedVariant], skipped: Sequence[Skipped], num_steps: int, notes: Sequence[str]
 ) -> Report:
     """All figures of the runs."""
     trace, hours_of = inputs.trace, inputs.spec.algorithm.steps
@@ -108,10 +108,10 @@ def report(
     )
 
 
-def outcome(run: Run, baseline: SimResult, num_steps: int) -> Outcome:
+def outcome(run: SimulatedVariant, baseline: SimResult, num_steps: int) -> StrategyResult:
     """Figures of a run, for a job of so many steps."""
     result = run.result
-    return Outcome(
+    return StrategyResult(
         num_gpus=run.num_gpus,
         strategy=run.variant.strategy,
         on_policy=run.variant.on_policy,
@@ -135,12 +135,12 @@ def outcome(run: Run, baseline: SimResult, num_steps: int) -> Outcome:
     )
 
 
-def _baseline(runs: Sequence[Run], num_gpus: int) -> SimResult:
+def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
     """Synchronous on as many GPUs; it is always simulated."""
     return next(run.result for run in runs if run.num_gpus == num_gpus and run.variant.strategy is Strategy.SYNCHRONOUS)
 
 
-def _findings(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
     """What distorts the figures, or takes time that the user can win back."""
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:

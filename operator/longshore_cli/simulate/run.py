@@ -17,11 +17,11 @@ from longshore.sim.timeline import timeline as timeline_of
 from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
 from longshore_cli.simulate.errors import BadInput
-from longshore_cli.simulate.inputs import Inputs, Options
+from longshore_cli.simulate.inputs import Inputs, SimulateOptions
 from longshore_cli.simulate.job import default_num_steps, sim_job
 from longshore_cli.simulate.notes import notes
 from longshore_cli.simulate.report import report
-from longshore_cli.simulate.variants import Run, Variant, total_gpus, variants, with_gpus
+from longshore_cli.simulate.variants import SimulatedVariant, StrategyVariant, total_gpus, variants, with_gpus
 
 _PIPE_WIDTH: Final = 100
 """A pipe has no width."""
@@ -29,7 +29,7 @@ _MOST_DRAWN_STEPS: Final = 8
 
 
 @dataclass(frozen=True)
-class Choice:
+class SimulationChoice:
     """What is simulated of a job, as the options say it; unset: all that the job can have."""
 
     strategies: str | None
@@ -38,7 +38,7 @@ class Choice:
     strict_only: bool
 
 
-def simulate(options: Options, choice: Choice, timeline: Path | None, *, as_json: bool) -> None:
+def simulate(options: SimulateOptions, choice: SimulationChoice, timeline: Path | None, *, as_json: bool) -> None:
     """Simulate a job and show what came of it."""
     if timeline is not None:
         picture.check(timeline)
@@ -70,11 +70,11 @@ def compare(name: str, *, as_json: bool) -> None:
 
 
 def _simulated(
-    inputs: Inputs, chosen: Sequence[Variant], gpu_counts: Sequence[int], num_steps: int, *, keeps_spans: bool
-) -> list[Run]:
+    inputs: Inputs, chosen: Sequence[StrategyVariant], gpu_counts: Sequence[int], num_steps: int, *, keeps_spans: bool
+) -> list[SimulatedVariant]:
     """Every variant on every number of GPUs; all jobs are checked before the first one runs."""
     todo = [
-        (Variant(spec, variant.is_given), num_gpus, sim_job(inputs, spec))
+        (StrategyVariant(spec, variant.is_given), num_gpus, sim_job(inputs, spec))
         for num_gpus in gpu_counts
         for variant in chosen
         for spec in [with_gpus(variant.spec, num_gpus)]
@@ -87,11 +87,11 @@ def _simulated(
                 result = run_job(job, num_steps, keeps_spans=keeps_spans and num_gpus == gpu_counts[0])
             except ValueError as error:
                 raise BadInput(str(error)) from error
-            runs.append(Run(variant, num_gpus, result))
+            runs.append(SimulatedVariant(variant, num_gpus, result))
     return runs
 
 
-def _draw(runs: Sequence[Run], num_steps: int, path: Path) -> None:
+def _draw(runs: Sequence[SimulatedVariant], num_steps: int, path: Path) -> None:
     """The strategies on the first number of GPUs."""
     drawn = [run for run in runs if run.num_gpus == runs[0].num_gpus]
     picture.save([(run.variant.strategy, timeline_of(run.result, num_steps)) for run in drawn], path)

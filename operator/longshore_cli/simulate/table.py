@@ -9,7 +9,7 @@ from rich.table import Table
 from longshore.api.rollout import OnPolicy
 from longshore.api.spec import RLJobSpec
 from longshore_cli import format as fmt
-from longshore_cli.simulate.report import Outcome, Report
+from longshore_cli.simulate.report import Report, StrategyResult
 from longshore_cli.simulate.variants import num_training_gpus
 
 _FIGURES: Final = (
@@ -44,7 +44,7 @@ def outcomes_table(report: Report) -> Table:
     return drawn
 
 
-def cells(one: Outcome) -> tuple[str, ...]:
+def cells(one: StrategyResult) -> tuple[str, ...]:
     """A row."""
     relaxed = ", relaxed" if one.on_policy is OnPolicy.RELAXED else ""
     return (

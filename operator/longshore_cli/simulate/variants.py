@@ -16,7 +16,7 @@ _LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE
 
 
 @dataclass(frozen=True)
-class Variant:
+class StrategyVariant:
     """The job under one strategy."""
 
     spec: RLJobSpec
@@ -35,10 +35,10 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedVariant:
     """A variant on so many GPUs, simulated."""
 
-    variant: Variant
+    variant: StrategyVariant
     num_gpus: int
     result: SimResult
 
@@ -51,14 +51,16 @@ class Skipped:
     reason: str
 
 
-def variants(spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool) -> tuple[list[Variant], list[Skipped]]:
+def variants(
+    spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool
+) -> tuple[list[StrategyVariant], list[Skipped]]:
     """Synchronous, which the others are compared with, and every wanted strategy that the spec can have."""
-    found: list[Variant] = []
+    found: list[StrategyVariant] = []
     skipped: list[Skipped] = []
     for strategy in (one for one in Strategy if one in wanted or one is Strategy.SYNCHRONOUS):
         is_given = strategy is spec.rollout.strategy
         try:
-            variant = Variant(spec if is_given else with_strategy(spec, strategy), is_given)
+            variant = StrategyVariant(spec if is_given else with_strategy(spec, strategy), is_given)
         except ValidationError as error:
             skipped.append(Skipped(strategy, sentence(error)))
             continue

@@ -17,7 +17,7 @@ _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ClaimTrouble:
     """A claim that is not bound, and why as far as it is known."""
 
     claim: str
@@ -71,10 +71,10 @@ def why_unbound(claim: Json, classes: Iterable[Json] | None, events: Iterable[Js
     return f"{begin}the provisioner {known[wanted].get('provisioner')} has not made a volume with {modes} yet."
 
 
-def troubles(kube: Kube, claim: str) -> Iterator[Trouble]:
+def troubles(kube: Kube, claim: str) -> Iterator[ClaimTrouble]:
     """What keeps the claim unbound, told when it changes; ends when the claim is bound."""
     path = CLAIMS.path(kube.namespace)
-    told = ""
+    reported = ""
     while True:
         changes = kube.watch(path, f"metadata.name={claim}", timeout_s=LOOK_S)
         newest = None
@@ -84,9 +84,9 @@ def troubles(kube: Kube, claim: str) -> Iterator[Trouble]:
                 return
         if newest is not None:
             message = why_unbound(newest, _storage_classes(kube), _events(kube, newest))
-            if message != told:
-                told = message
-                yield Trouble(claim, newest["metadata"].get("uid", ""), message)
+            if message != reported:
+                reported = message
+                yield ClaimTrouble(claim, newest["metadata"].get("uid", ""), message)
 
 
 def _is_bound(claim: Json) -> bool:

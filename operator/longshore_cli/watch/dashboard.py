@@ -8,12 +8,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from longshore.api.runtime_status import KindCount, RoundKind, RuntimeActivity
+from longshore.api.runtime_status import KindCount, Progress, RoundKind
 from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
-from longshore_cli.watch.history import History, Line, Notice, StepDone
-from longshore_client.view import EventView, JobView, assigned, problems
+from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory
+from longshore_client.view import EventView, JobView, assigned, problems, steps_text
 
 PHASE_STYLES: Final = {
     Phase.QUEUED: "blue",
@@ -30,7 +30,7 @@ _BAR_WIDTH: Final = 20
 _TREND_WIDTH: Final = 40
 
 
-def dashboard(history: History, events: tuple[EventView, ...], now_s: float) -> RenderableType:
+def dashboard(history: WatchHistory, events: tuple[EventView, ...], now_s: float) -> RenderableType:
     """Everything about a job in one panel."""
     view = history.view
     body = Group(_figures(history, now_s), *_condition_lines(view), *_event_lines(events))
@@ -45,13 +45,13 @@ def dashboard(history: History, events: tuple[EventView, ...], now_s: float) -> 
 def line(item: Line) -> RenderableType:
     """A line for the scrollback."""
     match item:
-        case Notice(text):
+        case JobChange(text):
             return Text(f"· {text}", style="dim")
-        case StepDone():
+        case WatchedStep():
             return _step_line(item)
 
 
-def _figures(history: History, now_s: float) -> Table:
+def _figures(history: WatchHistory, now_s: float) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -74,16 +74,16 @@ def _figures(history: History, now_s: float) -> Table:
     return table
 
 
-def _step_row(history: History, now_s: float) -> RenderableType:
+def _step_row(history: WatchHistory, now_s: float) -> RenderableType:
     view = history.view
-    left_s = history.left_s(now_s)
+    remaining_s = history.remaining_s(now_s)
     pace = []
     if history.step_s is not None:
         pace.append(f"{fmt.duration(history.step_s)} a step")
-    if left_s is not None and not view.is_finished:
-        pace.append(f"{fmt.duration(left_s)} left")
+    if remaining_s is not None and not view.is_finished:
+        pace.append(f"{fmt.duration(remaining_s)} left")
     done = view.runtime.step
-    return _bar_row(fmt.steps(done, view.steps), min(1.0, done / max(1, view.steps)), " · ".join(pace))
+    return _bar_row(steps_text(done, view.steps), min(1.0, done / max(1, view.steps)), " · ".join(pace))
 
 
 def _round_row(view: JobView, for_s: float) -> RenderableType:
@@ -91,15 +91,20 @@ def _round_row(view: JobView, for_s: float) -> RenderableType:
     activity = words.in_words(words.activity(view))
     if view.is_finished:
         return Text(activity, style="dim")
-    download = view.runtime.download
-    if download is not None and words.activity(view) == RuntimeActivity.DOWNLOAD:
-        label = Text(fmt.size(download.bytes), style="cyan")
-        share = min(1.0, download.bytes / max(1, download.total_bytes))
-        return _bar_row(label, share, f"of {fmt.size(download.total_bytes)} · {download.repository}")
+    progress = view.runtime.progress
+    if progress is not None and words.activity(view) == view.runtime.activity:
+        return _progress_row(activity, progress)
     if current is None or words.activity(view) not in words.IN_EVERY_ROUND:
         return Text(f"{activity} for {fmt.duration(for_s)}", style="dim")
     label = Text(f"{current.number} {current.kind}", style=KIND_STYLES[current.kind])
     return _bar_row(label, current.fraction_finished, f"finished · {activity}")
+
+
+def _progress_row(activity: str, progress: Progress) -> RenderableType:
+    text = " · ".join(filter(None, (words.amount(progress), activity, progress.detail)))
+    if not progress.total:
+        return Text(text, style="dim")
+    return _bar_row("", min(1.0, progress.done / progress.total), text)
 
 
 def _bar_row(label: str | Text, fraction: float, text: str) -> Table:
@@ -218,11 +223,11 @@ def _event_lines(events: tuple[EventView, ...]) -> list[Text]:
     ]  # fmt: skip
 
 
-def _step_line(done: StepDone) -> RenderableType:
+def _step_line(done: WatchedStep) -> RenderableType:
     lengths = done.response_tokens
     wall_s = done.rollout_s if done.wall_s is None else done.wall_s
     text = Text.assemble(
-        f"step {fmt.steps(done.step, done.steps):>{2 * len(str(done.steps)) + 1}}  ",
+        f"step {steps_text(done.step, done.steps):>{2 * len(str(done.steps)) + 1}}  ",
         (f"{done.kind or '':5}", KIND_STYLES[done.kind] if done.kind else ""),
         f"  reward {fmt.reward(done.reward)}",
         (f"  tokens {lengths.mean:.0f}/{lengths.max}".ljust(16), "dim"),

@@ -4,12 +4,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 
 from rich.console import Console
 
 from longshore_cli.errors import CliError
 from longshore_cli.watch import claims, history
-from longshore_cli.watch.history import History
+from longshore_cli.watch.history import WatchHistory
 from longshore_cli.watch.screen import screen_for
 from longshore_client.errors import ClientError
 from longshore_client.kube import Change, Kube
@@ -21,7 +22,7 @@ Item = tuple[str, str, Json]
 """Which watch, what happened, to which object."""
 
 
-def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> History:
+def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> WatchHistory:
     """Show the job until it is finished; what was seen is returned.
 
     Raises:
@@ -78,6 +79,8 @@ def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
                 arrived.put((source, kind, item))
         except (ClientError, KubeError) as error:
             arrived.put(error)
+        except CancelledError:
+            return  # The client was closed, as it is at the end of a command: nobody reads `arrived` any more.
 
     for source, changes in watches.items():
         threading.Thread(target=pump, args=(source, changes), name=f"watch-{source}", daemon=True).start()

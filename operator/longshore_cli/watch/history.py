@@ -4,18 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from longshore.api.runtime_status import ENDING_ACTIVITIES, ResponseTokens, RoundKind, RuntimeStatus
+from longshore.api.runtime_status import (
+    ENDING_ACTIVITIES,
+    Progress,
+    ResponseTokens,
+    RoundKind,
+    RuntimeActivity,
+    RuntimeStatus,
+)
 from longshore_cli.watch import words
 from longshore_client.view import JobView
 
 PACE_STEPS: Final = 8
 """The pace is that of the last so many steps."""
-_UNTOLD: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES
+_UNTOLD: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHECKPOINT}
 """Other activities are worth a line."""
 
 
 @dataclass(frozen=True)
-class StepDone:
+class WatchedStep:
     """A step that ended while we watched; more than one where reports were missed in between."""
 
     step: int
@@ -33,17 +40,17 @@ class StepDone:
 
 
 @dataclass(frozen=True)
-class Notice:
+class JobChange:
     """The job changed its phase, attempt or activity."""
 
     text: str
 
 
-Line = StepDone | Notice
+Line = WatchedStep | JobChange
 
 
 @dataclass(frozen=True)
-class History:
+class WatchHistory:
     """Memory of a watch; every time is that of the watching clock."""
 
     view: JobView
@@ -66,7 +73,7 @@ class History:
             return None
         return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
 
-    def left_s(self, now_s: float) -> float | None:
+    def remaining_s(self, now_s: float) -> float | None:
         """Seconds until the last step ends, if the pace stays."""
         step_s = self.step_s
         if step_s is None:
@@ -75,12 +82,12 @@ class History:
         return max(0.0, step_s * (self.view.steps - self.view.runtime.step) - min(since_last_s, step_s))
 
 
-def begin(view: JobView, now_s: float) -> History:
+def begin(view: JobView, now_s: float) -> WatchHistory:
     """The first look at a job."""
-    return _remember(History(view, now_s, since_s=now_s), view, now_s)
+    return _remember(WatchHistory(view, now_s, since_s=now_s), view, now_s)
 
 
-def advance(history: History, view: JobView, now_s: float) -> tuple[History, tuple[Line, ...]]:
+def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHistory, tuple[Line, ...]]:
     """Take a newer status in; the lines tell what happened since the last one."""
     view = _with_figures_of(history.view, view)
     before, after = history.view.runtime, view.runtime
@@ -88,10 +95,10 @@ def advance(history: History, view: JobView, now_s: float) -> tuple[History, tup
     spent = {**history.activity_s, doing: history.activity_s.get(doing, 0.0) + now_s - history.seen_s}
     lines = _notices(history.view, view)
     if after.step < before.step or (after.step > before.step and doing in words.PREPARATIONS):
-        lines += (Notice(f"continues from step {after.step}"),)
+        lines += (JobChange(f"continues from step {after.step}"),)
         history = _forget_after(history, after.step)
     elif after.step > before.step:
-        lines += (_step_done(history, view, now_s),)
+        lines = (_step_done(history, view, now_s), *lines)  # What follows the step was reported with it.
     since_s = history.since_s if words.activity(view) == doing else now_s
     return _remember(replace(history, activity_s=spent, since_s=since_s), view, now_s), lines
 
@@ -101,27 +108,41 @@ def _with_figures_of(before: JobView, after: JobView) -> JobView:
     if words.activity(after) not in words.PREPARATIONS or after.runtime.step >= before.runtime.step:
         return after
     kept = before.runtime.model_copy(
-        update={"attempt": after.runtime.attempt, "activity": after.runtime.activity, "round": None}
+        update={
+            "attempt": after.runtime.attempt,
+            "activity": after.runtime.activity,
+            "progress": after.runtime.progress,
+            "round": None,
+        }
     )
     return replace(after, status=after.status.model_copy(update={"runtime": kept}))
 
 
 def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
     if after.phase is not before.phase:
-        return (Notice(f"{after.phase}"),)
+        return (JobChange(f"{after.phase}"),)
     if after.status.attempt != before.status.attempt and after.status.attempt > 1:
-        return (Notice(f"attempt {after.status.attempt}"),)
+        return (JobChange(f"attempt {after.status.attempt}"),)
     doing = words.activity(after)
-    if doing != words.activity(before) and doing not in _UNTOLD:
-        return (Notice(words.in_words(doing)),)
+    if doing != words.activity(before):
+        return (JobChange(words.in_words(doing)),) if doing not in _UNTOLD else ()
+    progress = after.runtime.progress
+    if progress is not None and _quarters(progress) > _quarters(before.runtime.progress):
+        what = f"{words.in_words(doing)}, {progress.detail}" if progress.detail else words.in_words(doing)
+        return (JobChange(f"{what}: {words.amount(progress)}"),)
     return ()
 
 
-def _step_done(history: History, view: JobView, now_s: float) -> StepDone:
+def _quarters(progress: Progress | None) -> int:
+    """Whole ones that are done: each is worth a line."""
+    return 4 * progress.done // progress.total if progress is not None and progress.total else 0
+
+
+def _step_done(history: WatchHistory, view: JobView, now_s: float) -> WatchedStep:
     before, after = history.view.runtime, view.runtime
     num_steps = after.step - before.step
     seen_before_s = history.marks[-1][1] if history.marks else None
-    return StepDone(
+    return WatchedStep(
         step=after.step,
         steps=view.steps,
         num_steps=num_steps,
@@ -136,7 +157,7 @@ def _step_done(history: History, view: JobView, now_s: float) -> StepDone:
     )
 
 
-def _remember(history: History, view: JobView, now_s: float) -> History:
+def _remember(history: WatchHistory, view: JobView, now_s: float) -> WatchHistory:
     runtime = view.runtime
     rewards, marks = history.rewards, history.marks
     if runtime.reward is not None and (not rewards or rewards[-1][0] < runtime.step):
@@ -147,12 +168,12 @@ def _remember(history: History, view: JobView, now_s: float) -> History:
     return replace(history, view=view, seen_s=now_s, kinds=_kinds(history, view), rewards=rewards, marks=marks)
 
 
-def _kinds(history: History, view: JobView) -> Mapping[int, RoundKind]:
+def _kinds(history: WatchHistory, view: JobView) -> Mapping[int, RoundKind]:
     current = view.runtime.round
     return history.kinds if current is None else {**history.kinds, current.number: current.kind}
 
 
-def _forget_after(history: History, step: int) -> History:
+def _forget_after(history: WatchHistory, step: int) -> WatchHistory:
     """A restart went back to a checkpoint: what came after it will come again."""
     return replace(history, rewards=tuple(item for item in history.rewards if item[0] <= step), marks=())
 

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from longshore_cli.watch import dashboard, text
-from longshore_cli.watch.history import History, Line
+from longshore_cli.watch.history import Line, WatchHistory
 from longshore_client.view import EventView, newest_events
 
 NUM_EVENTS: Final = 4
@@ -23,14 +23,14 @@ class Screen(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None: ...  # fmt: skip
 
-    def job(self, history: History, lines: tuple[Line, ...]) -> None:
+    def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
         """The job changed, and these lines tell how."""
 
     def event(self, event: EventView) -> None:
         """A Kubernetes event about the job came, or came again."""
 
 
-def screen_for(console: Console, history: History, clock: Callable[[], float]) -> Screen:
+def screen_for(console: Console, history: WatchHistory, clock: Callable[[], float]) -> Screen:
     """The screen that suits the console."""
     return LiveScreen(console, history, clock) if console.is_terminal else PlainScreen(console)
 
@@ -38,7 +38,7 @@ def screen_for(console: Console, history: History, clock: Callable[[], float]) -
 class LiveScreen:
     """A panel that stays at the bottom; finished rounds scroll by above it."""
 
-    def __init__(self, console: Console, history: History, clock: Callable[[], float]) -> None:
+    def __init__(self, console: Console, history: WatchHistory, clock: Callable[[], float]) -> None:
         self._history = history
         self._events: dict[str, EventView] = {}
         self._clock = clock
@@ -52,7 +52,7 @@ class LiveScreen:
                  trace: TracebackType | None) -> None:  # fmt: skip
         self._live.stop()
 
-    def job(self, history: History, lines: tuple[Line, ...]) -> None:
+    def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
         self._history = history
         for line in lines:
             self._live.console.print(dashboard.line(line))
@@ -80,7 +80,7 @@ class PlainScreen:
                  trace: TracebackType | None) -> None:  # fmt: skip
         return None
 
-    def job(self, history: History, lines: tuple[Line, ...]) -> None:
+    def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
         for line in lines:
             self._write(text.line_text(line))
 

@@ -2,16 +2,16 @@
 
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
-from longshore_cli.watch.history import Line, Notice, StepDone
-from longshore_client.view import EventView, JobView, verdict
+from longshore_cli.watch.history import JobChange, Line, WatchedStep
+from longshore_client.view import EventView, JobView, steps_text, verdict
 
 
 def line_text(line: Line) -> str:
     """A finished step or a notice as one line."""
     match line:
-        case Notice(text):
+        case JobChange(text):
             return text
-        case StepDone():
+        case WatchedStep():
             return _step_text(line)
 
 
@@ -25,14 +25,18 @@ def ending_text(view: JobView) -> str:
     if view.phase is Phase.SUCCEEDED:
         runtime = view.runtime
         learned = fmt.change(runtime.held_out.before, runtime.held_out.latest)
-        return f"Succeeded after {fmt.count(runtime.step, 'step')}; held-out reward {learned}"
+        more = runtime.step - view.steps
+        deferred = f" and {more} for deferred prompts" if more > 0 else ""
+        return (
+            f"Succeeded after {fmt.count(min(runtime.step, view.steps), 'step')}{deferred}; held-out reward {learned}"
+        )
     return f"Failed: {verdict(view)}"
 
 
-def _step_text(done: StepDone) -> str:
+def _step_text(done: WatchedStep) -> str:
     lengths = done.response_tokens
     parts = [
-        f"step {fmt.steps(done.step, done.steps)}",
+        f"step {steps_text(done.step, done.steps)}",
         f"{done.kind}" if done.kind else "",
         f"reward {fmt.reward(done.reward)}",
         f"tokens mean {lengths.mean:.0f} p75 {lengths.p75:.0f} max {lengths.max}",

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from longshore.api.runtime_status import RuntimeActivity
+from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.api.status import Phase
+from longshore_cli import format as fmt
 from longshore_client.view import JobView
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -22,6 +23,7 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.ROLLOUT: "rollout",
     RuntimeActivity.TRAIN: "training",
     RuntimeActivity.PUBLISH: "weights to the engines",
+    RuntimeActivity.CHECKPOINT: "checkpoint",
     RuntimeActivity.DONE: "end of the pods",
     RuntimeActivity.FAILING: "end of the pods",
     Phase.RESTARTING: "restart",
@@ -51,3 +53,12 @@ def activity(view: JobView) -> str:
 def in_words(activity_name: str) -> str:
     """For people; phases without words of their own stay as they are."""
     return _WORDS.get(activity_name, activity_name)
+
+
+def amount(progress: Progress) -> str:
+    """`800.0 MB of 3.2 GB`, `120 of 300 steps`; without the whole where it is not known."""
+    if progress.unit is ProgressUnit.BYTES:
+        done, total = fmt.size(progress.done), fmt.size(progress.total)
+        return f"{done} of {total}" if progress.total else done
+    unit = progress.unit.lower()
+    return f"{progress.done:,} of {progress.total:,} {unit}" if progress.total else f"{progress.done:,} {unit}"

@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GpuRequest:
     """A job that wants GPUs, or holds some."""
 
     key: Key

@@ -56,8 +56,8 @@ class AdmissionDesk:
         self._seen(key)
         return self._ledger.standing(key)
 
-    def gone(self, key: Key, *, has_pods: bool) -> None:
-        """A job does not exist any more; its pods may."""
+    def withdraw(self, key: Key, *, has_pods: bool) -> None:
+        """This job asks for nothing: it is deleted, unreadable or in a queue of Kueue. Its pods may hold GPUs."""
         if self._ledger is None:
             return
         if self._ledger.leave(key) if has_pods else self._ledger.forget(key):

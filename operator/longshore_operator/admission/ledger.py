@@ -13,7 +13,7 @@ from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, Phase
 from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import Key, Limits, Request, Stage, gang
+from longshore_operator.admission.demand import GpuRequest, Key, Limits, Stage, gang
 from longshore_operator.admission.queue import Wait, Why, decide
 from longshore_operator.observed import PodView, Standing
 
@@ -26,7 +26,7 @@ write for each job that waits."""
 class Application:
     """What a job says of itself: a request, or a mistake that keeps it out of the queue."""
 
-    request: Request | None = None
+    request: GpuRequest | None = None
     mistake: str = ""
 
 
@@ -42,7 +42,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
     label = (job.metadata.get("labels") or {}).get(names.LABEL_PRIORITY_CLASS)
     priorities = config.priorities(key[0])
     priority = 0 if label is None else priorities.get(label)
-    request = Request(key, needed, priority or 0, str(job.metadata.get("creationTimestamp", "")))
+    request = GpuRequest(key, needed, priority or 0, str(job.metadata.get("creationTimestamp", "")))
     recorded = status.admission
     held = recorded.gpus if recorded is not None else {}
     leaving = replace(request, gpus=held, stage=Stage.LEAVING)
@@ -69,7 +69,7 @@ class Ledger:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._requests: dict[Key, Request] = {}
+        self._requests: dict[Key, GpuRequest] = {}
         self._mistakes: dict[Key, str] = {}
         self._unwritten_admissions: set[Key] = set()
         """Admitted here; their status does not say so yet, so what a pass reads of them is out of date."""
@@ -143,8 +143,8 @@ class Ledger:
         if key in self._preempted:
             return Standing(False, AdmittedReason.PREEMPTED, "a job of higher priority gets its GPUs", request.gpus)
         if request.stage is Stage.LEAVING:
-            told = "pods of the job still end and hold their GPUs"
-            return Standing(False, AdmittedReason.QUOTA_PENDING, told, request.gpus)
+            message = "pods of the job still end and hold their GPUs"
+            return Standing(False, AdmittedReason.QUOTA_PENDING, message, request.gpus)
         wait = self._waiting.get(key)
         if wait is None:
             return Standing(False, AdmittedReason.QUOTA_PENDING, "")

@@ -9,11 +9,11 @@ A head may preempt jobs of strictly lower priority, if it can start when they ar
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from longshore_operator.admission.demand import CLUSTER, Key, Limits, Pool, Request, Stage
+from longshore_operator.admission.demand import CLUSTER, GpuRequest, Key, Limits, Pool, Stage
 
 Demand = Mapping[Pool, int]
 
@@ -49,7 +49,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class QueueDecision:
     """What changes, and why the other jobs wait."""
 
     admitted: tuple[Key, ...] = ()
@@ -76,25 +76,25 @@ class _Head:
 class _Book:
     """GPUs of every pool: those that are free, and who holds the others."""
 
-    def __init__(self, limits: Limits, holders: Iterable[Request]) -> None:
+    def __init__(self, limits: Limits, holders: Iterable[GpuRequest]) -> None:
         self._limits = limits
         self._used: dict[Pool, int] = defaultdict(int)
         self._leaving: dict[Pool, int] = defaultdict(int)
         self._amounts: dict[Pool, list[int]] = defaultdict(list)
         self.reserved: dict[Pool, int] = defaultdict(int)
         """GPUs that the heads wait for."""
-        self.holders: dict[Pool, list[Request]] = defaultdict(list)
+        self.holders: dict[Pool, list[GpuRequest]] = defaultdict(list)
         """Jobs that could be preempted."""
         for holder in holders:
             self.take(holder)
 
-    def demand(self, request: Request) -> Demand:
+    def demand(self, request: GpuRequest) -> Demand:
         return self._limits.demand(request.key[0], request.gpus)
 
     def free(self, pool: Pool) -> int:
         return self._limits.size(pool) - self._used[pool]
 
-    def take(self, request: Request) -> None:
+    def take(self, request: GpuRequest) -> None:
         for pool, amount in self.demand(request).items():
             self._used[pool] += amount
             self._amounts[pool].append(amount)
@@ -103,7 +103,7 @@ class _Book:
             elif request.stage is Stage.ADMITTED:
                 self.holders[pool].append(request)
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: GpuRequest) -> None:
         """An admitted job is asked to stop: its GPUs stay in use until it has."""
         for pool, amount in self.demand(request).items():
             self._leaving[pool] += amount
@@ -114,7 +114,15 @@ class _Book:
         return amount - (self.free(pool) + self._leaving[pool] - self.reserved[pool])
 
     def slack(self, pool: Pool, amount: int) -> int:
-        """What is left over of the smallest amount, free now or later, that suffices: a subset sum, as bits."""
+        """What is left over of the smallest amount, free now or later, that suffices for this and for the heads before.
+
+        A job that cannot run beside those heads has to wait until they have ended: it is left what it needs alone.
+        """
+        left = self._left_over(pool, self.reserved[pool] + amount)
+        return left if left is not None else self._left_over(pool, amount) or 0
+
+    def _left_over(self, pool: Pool, amount: int) -> int | None:
+        """None: it never suffices. Sums of what holders give back are bits of a number."""
         sums = 1
         for held in self._amounts[pool]:
             sums |= sums << held
@@ -122,11 +130,36 @@ class _Book:
         if short <= 0:
             return -short
         sufficient = sums >> short
-        return (sufficient & -sufficient).bit_length() - 1 if sufficient else 0
+        return (sufficient & -sufficient).bit_length() - 1 if sufficient else None
 
 
-def decide(requests: Iterable[Request], limits: Limits) -> Decision:
+def decide(requests: Iterable[GpuRequest], limits: Limits) -> QueueDecision:
     """Whom to admit and whom to preempt; once that is carried out, nothing is left to decide."""
+    requests = tuple(requests)
+    kept_back: set[Key] = set()
+    while True:
+        decision = _decide(requests, limits, kept_back)
+        follows = _decide(_carried_out(requests, decision), limits, kept_back)
+        admitted = [key for key in decision.admitted if key not in kept_back]
+        if not admitted or not (follows.admitted or follows.preempted):
+            return decision
+        # A job that goes ahead of others can change which of them are heads, so that one of these would preempt it.
+        kept_back.add(admitted[-1])
+
+
+def _carried_out(requests: Iterable[GpuRequest], decision: QueueDecision) -> Iterator[GpuRequest]:
+    admitted = frozenset(decision.admitted)
+    for request in requests:
+        if request.key in admitted:
+            yield replace(request, stage=Stage.ADMITTED)
+        elif request.key in decision.preempted:
+            yield replace(request, stage=Stage.LEAVING)
+        else:
+            yield request
+
+
+def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collection[Key]) -> QueueDecision:
+    """One round of decisions; jobs that are `kept_back` do not go ahead of a head."""
     requests = tuple(requests)
     book = _Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
     heads: list[_Head] = []
@@ -141,7 +174,7 @@ def decide(requests: Iterable[Request], limits: Limits) -> Decision:
             waiting[request.key] = _wait(Why.TOO_LARGE, demand, too_large, limits.size)
             continue
         lacking = [pool for pool, amount in demand.items() if amount > book.free(pool)]
-        behind = next((head for head in heads if not head.leaves(demand)), None)
+        behind = next((head for head in heads if request.key in kept_back or not head.leaves(demand)), None)
         if not lacking and behind is None:
             admitted.append(request.key)
             book.take(request)
@@ -154,7 +187,7 @@ def decide(requests: Iterable[Request], limits: Limits) -> Decision:
         head_key = behind.key if behind is not None and why is Why.BEHIND else None
         waiting[request.key] = _wait(why, demand, lacking or list(demand), book.free, num_ahead, head_key)
         num_ahead += 1
-    return Decision(tuple(admitted), preempted, waiting)
+    return QueueDecision(tuple(admitted), preempted, waiting)
 
 
 def _why(lacking: list[Pool], *, is_preempting: bool) -> Why:
@@ -166,8 +199,8 @@ def _why(lacking: list[Pool], *, is_preempting: bool) -> Why:
 
 
 def _become_head(
-    request: Request, demand: Demand, lacking: list[Pool], book: _Book, heads: list[_Head]
-) -> list[Request]:
+    request: GpuRequest, demand: Demand, lacking: list[Pool], book: _Book, heads: list[_Head]
+) -> list[GpuRequest]:
     """Protect the job from those behind it if it is the first that lacks GPUs of a pool; returns whom it preempts.
 
     A job that the quota of its namespace holds back keeps nothing of the cluster from others, unless it is about to
@@ -190,14 +223,14 @@ def _of_namespace(pools: list[Pool]) -> list[Pool]:
     return [pool for pool in pools if pool[0] != CLUSTER]
 
 
-def _victims(request: Request, demand: Demand, book: _Book) -> tuple[list[Request], bool]:
+def _victims(request: GpuRequest, demand: Demand, book: _Book) -> tuple[list[GpuRequest], bool]:
     """The least important jobs that must go for this one, none where that would not be enough; and whether it then
     starts as soon as they are gone."""
     missing = {pool: short for pool, amount in demand.items() if (short := book.missing(pool, amount)) > 0}
     candidates = {
         holder.key: holder for pool in missing for holder in book.holders[pool] if holder.priority < request.priority
     }
-    chosen: list[Request] = []
+    chosen: list[GpuRequest] = []
     for holder in sorted(candidates.values(), key=lambda one: one.order, reverse=True):
         held = book.demand(holder)
         if any(missing.get(pool, 0) > 0 for pool in held):

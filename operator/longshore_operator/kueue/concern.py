@@ -80,8 +80,8 @@ def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadActi
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
     if is_ready == (known.get("status") == "True"):
         return None
-    told = ("PodsReady", "all pods are ready") if is_ready else ("WaitForRecovery", "pods are being replaced")
-    return _conditions(context, view, version, {"PodsReady": (is_ready, *told)})
+    reason = ("PodsReady", "all pods are ready") if is_ready else ("WaitForRecovery", "pods are being replaced")
+    return _conditions(context, view, version, {"PodsReady": (is_ready, *reason)})
 
 
 def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:

@@ -12,7 +12,7 @@ from longshore.api.rljob import RLJob
 from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Listed, Reflector
 from longshore_operator.informer import Key
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.concern import too_many_pod_sets
 from longshore_operator.kueue.view import (
     GROUP,
@@ -46,7 +46,9 @@ def queue_of(job: RLJob) -> str | None:
 class KueueDesk:
     """Reads Workloads and what belongs to them; `wake(key)` is called when the Workload of a job changes."""
 
-    def __init__(self, kube: Kube, config: OperatorConfig, namespace: str | None, wake: Callable[[Key], None]) -> None:
+    def __init__(
+        self, kube: KubeClient, config: OperatorConfig, namespace: str | None, wake: Callable[[Key], None]
+    ) -> None:
         self._kube = kube
         self._config = config
         self._namespace = namespace
@@ -118,8 +120,10 @@ class KueueDesk:
         if name:
             found = await self._cached(f"WorkloadPriorityClass@{version}", name)
             if found is None:
-                told = f"there is no WorkloadPriorityClass {name}: correct or remove the label {LABEL_PRIORITY_CLASS}"
-                return None, told
+                problem = (
+                    f"there is no WorkloadPriorityClass {name}: correct or remove the label {LABEL_PRIORITY_CLASS}"
+                )
+                return None, problem
             return Priority(name, int(found["value"]), is_kueues=True), ""
         name = (job.spec.workers.template.get("spec") or {}).get("priorityClassName")
         found = await self._cached("PriorityClass", name) if isinstance(name, str) and name else None

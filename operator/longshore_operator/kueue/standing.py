@@ -14,28 +14,28 @@ def standing(job: RLJob, view: KueueView) -> Standing:
     gpus = gang(job.spec)
     evicted, reserved = view.condition("Evicted"), view.condition("QuotaReserved")
     if view.is_foreign(Identity.of(job).uid):
-        told = "Kueue still has the Workload of another job of this name: it goes when that job is deleted"
-        return Standing(False, AdmittedReason.QUOTA_PENDING, told, gpus, view.queue)
+        text = "Kueue still has the Workload of another job of this name: it goes when that job is deleted"
+        return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
     recorded = job.status.admission
     if view.version is None and recorded is not None and recorded.admitted:
         return Standing(True, AdmittedReason.ADMITTED, "admitted by Kueue, which is gone", gpus, view.queue)
     if evicted.get("status") == "True" and reserved.get("status") == "True":
-        told = f"Kueue evicted the job ({evicted.get('reason', '')}): {evicted.get('message', '')}"
-        return Standing(False, AdmittedReason.EVICTED, told, gpus, view.queue)
+        text = f"Kueue evicted the job ({evicted.get('reason', '')}): {evicted.get('message', '')}"
+        return Standing(False, AdmittedReason.EVICTED, text, gpus, view.queue)
     if view.holds("Admitted"):
-        told = f"Kueue admitted the job through queue {view.queue}"
-        return Standing(True, AdmittedReason.ADMITTED, told, gpus, view.queue, placements(view))
+        text = f"Kueue admitted the job through queue {view.queue}"
+        return Standing(True, AdmittedReason.ADMITTED, text, gpus, view.queue, placements(view))
     if view.mistake:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, view.mistake, gpus, view.queue)
     if reserved.get("status") == "True":
-        told = "Kueue has reserved the quota and waits for admission checks"
-        return Standing(False, AdmittedReason.QUOTA_PENDING, told, gpus, view.queue)
+        text = "Kueue has reserved the quota and waits for admission checks"
+        return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
     message = reserved.get("message", "")
     if reserved.get("reason") == "Inadmissible":
-        told = (
+        text = (
             f"Kueue says: {message}. Set the label {LABEL_QUEUE} to a LocalQueue of this namespace that is active "
             f"(kubectl get localqueues.{GROUP})"
         )
-        return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, told, gpus, view.queue)
-    told = f"Kueue says: {message}" if message else f"the job waits in queue {view.queue} of Kueue"
-    return Standing(False, AdmittedReason.QUOTA_PENDING, told, gpus, view.queue)
+        return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, text, gpus, view.queue)
+    text = f"Kueue says: {message}" if message else f"the job waits in queue {view.queue} of Kueue"
+    return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)

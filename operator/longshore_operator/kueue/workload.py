@@ -10,7 +10,7 @@ from longshore_operator import pods as build
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
-from longshore_operator.observed import Placement
+from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
 
 MAX_POD_SETS: Final = 8
@@ -63,19 +63,19 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     }
 
 
-def placements(view: KueueView) -> dict[str, Placement]:
+def placements(view: KueueView) -> dict[str, PodPlacement]:
     """By pod set: what flavors and admission checks ask of the pods of an admitted Workload."""
-    asked: dict[str, list[Object]] = {}
+    requested: dict[str, list[Object]] = {}
     for assignment in (view.status.get("admission") or {}).get("podSetAssignments") or ():
         flavors = sorted(set(assignment.get("flavors", {}).values()))
-        asked[assignment["name"]] = [_of_flavor(view.flavors.get(name, {})) for name in flavors]
+        requested[assignment["name"]] = [_of_flavor(view.flavors.get(name, {})) for name in flavors]
     for check in view.status.get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
-            asked.setdefault(update["name"], []).append(update)
-    return {name: _placement(parts) for name, parts in asked.items()}
+            requested.setdefault(update["name"], []).append(update)
+    return {name: _placement(parts) for name, parts in requested.items()}
 
 
-def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
+def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
     """The pod where its admission wants it; what the job itself asks for stays."""
     spec, metadata = pod["spec"], pod["metadata"]
     tolerations = spec.get("tolerations") or []
@@ -134,11 +134,11 @@ def _of_flavor(spec: Object) -> Object:
     return {"nodeSelector": spec.get("nodeLabels") or {}, "tolerations": spec.get("tolerations") or ()}
 
 
-def _placement(parts: list[Object]) -> Placement:
+def _placement(parts: list[Object]) -> PodPlacement:
     maps: dict[str, dict[str, str]] = {"nodeSelector": {}, "labels": {}, "annotations": {}}
     tolerations: list[dict[str, Any]] = []
     for part in parts:
         for field, found in maps.items():
             found |= part.get(field) or {}
         tolerations += [one for one in part.get("tolerations") or () if one not in tolerations]
-    return Placement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"])
+    return PodPlacement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"])

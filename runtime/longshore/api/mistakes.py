@@ -20,16 +20,16 @@ def sentence(error: ValidationError, root: str = "") -> str:
 
     `root`: what the model is part of, as `spec`; fields are told from there.
     """
-    (_, told), *others = mistakes(error, root)
-    return told + (f" (and {len(others)} more)" if others else "")
+    (_, sentence_text), *others = mistakes(error, root)
+    return sentence_text + (f" (and {len(others)} more)" if others else "")
 
 
 def mistakes(error: ValidationError, root: str = "") -> list[tuple[str, str]]:
     """Field and sentence of every mistake."""
-    return [_told(one, root) for one in error.errors(include_url=False)]
+    return [_path_and_text(one, root) for one in error.errors(include_url=False)]
 
 
-def _told(one: ErrorDetails, root: str) -> tuple[str, str]:
+def _path_and_text(one: ErrorDetails, root: str) -> tuple[str, str]:
     path = ".".join([*([root] if root else []), *(str(part) for part in one["loc"])])
     message = one["msg"].removeprefix("Value error, ")
     at = f"{path}: " if path else ""
@@ -39,10 +39,10 @@ def _told(one: ErrorDetails, root: str) -> tuple[str, str]:
         return path, f"{at}there is no such field"
     if one["type"] == "missing":
         return path, f"{at}the field is required"
-    told = f"{at}{message[0].lower()}{message[1:]}"
+    sentence_text = f"{at}{message[0].lower()}{message[1:]}"
     if one["type"] not in (_NO_JSON, TOO_LARGE, ADDRESS_ERROR):
-        told += f", not {_shown(one['input'])}"
-    return path, told
+        sentence_text += f", not {_shown(one['input'])}"
+    return path, sentence_text
 
 
 def _shown(value: object) -> str:

@@ -198,11 +198,11 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     token_secret: SecretKey | None = None
     """Judge (Remote) and HTTP: bearer token."""
     code: Code = Field(default_factory=Code)
-    """Knobs of kind Code."""
+    """Settings of kind Code."""
     judge: Judge | None = None
-    """Knobs of kind Judge."""
+    """Settings of kind Judge."""
     http: Http | None = None
-    """Knobs of kind HTTP."""
+    """Settings of kind HTTP."""
 
     @property
     def limit_s(self) -> float:

@@ -86,8 +86,8 @@ class WeightTransfer(StrEnum):
     OBJECT_STORE = "ObjectStore"
 
 
-class TailBatching(ApiModel):
-    """Knobs of tail batching (RollPacker, section 3)."""
+class TailBatchingSettings(ApiModel):
+    """Settings of tail batching (RollPacker, section 3)."""
 
     prompt_factor: float = Field(default=1.25, ge=1, le=16)
     """eta for prompts: a short round starts ceil(eta * P0) of them."""
@@ -97,7 +97,7 @@ class TailBatching(ApiModel):
     RollPacker uses 1.25. Above 1, short responses win within a prompt, which changes what is learned."""
 
 
-_PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRollout], ...]" = (
+_PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRolloutSettings], ...]" = (
     Rule(
         "groupFactor",
         "self.groupFactor <= double(self.maxPolicyVersions)",
@@ -107,8 +107,8 @@ _PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRollout], ...]" = (
 )
 
 
-class PartialRollout(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
-    """Knobs of active partial rollout (APRIL, section 2.2)."""
+class PartialRolloutSettings(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
+    """Settings of active partial rollout (APRIL, section 2.2)."""
 
     group_factor: float = Field(default=2.0, ge=1, le=16)
     """A round starts groupFactor * P0 groups and stops when P0 of them are served."""
@@ -116,8 +116,8 @@ class PartialRollout(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
     """Policy versions that one response may be made of: a round waits for the groups that would need more."""
 
 
-class ReorderRollout(ApiModel):
-    """Knobs of reorder rollout (verl's recipe)."""
+class ReorderRolloutSettings(ApiModel):
+    """Settings of reorder rollout (verl's recipe)."""
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
     """X: rounds that may leave a draw over; a long round then takes it, with what else waited longest."""
@@ -129,7 +129,7 @@ class ReorderRollout(ApiModel):
     one round."""
 
 
-class Admission(ApiModel):
+class AdmissionSettings(ApiModel):
     """Which requests run at once, with any strategy; they also combine."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
@@ -141,7 +141,7 @@ class Admission(ApiModel):
     """Let that number grow and shrink with the KV-cache use and the preemptions of each engine."""
 
 
-class Repurposing(ApiModel):
+class RepurposingSettings(ApiModel):
     """Pods that go from rollout to training for the rest of a round, with handover Streamed (RollPacker, 4.4)."""
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
@@ -155,7 +155,7 @@ class Repurposing(ApiModel):
     """Trigger Adaptive: projected peak use of the KV caches that are left."""
 
 
-class Engine(ApiModel):
+class EngineSettings(ApiModel):
     """The inference engines; each is one tensor-parallel group inside one pod."""
 
     backend: EngineBackend = EngineBackend.VLLM
@@ -193,13 +193,13 @@ class Rollout(ApiModel):
     """Strict: every token of a batch was sampled by the weights that the step starts from."""
     strategy: Strategy = Strategy.TAIL_BATCHING
     """Preset of the round policy."""
-    tail_batching: TailBatching = Field(default_factory=TailBatching)
-    """Knobs of strategy TailBatching."""
-    partial_rollout: PartialRollout = Field(default_factory=PartialRollout)
-    """Knobs of strategy PartialRollout."""
-    reorder_rollout: ReorderRollout = Field(default_factory=ReorderRollout)
-    """Knobs of strategy ReorderRollout."""
-    admission: Admission = Field(default_factory=Admission)
+    tail_batching: TailBatchingSettings = Field(default_factory=TailBatchingSettings)
+    """Settings of strategy TailBatching."""
+    partial_rollout: PartialRolloutSettings = Field(default_factory=PartialRolloutSettings)
+    """Settings of strategy PartialRollout."""
+    reorder_rollout: ReorderRolloutSettings = Field(default_factory=ReorderRolloutSettings)
+    """Settings of strategy ReorderRollout."""
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     """Which requests run at once."""
     leftovers: Leftovers | None = None
     """Tokens of unfinished responses: KeepTokens continues them in a later round, under newer weights. Unset: what the
@@ -209,7 +209,7 @@ class Rollout(ApiModel):
     Pipelined: the trainer gets groups while the round still runs, promptsPerUpdate by promptsPerUpdate, and updates as
     often. Unset: what the strategy does by itself, which is Pipelined for GroupPipeline and AfterRound for the others.
     """
-    repurposing: Repurposing = Field(default_factory=Repurposing)
+    repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
     """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
     """Pipelined: whole groups are given to the trainer up to so many tokens per replica at a time; a larger group goes
@@ -221,7 +221,7 @@ class Rollout(ApiModel):
     0.1 where one of them does not, no limit for engines of backend Fake."""
     on_finish: OnFinish = OnFinish.DRAIN
     """Drain: deferred draws are trained in one more, smaller long round; Leave: their number is reported."""
-    engine: Engine = Field(default_factory=Engine)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
     """The inference engines."""
 
     @property

@@ -153,15 +153,27 @@ class WarmStart(ApiModel):
     """Whether an earlier job's result was used."""
 
 
-class Download(ApiModel):
-    """A repository of the Hub that is being downloaded."""
+class ProgressUnit(StrEnum):
+    """What progress is counted in."""
 
-    repository: str = Field(max_length=256)
-    """Which one."""
-    bytes: int = Field(ge=0, le=MAX_COUNT)
-    """Bytes that are there."""
-    total_bytes: int = Field(ge=0, le=MAX_COUNT)
-    """All that are wanted."""
+    BYTES = "Bytes"
+    STEPS = "Steps"
+    ENGINES = "Engines"
+    MEASUREMENTS = "Measurements"
+    RESPONSES = "Responses"
+
+
+class Progress(ApiModel):
+    """How far an activity is."""
+
+    unit: ProgressUnit
+    """What is counted."""
+    done: int = Field(ge=0, le=MAX_COUNT)
+    """So many are done."""
+    total: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Of so many; 0: not known."""
+    detail: str = Field(default="", max_length=256)
+    """What the activity works on, such as the repository that is downloaded."""
 
 
 class PromptCounts(ApiModel):
@@ -219,6 +231,7 @@ class RuntimeActivity(StrEnum):
     ROLLOUT = "Rollout"
     TRAIN = "Train"
     PUBLISH = "Publish"
+    CHECKPOINT = "Checkpoint"
     DONE = "Done"
     FAILING = "Failing"
 
@@ -257,9 +270,9 @@ class RuntimeStatus(ApiModel):
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Attempt that reports."""
     step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Optimizer steps done."""
+    """Steps done; more than `steps` where deferred draws took steps of their own at the end (`rollout.onFinish`)."""
     steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Optimizer steps asked for."""
+    """Steps asked for (`algorithm.steps`)."""
     round: RoundStatus | None = None
     """The current round."""
     recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=MAX_REPORTED)
@@ -307,8 +320,6 @@ class RuntimeStatus(ApiModel):
     """Long rounds so far."""
     full: KindCount = Field(default_factory=KindCount)
     """Rounds of policies that know no short ones."""
-    download: Download | None = None
-    """While `activity` is Download."""
     prompts: PromptCounts | None = None
     """The prompts of data that is not built in."""
     warm_start: WarmStart | None = None
@@ -323,3 +334,5 @@ class RuntimeStatus(ApiModel):
     """Where the final model lies in the storage."""
     activity: RuntimeActivity | None = None
     """What the coordinator does now."""
+    progress: Progress | None = None
+    """How far `activity` is, where that is known; for a rollout `round` says it."""

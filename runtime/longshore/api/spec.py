@@ -18,7 +18,7 @@ from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.tracking import Tracking
-from longshore.api.training import Checkpoint, Trainer
+from longshore.api.training import CheckpointSettings, TrainerSettings
 
 
 class Placement(StrEnum):
@@ -241,11 +241,11 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """How responses are sampled."""
     reward: Reward = Field(default_factory=Reward)
     """How responses are scored."""
-    trainer: Trainer = Field(default_factory=Trainer)
+    trainer: TrainerSettings = Field(default_factory=TrainerSettings)
     """How weights are updated."""
     evaluation: Evaluation = Field(default_factory=Evaluation)
     """Scoring of held-out prompts."""
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     """When state is saved."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
     """Where model, data and output lie."""

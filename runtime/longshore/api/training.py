@@ -17,7 +17,7 @@ class TrainerBackend(StrEnum):
     FAKE = "Fake"
 
 
-def _needs(backend: TrainerBackend, field: str, size: "Callable[[Trainer], int]") -> "Rule[Trainer]":
+def _needs(backend: TrainerBackend, field: str, size: "Callable[[TrainerSettings], int]") -> "Rule[TrainerSettings]":
     return Rule(
         field,
         f"self.backend == '{backend}' || self.{field} == 1",
@@ -26,7 +26,7 @@ def _needs(backend: TrainerBackend, field: str, size: "Callable[[Trainer], int]"
     )
 
 
-_RULES: "tuple[Rule[Trainer], ...]" = (
+_RULES: "tuple[Rule[TrainerSettings], ...]" = (
     _needs(TrainerBackend.MEGATRON, "tensorParallelSize", lambda trainer: trainer.tensor_parallel_size),
     _needs(TrainerBackend.MEGATRON, "pipelineParallelSize", lambda trainer: trainer.pipeline_parallel_size),
     _needs(TrainerBackend.MEGATRON, "contextParallelSize", lambda trainer: trainer.context_parallel_size),
@@ -34,7 +34,7 @@ _RULES: "tuple[Rule[Trainer], ...]" = (
 )
 
 
-class Trainer(ApiModel, rules=_RULES):
+class TrainerSettings(ApiModel, rules=_RULES):
     """The trainer: data-parallel replicas on the GPUs of the workers."""
 
     backend: TrainerBackend = TrainerBackend.TORCH
@@ -78,7 +78,7 @@ class Trainer(ApiModel, rules=_RULES):
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
 
 
-class Checkpoint(ApiModel):
+class CheckpointSettings(ApiModel):
     """Checkpoints lie in the storage of the job, each one atomically published directory."""
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 
 CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes for which vLLM 0.32 has attention kernels on the CPU (`CPUAttentionBackend.get_supported_head_sizes`)."""
@@ -21,7 +21,7 @@ _DIVIDED: Final = (
 
 def limit_mistakes(
     config: Mapping[str, Any],
-    engine: Engine,
+    engine: EngineSettings,
     max_context_tokens: int,
     *,
     has_accelerator: bool,
@@ -100,7 +100,7 @@ def _head_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
         )
 
 
-def _split_mistakes(config: Mapping[str, Any], engine: Engine) -> Iterator[str]:
+def _split_mistakes(config: Mapping[str, Any], engine: EngineSettings) -> Iterator[str]:
     size = engine.tensor_parallel_size
     if engine.backend is EngineBackend.VLLM and size > 1 and not splits(config, size):
         yield (
@@ -109,7 +109,7 @@ def _split_mistakes(config: Mapping[str, Any], engine: Engine) -> Iterator[str]:
         )
 
 
-def _with_overrides(config: Mapping[str, Any], engine: Engine) -> Mapping[str, Any]:
+def _with_overrides(config: Mapping[str, Any], engine: EngineSettings) -> Mapping[str, Any]:
     """Longer contexts are often asked for by RoPE scaling in vLLM's `hf_overrides`."""
     overrides = engine.extra_args.get("hf_overrides")
     return {**language_part(config), **overrides} if isinstance(overrides, dict) else config

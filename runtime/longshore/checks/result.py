@@ -20,7 +20,7 @@ class Check(StrEnum):
     TRACKERS = "trackers"
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """Whether what was looked at can work."""
 
     PASSED = "Passed"
@@ -40,11 +40,11 @@ class CheckResult:
     is_checked: bool = True
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CheckOutcome:
         """Any mistake fails the check."""
         if self.mistakes:
-            return Outcome.FAILED
-        return Outcome.PASSED if self.is_checked else Outcome.NOT_CHECKED
+            return CheckOutcome.FAILED
+        return CheckOutcome.PASSED if self.is_checked else CheckOutcome.NOT_CHECKED
 
 
 def not_checked(name: Check, reason: str) -> CheckResult:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from longshore.api.addresses import redacted
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore.page.view import Curves, JobHead, JobView, RoundDigest
+from longshore.page.view import Curves, JobHead, JobPageView, RoundDigest
 from longshore.policy.log_prob_mismatch import mismatch_limit
 
 MAX_DIGESTS: Final = 100
@@ -40,10 +40,11 @@ def job_view(
     digests: Sequence[RoundDigest],
     round_steps: Sequence[int],
     sample_steps: Sequence[int],
+    held_out_steps: Sequence[int],
     written_s: float,
-) -> JobView:
+) -> JobPageView:
     """What the page shows at once."""
-    return JobView(
+    return JobPageView(
         written_s=written_s,
         job=job,
         runtime=runtime,
@@ -51,6 +52,7 @@ def job_view(
         digests=tuple(digests),
         round_steps=tuple(round_steps),
         sample_steps=tuple(sample_steps),
+        held_out_steps=tuple(held_out_steps),
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from longshore.page.view import JobView, PageModel
+from longshore.page.view import JobPageView, PageModel
 
 _STYLES: Final = ("uplot-1.6.32.min.css", "page.css")
 _COMMON: Final = ("dom.js",)
@@ -42,7 +42,7 @@ def live_fleet_page() -> Document:
     return _document(_FLEET_SCRIPTS, "", connects=True)
 
 
-def report(view: JobView) -> str:
+def report(view: JobPageView) -> str:
     """The same page as a file that needs no server."""
     return _document(_JOB_SCRIPTS, _data(view), connects=False).html
 

@@ -5,9 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from longshore.page.view import Interval, Lane, Lengths, RoundDigest, RoundView, Stay
-from longshore.record.model import LaneKind, Outcome, RoundRecord, StayEnd
-from longshore.record.model import Stay as RecordedStay
+from longshore.page.view import Lengths, PageInterval, PageLane, PageStay, RoundDigest, RoundView
+from longshore.record.model import LaneKind, RecordOutcome, RoundRecord, Stay, StayEnd
 from longshore.record.timeline import GpuLane, gpu_lanes
 
 MAX_STAYS: Final = 4000
@@ -19,8 +18,8 @@ def digest(record: RoundRecord) -> RoundDigest:
     """A round in one row."""
     ends = Counter(stay.end for stay in record.requests)
     outcomes = Counter(response.outcome for response in record.responses)
-    accepted = [one.tokens for one in record.responses if one.outcome is Outcome.ACCEPTED]
-    others = [one.tokens for one in record.responses if one.outcome is not Outcome.ACCEPTED]
+    accepted = [one.tokens for one in record.responses if one.outcome is RecordOutcome.ACCEPTED]
+    others = [one.tokens for one in record.responses if one.outcome is not RecordOutcome.ACCEPTED]
     return RoundDigest(
         step=record.step,
         kind=record.kind,
@@ -28,7 +27,7 @@ def digest(record: RoundRecord) -> RoundDigest:
         bubble_share=record.bubble_share,
         queue_length=record.queue_length,
         num_responses=len(record.responses),
-        outcomes={outcome.value: outcomes[outcome] for outcome in Outcome if outcomes[outcome]},
+        outcomes={outcome.value: outcomes[outcome] for outcome in RecordOutcome if outcomes[outcome]},
         num_moved=ends[StayEnd.MOVED],
         num_aborted=ends[StayEnd.ABORTED],
         accepted=lengths(accepted),
@@ -49,7 +48,7 @@ def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
     """The timeline of a round."""
     outcome_of = {one.response: one.outcome.value for one in record.responses}
     shown = heapq.nlargest(max_stays, record.requests, key=lambda stay: stay.end_s - stay.start_s)
-    by_engine: dict[int, list[RecordedStay]] = {}
+    by_engine: dict[int, list[Stay]] = {}
     for stay in shown:
         by_engine.setdefault(stay.engine, []).append(stay)
     lanes = tuple(_lane(one, by_engine, outcome_of) for one in gpu_lanes(record))
@@ -63,7 +62,7 @@ def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
         duration_s=record.duration_s,
         bubble_share=record.bubble_share,
         phases=tuple(
-            Interval(state=phase.name.value, start_s=phase.start_s, end_s=phase.end_s) for phase in record.phases
+            PageInterval(state=phase.name.value, start_s=phase.start_s, end_s=phase.end_s) for phase in record.phases
         ),
         lanes=lanes,
         seconds={state: round(total_s, _DIGITS) for state, total_s in sorted(seconds.items())},
@@ -71,25 +70,25 @@ def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
     )
 
 
-def _lane(gpu: GpuLane, by_engine: dict[int, list[RecordedStay]], outcome_of: dict[str, str]) -> Lane:
+def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], outcome_of: dict[str, str]) -> PageLane:
     engines = [lane.number for lane in gpu.lanes if lane.kind is LaneKind.ENGINE]
     stays = sorted((stay for engine in engines for stay in by_engine.get(engine, ())), key=lambda stay: stay.start_s)
     rows = _rows(stays)
-    return Lane(
+    return PageLane(
         label=gpu.name,
         intervals=tuple(
-            Interval(state=state.value, start_s=round(start_s, _DIGITS), end_s=round(end_s, _DIGITS))
+            PageInterval(state=state.value, start_s=round(start_s, _DIGITS), end_s=round(end_s, _DIGITS))
             for state, start_s, end_s in gpu.spans
         ),
         stays=tuple(
-            Stay(
+            PageStay(
                 response=stay.response,
                 row=row,
                 start_s=round(stay.start_s, _DIGITS),
                 end_s=round(stay.end_s, _DIGITS),
                 tokens=stay.tokens,
                 end=stay.end.value,
-                outcome=outcome_of.get(stay.response, Outcome.UNUSED.value),
+                outcome=outcome_of.get(stay.response, RecordOutcome.UNUSED.value),
             )
             for stay, row in zip(stays, rows, strict=True)
         ),
@@ -97,7 +96,7 @@ def _lane(gpu: GpuLane, by_engine: dict[int, list[RecordedStay]], outcome_of: di
     )
 
 
-def _rows(stays: Sequence[RecordedStay]) -> list[int]:
+def _rows(stays: Sequence[Stay]) -> list[int]:
     """A row for each, in the order of their starts: the first that is free."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []

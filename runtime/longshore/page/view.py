@@ -60,7 +60,7 @@ class RoundDigest(PageModel):
     """Of the other ones, as far as they had been sampled."""
 
 
-class Interval(PageModel):
+class PageInterval(PageModel):
     """What a lane does for a while."""
 
     state: str
@@ -68,7 +68,7 @@ class Interval(PageModel):
     end_s: float
 
 
-class Stay(PageModel):
+class PageStay(PageModel):
     """A response on an engine."""
 
     response: str
@@ -83,12 +83,12 @@ class Stay(PageModel):
     """What became of the response in this round."""
 
 
-class Lane(PageModel):
+class PageLane(PageModel):
     """A GPU, or a pod without GPUs, in a round."""
 
     label: str
-    intervals: tuple[Interval, ...]
-    stays: tuple[Stay, ...] = ()
+    intervals: tuple[PageInterval, ...]
+    stays: tuple[PageStay, ...] = ()
     num_rows: int = 0
 
 
@@ -99,9 +99,9 @@ class RoundView(PageModel):
     kind: RoundKind
     duration_s: float
     bubble_share: float
-    phases: tuple[Interval, ...]
+    phases: tuple[PageInterval, ...]
     """Parts of the step: rollout, train, publish and so on."""
-    lanes: tuple[Lane, ...]
+    lanes: tuple[PageLane, ...]
     seconds: dict[str, float]
     """Time of all lanes together, by state."""
     num_stays: int
@@ -156,7 +156,7 @@ class ConditionView(PageModel):
     time: str
 
 
-class EventView(PageModel):
+class PageEvent(PageModel):
     """A Kubernetes event about the job."""
 
     time: str
@@ -176,7 +176,7 @@ class ClusterView(PageModel):
     gpus: dict[str, int]
     """By role."""
     conditions: tuple[ConditionView, ...]
-    events: tuple[EventView, ...] | None
+    events: tuple[PageEvent, ...] | None
     """Oldest first; None: the reader may not list events."""
 
 
@@ -196,7 +196,7 @@ class JobHead(PageModel):
     """The configuration, with all defaults."""
 
 
-class JobView(PageModel):
+class JobPageView(PageModel):
     """Everything that the page shows at once; rounds and samples are read one by one unless they are inlined."""
 
     format: int = FORMAT
@@ -212,9 +212,13 @@ class JobView(PageModel):
     """Steps that have a timeline."""
     sample_steps: tuple[int, ...]
     """Steps that have samples."""
+    held_out_steps: tuple[int, ...] = ()
+    """Steps after which held-out prompts were evaluated, and that have samples of it."""
     cluster: ClusterView | None = None
     """In a report; a live page asks for it."""
     rounds: dict[int, RoundView] = Field(default_factory=dict)
     """In a report."""
     samples: dict[int, tuple[SampleGroup, ...]] = Field(default_factory=dict)
+    """In a report."""
+    held_out: dict[int, tuple[SampleGroup, ...]] = Field(default_factory=dict)
     """In a report."""

@@ -23,7 +23,7 @@ MAX_CONTENTION: Final = 4.0
 
 
 @dataclass(frozen=True)
-class TimeoutKnobs:
+class TimeoutSettings:
     """Constants of the rule; the defaults are the paper's."""
 
     factor: float = 1.5
@@ -63,10 +63,10 @@ class AdaptiveTimeout:
     tests has the limit T_max: a hard problem is never judged by how quickly wrong programs fail.
     """
 
-    def __init__(self, knobs: TimeoutKnobs = TimeoutKnobs(), capacity: int = 32_768) -> None:
+    def __init__(self, settings: TimeoutSettings = TimeoutSettings(), capacity: int = 32_768) -> None:
         """`capacity`: prompts that are remembered; the one that was longest without a correct response is forgotten."""
         assert capacity >= 1
-        self._knobs = knobs
+        self._settings = settings
         self._capacity = capacity
         self._anchors: OrderedDict[int, dict[int, float]] = OrderedDict()
         self._delays: deque[tuple[int, float]] = deque(maxlen=NUM_RESPONSES)
@@ -75,8 +75,8 @@ class AdaptiveTimeout:
 
     def limit(self, prompt: int, case: int) -> TimeLimit:
         """What the next run of a test case may take."""
-        knobs, anchor_s = self._knobs, self._anchors.get(prompt, {}).get(case)
-        idle_s = knobs.max_s if anchor_s is None else min(max(knobs.min_s, knobs.factor * anchor_s), knobs.max_s)
+        limits, anchor_s = self._settings, self._anchors.get(prompt, {}).get(case)
+        idle_s = limits.max_s if anchor_s is None else min(max(limits.min_s, limits.factor * anchor_s), limits.max_s)
         return TimeLimit(idle_s, idle_s * self.contention)
 
     def response_tested(self, prompt: int, runs: Sequence[CaseRun], *, passed_all: bool) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.decode_rate import DecodeRate
 from longshore.policy.rollout_pace import RolloutPace
-from longshore.policy.scale_down import Benefit, RolloutLoad, pick_pods
+from longshore.policy.scale_down import Benefit, MilestoneLoad, pick_pods
 
 EARNED_SHARE: Final = 0.01
 """Of a step's time: what trials may cost."""
@@ -52,7 +52,7 @@ class _Mean:
 
 
 @dataclass
-class _Kind:
+class _KindHistory:
     """What is known of rounds of one kind."""
 
     all_s: _Mean = field(default_factory=_Mean)
@@ -73,7 +73,7 @@ class _Kind:
     """Whether any of them handed over."""
 
     @classmethod
-    def load(cls, state: Mapping[str, Any]) -> "_Kind":
+    def load(cls, state: Mapping[str, Any]) -> "_KindHistory":
         means = {name: _Mean(**value) for name, value in state.items() if isinstance(value, Mapping)}
         return cls(**means, pays=state["pays"], was_tried=state["was_tried"])
 
@@ -103,7 +103,7 @@ class BenefitGate:
     def __init__(self) -> None:
         self._rates: dict[int, DecodeRate] = {}
         """By tensor-parallel size."""
-        self._kinds: dict[RoundKind, _Kind] = {}
+        self._kinds: dict[RoundKind, _KindHistory] = {}
         self._tokens_per_s = _Mean()
         self._wake_s = _Mean()
         self._balance_s = 0.0
@@ -119,7 +119,9 @@ class BenefitGate:
         self._tp_size, self._pace, self._wanted = tp_size, RolloutPace(), None
         return self._pace
 
-    def expect(self, kind: RoundKind, load: RolloutLoad, trainer_replicas: Sequence[frozenset[int]]) -> Benefit | None:
+    def expect(
+        self, kind: RoundKind, load: MilestoneLoad, trainer_replicas: Sequence[frozenset[int]]
+    ) -> Benefit | None:
         """At a milestone. None: no pod can go, or no step is over."""
         picked = frozenset(pick_pods(load.pods, trainer_replicas))
         if not self._pace.leaving:
@@ -143,7 +145,7 @@ class BenefitGate:
 
     def ended(self, outcome: StepOutcome) -> float | None:
         """The step of the round that began last is over; what its hand-over saved, if it had one that can be told."""
-        known = self._kinds.setdefault(outcome.kind, _Kind())
+        known = self._kinds.setdefault(outcome.kind, _KindHistory())
         known.batch_tokens.add(outcome.batch_tokens)
         if outcome.tokens_per_s > 0:
             self._tokens_per_s.add(outcome.tokens_per_s)
@@ -174,11 +176,11 @@ class BenefitGate:
         self._rates = {int(size): DecodeRate() for size in state["rates"]}
         for size, rate in self._rates.items():
             rate.load_state(state["rates"][str(size)])
-        self._kinds = {RoundKind(kind): _Kind.load(known) for kind, known in state["kinds"].items()}
+        self._kinds = {RoundKind(kind): _KindHistory.load(known) for kind, known in state["kinds"].items()}
         self._tokens_per_s, self._wake_s = _Mean(**state["tokens_per_s"]), _Mean(**state["wake_s"])
         self._balance_s, self._step_s = state["balance_s"], state["step_s"]
 
-    def _decided(self, known: _Kind, longer_s: float, shorter_s: float, rest_s: float) -> Benefit:
+    def _decided(self, known: _KindHistory, longer_s: float, shorter_s: float, rest_s: float) -> Benefit:
         """With hysteresis, and as far as the account allows."""
         saved_s = shorter_s - longer_s
         known.pays = saved_s >= (-HYSTERESIS if known.pays else HYSTERESIS) * rest_s
@@ -187,7 +189,7 @@ class BenefitGate:
         self._wanted = Benefit(longer_s, shorter_s, is_wanted, is_trial)
         return self._wanted
 
-    def _learn(self, known: _Kind, outcome: StepOutcome) -> float | None:
+    def _learn(self, known: _KindHistory, outcome: StepOutcome) -> float | None:
         """From the round; what its hand-over saved, if it had one that could be measured."""
         rate, pace = self._rates.setdefault(self._tp_size, DecodeRate()), self._pace
         if not pace.has_handed_over or not rate.is_known:

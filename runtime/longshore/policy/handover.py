@@ -28,7 +28,7 @@ class Batch:
     ends_update: bool
 
 
-class Handover:
+class HandoverQueue:
     """First in, first out: every U groups make one optimizer step, given to the trainer in feasible batches."""
 
     def __init__(self, groups_per_update: int, max_tokens_per_batch: int) -> None:
@@ -37,7 +37,7 @@ class Handover:
         self._max_tokens_per_batch = max_tokens_per_batch
         self._pending: deque[TrainableGroup] = deque()
 
-    def trainable(self, group: TrainableGroup) -> tuple[Batch, ...]:
+    def add(self, group: TrainableGroup) -> tuple[Batch, ...]:
         """A group is ready; returns what the trainer gets now, which is nothing until U groups are there."""
         self._pending.append(group)
         if len(self._pending) < self._groups_per_update:

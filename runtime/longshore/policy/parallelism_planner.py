@@ -255,7 +255,7 @@ class _Kind:
         sizes[self.tp_size] = (self._num_rounds + rounds, rounds)
 
     def _cooling(self, sizes: Mapping[int, tuple[int, int]]) -> list[int]:
-        return [size for size, (again_at, _) in sizes.items() if self._num_rounds < again_at]
+        return [size for size, (retry_at, _) in sizes.items() if self._num_rounds < retry_at]
 
     def change(self, size: int) -> None:
         """After doubling, the next round makes the reference; after halving, what the larger size showed stays it."""
@@ -273,8 +273,8 @@ class _Kind:
             "recent": list(self._recent),
             "expected": self._expected,
             "num_rounds": self._num_rounds,
-            "cool_down": [[size, again_at, rounds] for size, (again_at, rounds) in self._cool_down.items()],
-            "refused": [[size, again_at, rounds] for size, (again_at, rounds) in self._refused.items()],
+            "cool_down": [[size, retry_at, rounds] for size, (retry_at, rounds) in self._cool_down.items()],
+            "refused": [[size, retry_at, rounds] for size, (retry_at, rounds) in self._refused.items()],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -284,8 +284,8 @@ class _Kind:
         self._recent = deque(state["recent"], maxlen=REFERENCE_ROUNDS)
         self._expected = state.get("expected")
         self._num_rounds = state["num_rounds"]
-        self._cool_down = {size: (again_at, rounds) for size, again_at, rounds in state["cool_down"]}
-        self._refused = {size: (again_at, rounds) for size, again_at, rounds in state.get("refused", ())}
+        self._cool_down = {size: (retry_at, rounds) for size, retry_at, rounds in state["cool_down"]}
+        self._refused = {size: (retry_at, rounds) for size, retry_at, rounds in state.get("refused", ())}
 
 
 def _usual_order(kinds: Mapping[RoundKind, int]) -> list[RoundKind]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from longshore.api.rollout import PartialRollout as PartialRolloutKnobs
+from longshore.api.rollout import PartialRolloutSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.postponement import can_keep, num_due
@@ -11,7 +11,7 @@ from longshore.policy.round import Leftover, ResponseId
 from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
-from longshore.policy.waiting import Waiting, WaitingDraws
+from longshore.policy.waiting import WaitingDraw, WaitingDraws
 
 
 class PartialRollout(RoundPolicy):
@@ -26,13 +26,13 @@ class PartialRollout(RoundPolicy):
         self,
         shape: BatchShape,
         cursor: DrawCursor,
-        knobs: PartialRolloutKnobs,
+        settings: PartialRolloutSettings,
         rules: AdmissionRules = NO_RULES,
     ) -> None:
         super().__init__(shape, cursor, rules)
-        self._num_admitted = ceil_factor(knobs.group_factor, shape.num_prompts)
-        self._max_postponements = knobs.max_policy_versions - 1
-        assert self._num_admitted <= shape.num_prompts * knobs.max_policy_versions, "validation refuses it"
+        self._num_admitted = ceil_factor(settings.group_factor, shape.num_prompts)
+        self._max_postponements = settings.max_policy_versions - 1
+        assert self._num_admitted <= shape.num_prompts * settings.max_policy_versions, "validation refuses it"
         self._buffer = WaitingDraws(keeps_tokens=True)
 
     @property
@@ -47,7 +47,7 @@ class PartialRollout(RoundPolicy):
         num_groups = min(len(self._buffer), self._shape.num_prompts)
         return self._continue(self._buffer.take(len(self._buffer)), num_groups, num_fresh=0)
 
-    def _continue(self, resumed: Sequence[Waiting], num_groups: int, *, num_fresh: int) -> RoundPlan:
+    def _continue(self, resumed: Sequence[WaitingDraw], num_groups: int, *, num_fresh: int) -> RoundPlan:
         admissions = tuple(waiting.admission(self._shape.num_responses) for waiting in resumed)
         count = num_due([waiting.num_postponed for waiting in resumed], num_groups, self._max_postponements)
         oldest = sorted(resumed, key=lambda waiting: -waiting.num_postponed)

@@ -31,8 +31,8 @@ def round_policy(
         case Strategy.PARTIAL_ROLLOUT:
             return PartialRollout(shape, cursor, rollout.partial_rollout, rules)
         case Strategy.REORDER_ROLLOUT:
-            knobs, max_num_seqs = rollout.reorder_rollout, rollout.engine.max_num_seqs
-            return ReorderRollout(shape, cursor, knobs, max_num_seqs, rules, keeps_tokens=rollout.keeps_tokens)
+            settings, max_num_seqs = rollout.reorder_rollout, rollout.engine.max_num_seqs
+            return ReorderRollout(shape, cursor, settings, max_num_seqs, rules, keeps_tokens=rollout.keeps_tokens)
         case Strategy.GROUP_PIPELINE:
             return GroupPipeline(shape, cursor, rules, groups_per_update or shape.num_prompts)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longshore.api.rollout import ReorderRollout as ReorderRolloutKnobs
+from longshore.api.rollout import ReorderRolloutSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_history import LengthHistory
@@ -12,7 +12,7 @@ from longshore.policy.round import Decision, Leftover, ResponseFinished, Respons
 from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
-from longshore.policy.waiting import Waiting, WaitingDraws
+from longshore.policy.waiting import WaitingDraw, WaitingDraws
 
 
 class ReorderRollout(RoundPolicy):
@@ -30,7 +30,7 @@ class ReorderRollout(RoundPolicy):
         self,
         shape: BatchShape,
         cursor: DrawCursor,
-        knobs: ReorderRolloutKnobs,
+        settings: ReorderRolloutSettings,
         max_num_seqs: int,
         rules: AdmissionRules = NO_RULES,
         *,
@@ -38,8 +38,8 @@ class ReorderRollout(RoundPolicy):
     ) -> None:
         """`max_num_seqs`: requests that one engine runs at once."""
         super().__init__(shape, cursor, rules)
-        self._knobs = knobs
-        factor = min(knobs.group_factor, knobs.max_postponements + 1)
+        self._settings = settings
+        factor = min(settings.group_factor, settings.max_postponements + 1)
         self._max_groups = ceil_factor(factor, shape.num_prompts)
         """In play: with more of them than the next X + 1 rounds accept, some would be put off too often."""
         self._max_num_seqs = rules.max_active_per_engine or max_num_seqs
@@ -68,7 +68,7 @@ class ReorderRollout(RoundPolicy):
             return self._take(RoundKind.LONG, num_groups, num_groups, due)
         held = max(1, len(self._engines)) * self._max_num_seqs // self._shape.num_responses
         num_admitted = min(self._max_groups, max(num_groups, held))
-        self._look_ahead(self._max_groups if self._knobs.length_grouping else num_admitted)
+        self._look_ahead(self._max_groups if self._settings.length_grouping else num_admitted)
         return self._take(RoundKind.FULL, num_groups, num_admitted)
 
     def _plan_drain(self) -> RoundPlan:
@@ -78,7 +78,7 @@ class ReorderRollout(RoundPolicy):
     def _look_ahead(self, num_draws: int) -> None:
         self._pool.add(self._cursor.take(max(0, num_draws - len(self._pool))))
 
-    def _take(self, kind: RoundKind, num_groups: int, num_admitted: int, due: Sequence[Waiting] = ()) -> RoundPlan:
+    def _take(self, kind: RoundKind, num_groups: int, num_admitted: int, due: Sequence[WaitingDraw] = ()) -> RoundPlan:
         self._look_ahead(num_admitted)
         chosen = self._pool.pick([*due, *self._nearest(due, self._oldest())[: num_admitted - len(due)]])
         self._pool.postpone()
@@ -91,26 +91,26 @@ class ReorderRollout(RoundPolicy):
             due=frozenset(waiting.draw for waiting in due),
         )
 
-    def _due(self, num_groups: int) -> list[Waiting]:
+    def _due(self, num_groups: int) -> list[WaitingDraw]:
         """What the next round must accept. Draws that were never put off fit into the X rounds after it anyway, since
         no more than (X + 1) P0 are in play."""
         postponed = [waiting for waiting in self._oldest() if waiting.num_postponed]
         counts = [waiting.num_postponed for waiting in postponed]
-        return postponed[: num_due(counts, num_groups, self._knobs.max_postponements)]
+        return postponed[: num_due(counts, num_groups, self._settings.max_postponements)]
 
-    def _oldest(self) -> list[Waiting]:
+    def _oldest(self) -> list[WaitingDraw]:
         return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
 
-    def _nearest(self, due: Sequence[Waiting], others: Sequence[Waiting]) -> list[Waiting]:
+    def _nearest(self, due: Sequence[WaitingDraw], others: Sequence[WaitingDraw]) -> list[WaitingDraw]:
         """Those that are not due, in the order in which they go with those that are."""
         draws = {waiting.draw for waiting in due}
         left = [waiting for waiting in others if waiting.draw not in draws]
-        if not self._knobs.length_grouping:
+        if not self._settings.length_grouping:
             return left
         target = max((self._expected_tokens(waiting) for waiting in due), default=0.0)
         return sorted(left, key=lambda waiting: abs(self._expected_tokens(waiting) - target))
 
-    def _expected_tokens(self, waiting: Waiting) -> float:
+    def _expected_tokens(self, waiting: WaitingDraw) -> float:
         return self._lengths.expected_tokens(waiting.draw.index)
 
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
@@ -124,7 +124,7 @@ class ReorderRollout(RoundPolicy):
 
     def _load_leftovers(self, state: Sequence[Any]) -> None:
         self._pool.load_state(state, num_responses=self._shape.num_responses)
-        postponements, most = [waiting.num_postponed for waiting in self._pool.all], self._knobs.max_postponements
+        postponements, most = [waiting.num_postponed for waiting in self._pool.all], self._settings.max_postponements
         if not can_keep(postponements, self._shape.num_prompts, most):
             raise ValueError(
                 f"rollout.reorderRollout.maxPostponements: {most} is too few for the {len(postponements)} groups that "

@@ -58,7 +58,7 @@ class Fault:
 
 
 @dataclass
-class _Call:
+class _ScoreCall:
     num_open: int
     """Tasks that are not answered yet."""
 
@@ -120,7 +120,7 @@ class RewardQueue:
         self._since: list[tuple[float, int, ScoreTask]] = []
         """A heap of needed tasks by the time since when they wait; those that have left are passed over."""
         self._numbers = itertools.count()
-        self._running: dict[ScoreTask, _Call] = {}
+        self._running: dict[ScoreTask, _ScoreCall] = {}
         self._num_running: Counter[str] = Counter()
         self._num_calls = 0
         self._num_faults: Counter[ScoreTask] = Counter()
@@ -172,7 +172,7 @@ class RewardQueue:
         calls: list[tuple[ScoreTask, ...]] = []
         while self._num_calls < self._num_workers and (tasks := self._next_call()):
             calls.append(tasks)
-            call = _Call(len(tasks))
+            call = _ScoreCall(len(tasks))
             self._num_calls += 1
             for task in tasks:
                 self._leave(task)

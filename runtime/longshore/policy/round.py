@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from longshore.policy.draws import Draw
 from longshore.policy.progress import RoundProgress
-from longshore.policy.round_plan import Acceptance, Admission, Gates, RoundPlan
+from longshore.policy.round_plan import Acceptance, AdmittedDraw, Gates, RoundPlan
 
 
 class ResponseId(NamedTuple):
@@ -50,7 +50,7 @@ class AcceptedGroup:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the shell has to do now."""
+    """What the driver of the round has to do now."""
 
     launch: tuple[ResponseId, ...] = ()
     abort: tuple[ResponseId, ...] = ()
@@ -58,7 +58,7 @@ class Decision:
     """Groups whose rewards are wanted from here on."""
     accepted: tuple[AcceptedGroup, ...] = ()
     """Groups newly accepted for training."""
-    ended: bool = False
+    has_batch: bool = False
     """The batch is complete: nothing of this round needs to run any longer."""
 
 
@@ -117,7 +117,7 @@ class Round:
         """Groups that can still be accepted."""
         self._was_cut_off = False
 
-    def admit(self, admissions: Iterable[Admission]) -> Decision:
+    def admit(self, admissions: Iterable[AdmittedDraw]) -> Decision:
         """Start groups; one that already has enough finished responses is served at once."""
         outcome = _Outcome()
         for admission in admissions:
@@ -132,7 +132,7 @@ class Round:
                 self._serve(draw, outcome)
         return self._decide(outcome)
 
-    def finish(self, events: Sequence[ResponseFinished]) -> Decision:
+    def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
         """Take finished responses; those of groups that need no more came too late and are ignored."""
         outcome = _Outcome()
         served: list[Draw] = []
@@ -153,7 +153,7 @@ class Round:
             self._serve(draw, outcome)
         return self._decide(outcome)
 
-    def trainable(self, draw: Draw, *, zero_variance: bool) -> Decision:
+    def rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
         """The rewards of a group are there; decides its fate where acceptance goes by them."""
         outcome = _Outcome()
         if self._acceptance is Acceptance.TRAINABLE and self._is_served(draw):
@@ -195,11 +195,11 @@ class Round:
     def num_missing(self) -> int:
         """Groups to admit so that there are as many candidates as planned (after a cut-off: as many as needed)."""
         wanted = self._num_groups if self._was_cut_off else self._num_candidates
-        return 0 if self.ended else max(0, wanted - len(self._accepted) - self._num_live)
+        return 0 if self.has_batch else max(0, wanted - len(self._accepted) - self._num_live)
 
     @property
-    def ended(self) -> bool:
-        """Whether the batch is complete."""
+    def has_batch(self) -> bool:
+        """Whether the batch is complete. It is not any more when an accepted group loses its rewards."""
         return len(self._accepted) == self._num_groups
 
     @property
@@ -223,8 +223,8 @@ class Round:
     @property
     def _num_expected_groups(self) -> int:
         """Groups that will replace others of zero variance: those that the batch still lacks, times the odds of zero
-        variance in this round by the rule of succession."""
-        if self._acceptance is Acceptance.SERVED or self.ended:
+        variance in this round by Laplace's rule of succession, (dropped + 1) / (kept + 1)."""
+        if self._acceptance is Acceptance.SERVED or self.has_batch:
             return 0
         num_kept = len(self._accepted) + len(self._qualified)
         num_lacking = max(0, self._num_groups - num_kept)
@@ -277,14 +277,14 @@ class Round:
         self._num_live -= 1
 
     def _decide(self, outcome: _Outcome) -> Decision:
-        if self.ended:
+        if self.has_batch:
             self._cut_off(outcome)
         return Decision(
             launch=tuple(self._launch()),
             abort=tuple(outcome.abort),
             score=tuple(outcome.score),
             accepted=tuple(outcome.accepted),
-            ended=self.ended,
+            has_batch=self.has_batch,
         )
 
     def _launch(self) -> list[ResponseId]:

@@ -8,7 +8,7 @@ from longshore.policy.draws import Draw
 
 
 @dataclass(frozen=True)
-class Admission:
+class AdmittedDraw:
     """A draw to start: which responses to sample, and which of its responses already ended earlier."""
 
     draw: Draw
@@ -32,7 +32,7 @@ class RoundPlan:
     kind: RoundKind
     num_groups: int
     """Groups that make the batch."""
-    admissions: tuple[Admission, ...]
+    admissions: tuple[AdmittedDraw, ...]
     """Groups to start with, in this order."""
     num_candidates: int
     """Groups to hold: accepted ones and those that can still be; one that is consumed otherwise is replaced."""

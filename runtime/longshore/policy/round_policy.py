@@ -1,8 +1,8 @@
-"""What every round policy offers to its drivers: the Ray runtime, the simulator and the tests.
+"""What every round policy offers to its drivers: the runtime, the simulator and the tests.
 
 A round policy is four choices: admission (`_plan`, and the gates), acceptance, leftovers, and the handover to the
-trainer (`policy.handover`). Presets differ in `_plan` and in what they do with leftovers; gates and acceptance combine
-with each of them.
+trainer (`policy.handover`). Strategies differ in `_plan` and in what they do with leftovers; gates and acceptance
+combine with each of them.
 """
 
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, Leftover, ResponseFinished, ResponseId, Round
-from longshore.policy.round_plan import Acceptance, Admission, Gates, RoundPlan
+from longshore.policy.round_plan import Acceptance, AdmittedDraw, Gates, RoundPlan
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """P0 and R0."""
+    """P0 prompts (`promptsPerStep`) with R0 responses (`responsesPerPrompt`) each: what one step trains on."""
 
     num_prompts: int
     num_responses: int
@@ -60,7 +60,7 @@ class RoundEnd:
     kind: RoundKind
     accepted: tuple[AcceptedGroup, ...]
     deferred: tuple[Draw, ...]
-    """Draws that this round dropped and that wait for a later one."""
+    """Draws that this round left over: they wait for a later one."""
     kept: tuple[ResponseId, ...]
     """Responses of waiting draws whose tokens must be kept; the tokens of all others are dropped."""
     zero_variance: tuple[Draw, ...] = ()
@@ -96,29 +96,29 @@ class RoundPolicy(ABC):
         plan = self._plan_drain() if draining else self._plan()
         self._kind = plan.kind
         self._round = Round(plan, self._shape.num_responses, self._rules.acceptance, self._gates)
-        return RoundStart(plan.kind, plan.num_groups, self._complete(self._round.admit(plan.admissions)))
+        return RoundStart(plan.kind, plan.num_groups, self._with_replacements(self._round.admit(plan.admissions)))
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
         """Kind of the round that `start_round` would begin."""
         return RoundKind.FULL
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Responses ended."""
-        return self._complete(self._running.finish(events))
+        """Responses finished by themselves; those that are aborted never come here."""
+        return self._with_replacements(self._running.responses_finished(events))
 
-    def group_trainable(self, draw: Draw, *, zero_variance: bool) -> Decision:
+    def group_rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
         """A group has its rewards; `zero_variance`: all are equal, so that its advantages are 0."""
-        return self._complete(self._running.trainable(draw, zero_variance=zero_variance))
+        return self._with_replacements(self._running.rewarded(draw, zero_variance=zero_variance))
 
     def group_rejected(self, draw: Draw) -> Decision:
         """The rewards of a group failed: another draw takes its place in this round, so that the batch is exact."""
-        return self._complete(self._running.reject(draw))
+        return self._with_replacements(self._running.reject(draw))
 
     def engine_load(self, engine: int, load: EngineLoad) -> Decision:
         """An engine tells how busy it is; concurrency follows where the job asks for it."""
         limit = self._rules.load_limit
         if limit is None:
-            return Decision(ended=self._running.ended)
+            return Decision(has_batch=self._running.has_batch)
         before = limit.of(engine)
         change = limit.observed(engine, load) - before
         if engine in self._engines:
@@ -149,7 +149,7 @@ class RoundPolicy(ABC):
     def end_round(self) -> RoundEnd:
         """Close a round whose batch is complete."""
         running = self._running
-        assert running.ended, "the batch of the round is not complete"
+        assert running.has_batch, "the batch of the round is not complete"
         self._round = None
         kept = self._take_leftovers(running.leftovers)
         deferred = tuple(leftover.draw for leftover in running.leftovers)
@@ -207,7 +207,7 @@ class RoundPolicy(ABC):
     def _load_history(self, state: Mapping[str, Any]) -> None:
         assert not state
 
-    def _fresh(self, num_draws: int, num_responses: int | None = None) -> tuple[Admission, ...]:
+    def _fresh(self, num_draws: int, num_responses: int | None = None) -> tuple[AdmittedDraw, ...]:
         """Admissions of the next draws of the data."""
         count = num_responses or self._shape.num_responses
         return tuple(fresh(draw, count) for draw in self._cursor.take(num_draws))
@@ -238,7 +238,7 @@ class RoundPolicy(ABC):
         per_engine = self._rules.frontier_width
         return None if per_engine is None else per_engine * max(1, len(self._engines))
 
-    def _complete(self, decision: Decision) -> Decision:
+    def _with_replacements(self, decision: Decision) -> Decision:
         """Replace groups that were consumed without a gradient, or rejected, by fresh draws."""
         return self._with_lots(decision, lot=1)
 
@@ -248,9 +248,9 @@ class RoundPolicy(ABC):
         return decision if num_fresh == 0 else _join(decision, self._running.admit(self._fresh(num_fresh)))
 
 
-def fresh(draw: Draw, num_responses: int) -> Admission:
+def fresh(draw: Draw, num_responses: int) -> AdmittedDraw:
     """Admission of a draw from its beginning."""
-    return Admission(draw, tuple(range(num_responses)))
+    return AdmittedDraw(draw, tuple(range(num_responses)))
 
 
 def _join(first: Decision, then: Decision) -> Decision:
@@ -259,5 +259,5 @@ def _join(first: Decision, then: Decision) -> Decision:
         abort=first.abort + then.abort,
         score=first.score + then.score,
         accepted=first.accepted + then.accepted,
-        ended=then.ended,
+        has_batch=then.has_batch,
     )

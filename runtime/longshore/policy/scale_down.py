@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from longshore.api.rollout import Repurposing
+from longshore.api.rollout import RepurposingSettings
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
@@ -20,7 +20,7 @@ LAST_SHARE: Final = 0.5
 """Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
-MAX_KV_PEAK: Final = Repurposing().max_kv_peak
+MAX_KV_PEAK: Final = RepurposingSettings().max_kv_peak
 """Projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected value over
 evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64
@@ -58,14 +58,14 @@ class ScaleDown:
 
 
 @dataclass(frozen=True)
-class Stay:
+class KeepSampling:
     """Every pod goes on sampling."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class PodLoad:
+class MilestonePodLoad:
     """What the engines of one pod bear."""
 
     pod: int
@@ -76,10 +76,10 @@ class PodLoad:
 
 
 @dataclass(frozen=True)
-class RolloutLoad:
+class MilestoneLoad:
     """What `decide` goes by at a milestone."""
 
-    pods: tuple[PodLoad, ...]
+    pods: tuple[MilestonePodLoad, ...]
     engines: tuple[RolloutEngine, ...]
     """Those of the pods."""
     peak_tokens: int
@@ -163,27 +163,27 @@ def rollout_load(
     running: Sequence[RunningRequest],
     lengths: LengthDistribution,
     max_response_tokens: int,
-) -> RolloutLoad:
+) -> MilestoneLoad:
     """How full the engines are, and will be with what is still to be launched."""
     everything = [*running, *expected_requests(progress.num_expected, running)]
     peak_tokens = projected_peak_tokens(everything, lengths, max_response_tokens)
-    return RolloutLoad(tuple(pod_loads(engines, running)), tuple(engines), round(peak_tokens))
+    return MilestoneLoad(tuple(pod_loads(engines, running)), tuple(engines), round(peak_tokens))
 
 
 def decide(
     share: float,
-    pods: Sequence[PodLoad],
+    pods: Sequence[MilestonePodLoad],
     trainer_replicas: Sequence[frozenset[int]],
     peak_tokens: float,
     rule: AdaptiveRule | None,
-) -> ScaleDown | Stay:
+) -> ScaleDown | KeepSampling:
     """Whether half of the GPUs can train when `share` of the round's requests has finished, and should.
 
     `peak_tokens` is the projected peak of what runs, over all engines; `rule`: None takes any (`trigger: Fixed`).
     """
     picked = pick_pods(pods, trainer_replicas)
     if not picked:
-        return Stay(unavailable_reason(pods))
+        return KeepSampling(unavailable_reason(pods))
     remaining = sum(load.kv_capacity_tokens for load in pods if load.pod not in picked)
     peak = peak_tokens / remaining
     moved = sum(load.num_gpus for load in pods if load.pod in picked)
@@ -192,16 +192,18 @@ def decide(
     if rule is None:
         return ScaleDown(picked, reason)
     if peak > rule.max_kv_peak:
-        return Stay(f"projected KV peak {_percent(peak)} is over {_percent(rule.max_kv_peak)} at {_percent(share)}")
+        return KeepSampling(
+            f"projected KV peak {_percent(peak)} is over {_percent(rule.max_kv_peak)} at {_percent(share)}"
+        )
     if rule.benefit is None:
-        return Stay("every pod samples in the first step of a job, which tells what repurposing would change")
+        return KeepSampling("every pod samples in the first step of a job, which tells what repurposing would change")
     if not rule.benefit.is_wanted:
-        return Stay(rule.benefit.described)
+        return KeepSampling(rule.benefit.described)
     trial = "a trial: " if rule.benefit.is_trial else ""
     return ScaleDown(picked, f"{reason}; {trial}{rule.benefit.described}")
 
 
-def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[PodLoad]:
+def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[MilestonePodLoad]:
     """Engines and what they run, pod by pod."""
     num_tokens: dict[int, int] = {}
     for request in running:
@@ -211,7 +213,7 @@ def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest
     for engine in engines:
         pods.setdefault(engine.pod, []).append(engine)
     return [
-        PodLoad(
+        MilestonePodLoad(
             pod,
             num_gpus=sum(engine.num_gpus for engine in inside),
             kv_capacity_tokens=sum(engine.kv_capacity_tokens for engine in inside),
@@ -221,7 +223,7 @@ def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest
     ]
 
 
-def pick_pods(pods: Iterable[PodLoad], trainer_replicas: Sequence[frozenset[int]]) -> tuple[int, ...]:
+def pick_pods(pods: Iterable[MilestonePodLoad], trainer_replicas: Sequence[frozenset[int]]) -> tuple[int, ...]:
     """Whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
 
     Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
@@ -239,7 +241,7 @@ def pick_pods(pods: Iterable[PodLoad], trainer_replicas: Sequence[frozenset[int]
     return tuple(sorted(picked))
 
 
-def unavailable_reason(pods: Iterable[PodLoad]) -> str:
+def unavailable_reason(pods: Iterable[MilestonePodLoad]) -> str:
     """Why `pick_pods` found none."""
     if len({load.pod for load in pods}) <= 1:
         return "one pod holds all GPUs, and pods are handed over whole"

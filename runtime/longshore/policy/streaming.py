@@ -27,7 +27,7 @@ class StreamSample:
 
 
 @dataclass(frozen=True)
-class Part:
+class SamplePart:
     """Samples for one pass of one replica."""
 
     replica: int
@@ -52,7 +52,7 @@ class StreamLedger:
             self._samples[sample.response] = sample
         self._waiting.append(tuple(sample.response for sample in group))
 
-    def next_parts(self, awake: Iterable[int]) -> tuple[Part, ...]:
+    def next_parts(self, awake: Iterable[int]) -> tuple[SamplePart, ...]:
         """Hand groups over while replicas that are awake want some: each to the one with the fewest tokens in hand."""
         replicas = sorted(awake)
         parts = []
@@ -63,7 +63,7 @@ class StreamLedger:
             parts.append(self._hand_over(replica, self._waiting.popleft()))
         return tuple(parts)
 
-    def last_parts(self, replicas: Iterable[int]) -> tuple[Part, ...]:
+    def last_parts(self, replicas: Iterable[int]) -> tuple[SamplePart, ...]:
         """The round is over: hand over all that is left, sample by sample, so that all replicas end together."""
         left = [self._samples[response] for group in self._waiting for response in group]
         self._waiting.clear()
@@ -99,12 +99,12 @@ class StreamLedger:
         """What a replica has still to compute."""
         return sum(self._pending_of(replica))
 
-    def _hand_over(self, replica: int, responses: tuple[ResponseId, ...]) -> Part:
+    def _hand_over(self, replica: int, responses: tuple[ResponseId, ...]) -> SamplePart:
         for response in responses:
             assert response not in self._replica_of, f"response {response} is with replica {self._replica_of[response]}"
             self._replica_of[response] = replica
         self._pending_of(replica).append(sum(self._samples[response].num_tokens for response in responses))
-        return Part(replica, responses)
+        return SamplePart(replica, responses)
 
     def _pending_of(self, replica: int) -> deque[int]:
         return self._pending.setdefault(replica, deque())

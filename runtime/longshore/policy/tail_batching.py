@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from longshore.api.rollout import TailBatching as TailBatchingKnobs
+from longshore.api.rollout import TailBatchingSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round import Leftover, ResponseId
@@ -28,14 +28,14 @@ class TailBatching(RoundPolicy):
         self,
         shape: BatchShape,
         cursor: DrawCursor,
-        knobs: TailBatchingKnobs,
+        settings: TailBatchingSettings,
         rules: AdmissionRules = NO_RULES,
         *,
         keeps_tokens: bool = False,
     ) -> None:
         super().__init__(shape, cursor, rules)
-        self._num_speculative_prompts = ceil_factor(knobs.prompt_factor, shape.num_prompts)
-        self._num_speculative_responses = ceil_factor(knobs.response_factor, shape.num_responses)
+        self._num_speculative_prompts = ceil_factor(settings.prompt_factor, shape.num_prompts)
+        self._num_speculative_responses = ceil_factor(settings.response_factor, shape.num_responses)
         self._queue = WaitingDraws(keeps_tokens=keeps_tokens)
 
     @property

@@ -6,11 +6,11 @@ from typing import Any
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import Leftover, ResponseId
-from longshore.policy.round_plan import Admission
+from longshore.policy.round_plan import AdmittedDraw
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingDraw:
     """One draw. `finished` and `running` name its responses whose tokens are kept; without any it starts afresh."""
 
     draw: Draw
@@ -19,13 +19,13 @@ class Waiting:
     finished: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
 
-    def admission(self, num_responses: int, *, limit: int | None = None) -> Admission:
+    def admission(self, num_responses: int, *, limit: int | None = None) -> AdmittedDraw:
         """Start it with `num_responses`, or continue what it has, at most `limit` responses of it."""
         if not self.finished and not self.running:
-            return Admission(self.draw, tuple(range(num_responses)))
+            return AdmittedDraw(self.draw, tuple(range(num_responses)))
         finished = self.finished[:limit]
         running = self.running if limit is None else self.running[: limit - len(finished)]
-        return Admission(self.draw, running, finished)
+        return AdmittedDraw(self.draw, running, finished)
 
 
 class WaitingDraws:
@@ -33,26 +33,26 @@ class WaitingDraws:
 
     def __init__(self, *, keeps_tokens: bool) -> None:
         self._keeps_tokens = keeps_tokens
-        self._waiting: list[Waiting] = []
-        self._taken: dict[Draw, Waiting] = {}
+        self._waiting: list[WaitingDraw] = []
+        self._taken: dict[Draw, WaitingDraw] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
-    def all(self) -> tuple[Waiting, ...]:
+    def all(self) -> tuple[WaitingDraw, ...]:
         """Those that wait, oldest first."""
         return tuple(self._waiting)
 
     def add(self, draws: Iterable[Draw]) -> None:
         """Draws that nothing was sampled for yet."""
-        self._waiting += [Waiting(draw) for draw in draws]
+        self._waiting += [WaitingDraw(draw) for draw in draws]
 
-    def take(self, count: int) -> tuple[Waiting, ...]:
+    def take(self, count: int) -> tuple[WaitingDraw, ...]:
         """The oldest `count` of them take part in a round."""
         return self.pick(self._waiting[:count])
 
-    def pick(self, chosen: Sequence[Waiting]) -> tuple[Waiting, ...]:
+    def pick(self, chosen: Sequence[WaitingDraw]) -> tuple[WaitingDraw, ...]:
         """These take part in a round."""
         draws = {waiting.draw for waiting in chosen}
         self._waiting = [waiting for waiting in self._waiting if waiting.draw not in draws]
@@ -94,7 +94,7 @@ class WaitingDraws:
     def load_state(self, state: Sequence[Any], *, num_responses: int) -> None:
         """Undo `export_state`; raises ValueError when what waits cannot go on in the job as it is."""
         self._waiting = [
-            Waiting(Draw(epoch, index), num_postponed, tuple(finished), tuple(running))
+            WaitingDraw(Draw(epoch, index), num_postponed, tuple(finished), tuple(running))
             for epoch, index, num_postponed, finished, running in state
         ]
         self._taken = {}
@@ -110,9 +110,9 @@ class WaitingDraws:
                 "restore it or start a new job"
             )
 
-    def _back(self, left: Leftover) -> Waiting:
+    def _back(self, left: Leftover) -> WaitingDraw:
         before = self._taken.get(left.draw)
         num_postponed = before.num_postponed + 1 if before else 1
         if not self._keeps_tokens:
-            return Waiting(left.draw, num_postponed)
-        return Waiting(left.draw, num_postponed, left.finished, left.running)
+            return WaitingDraw(left.draw, num_postponed)
+        return WaitingDraw(left.draw, num_postponed, left.finished, left.running)

@@ -7,20 +7,20 @@ from typing import Final, Literal
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, StepFacts, StepMarks
-from longshore.record.history import EngineStay, History, history
+from longshore.record.history import EngineStay, RoundHistory, history
 from longshore.record.lanes import SHORTEST_S, Span, engine_spans, trainer_spans, training_spans
 from longshore.record.model import (
     GroupRow,
     Interval,
     Lane,
     LaneKind,
-    Outcome,
-    Phase,
     PhaseName,
+    RecordOutcome,
     ResponseRow,
     RoundRecord,
     Stay,
     StayEnd,
+    StepPhase,
 )
 
 _DIGITS: Final = 4
@@ -55,26 +55,26 @@ class Outcomes:
 
     def __init__(self, facts: StepFacts) -> None:
         end = facts.totals.end
-        self._of_draw: dict[Draw, Outcome] = {
-            **dict.fromkeys(end.deferred, Outcome.DEFERRED),
-            **dict.fromkeys(facts.totals.rejected, Outcome.REJECTED),
-            **dict.fromkeys(end.zero_variance, Outcome.ZERO_VARIANCE),
-            **{group.draw: Outcome.ACCEPTED for group in end.accepted},
+        self._of_draw: dict[Draw, RecordOutcome] = {
+            **dict.fromkeys(end.deferred, RecordOutcome.DEFERRED),
+            **dict.fromkeys(facts.totals.rejected, RecordOutcome.REJECTED),
+            **dict.fromkeys(end.zero_variance, RecordOutcome.ZERO_VARIANCE),
+            **{group.draw: RecordOutcome.ACCEPTED for group in end.accepted},
         }
         self._rewards: Mapping[ResponseId, float] = facts.rewards
         self._kept = frozenset(end.kept)
 
-    def of_draw(self, draw: Draw) -> Outcome:
+    def of_draw(self, draw: Draw) -> RecordOutcome:
         """Of a group."""
-        return self._of_draw.get(draw, Outcome.UNUSED)
+        return self._of_draw.get(draw, RecordOutcome.UNUSED)
 
-    def of_response(self, response: ResponseId) -> Outcome:
+    def of_response(self, response: ResponseId) -> RecordOutcome:
         """Of one of its responses: a group that is trained on need not use all of them."""
         if response in self._kept:
-            return Outcome.KEPT
+            return RecordOutcome.KEPT
         outcome = self.of_draw(response.draw)
-        is_scored = outcome in (Outcome.ACCEPTED, Outcome.ZERO_VARIANCE)
-        return Outcome.UNUSED if is_scored and response not in self._rewards else outcome
+        is_scored = outcome in (RecordOutcome.ACCEPTED, RecordOutcome.ZERO_VARIANCE)
+        return RecordOutcome.UNUSED if is_scored and response not in self._rewards else outcome
 
 
 def engine_seconds(stays: Iterable[EngineStay]) -> dict[ResponseId, float]:
@@ -85,7 +85,7 @@ def engine_seconds(stays: Iterable[EngineStay]) -> dict[ResponseId, float]:
     return seconds
 
 
-def _phases(marks: StepMarks) -> Iterator[Phase]:
+def _phases(marks: StepMarks) -> Iterator[StepPhase]:
     ends = (
         (PhaseName.REGROUP, marks.regrouped_s),
         (PhaseName.REFUSED, marks.started_s),
@@ -99,7 +99,7 @@ def _phases(marks: StepMarks) -> Iterator[Phase]:
         end = _since(end_s, marks.begun_s)
         # One that did not take place takes a moment all the same, which the next one gets.
         if end - start >= SHORTEST_S:
-            yield Phase(name=name, start_s=start, end_s=end)
+            yield StepPhase(name=name, start_s=start, end_s=end)
             start = end
 
 
@@ -110,7 +110,7 @@ def _lanes(facts: StepFacts) -> Iterator[Lane]:
         yield Lane(lane=number, kind=kind, **vars(place))
 
 
-def _intervals(facts: StepFacts, found: History, lanes: Iterable[Lane]) -> Iterator[Interval]:
+def _intervals(facts: StepFacts, found: RoundHistory, lanes: Iterable[Lane]) -> Iterator[Interval]:
     training = training_spans(facts.updates, len(facts.trainers))
     for lane in lanes:
         if lane.kind is LaneKind.ENGINE:
@@ -137,7 +137,7 @@ def _stay(stay: EngineStay, begun_s: float) -> Stay:
     )
 
 
-def _responses(facts: StepFacts, found: History, outcomes: Outcomes) -> Iterator[ResponseRow]:
+def _responses(facts: StepFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[ResponseRow]:
     last = {stay.response: stay for stay in found.stays}
     seconds = engine_seconds(found.stays)
     for response in sorted(last):
@@ -159,7 +159,7 @@ def _finish(stay: EngineStay, max_response_tokens: int) -> Literal["stop", "leng
     return "length" if stay.num_tokens >= max_response_tokens else "stop"
 
 
-def _groups(facts: StepFacts, found: History, outcomes: Outcomes) -> Iterator[GroupRow]:
+def _groups(facts: StepFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[GroupRow]:
     begun_s = facts.marks.begun_s
     started = Counter(response.draw for response in {stay.response for stay in found.stays})
     for draw in sorted(started):

@@ -36,7 +36,7 @@ class Absence:
 
 
 @dataclass
-class History:
+class RoundHistory:
     """What happened in a round."""
 
     stays: list[EngineStay] = field(default_factory=list)
@@ -51,9 +51,9 @@ class History:
     """When the trainer could have a group of the batch."""
 
 
-def history(messages_: Iterable[TimedMessage]) -> History:
+def history(messages_: Iterable[TimedMessage]) -> RoundHistory:
     """Of a round that is over: every request has ended."""
-    reader = _Reader()
+    reader = _HistoryReader()
     for now_s, message in messages_:
         reader.read(now_s, message)
     return reader.found
@@ -73,11 +73,11 @@ def busy_spans(stays: Sequence[EngineStay]) -> list[tuple[float, float]]:
 _NOWHERE: Final = -1
 
 
-class _Reader:
+class _HistoryReader:
     """One use."""
 
     def __init__(self) -> None:
-        self.found = History()
+        self.found = RoundHistory()
         self._open: dict[ResponseId, tuple[int, float]] = {}
         """Engine and begin of the stay of every response that is on an engine."""
         self._stopped: dict[ResponseId, int] = {}
@@ -97,7 +97,7 @@ class _Reader:
                 self._joined(now_s, engine)
             case messages.EnginesRetired(engines):
                 self.found.retired_s.update(dict.fromkeys(engines, now_s))
-            case messages.AnnounceDrained():
+            case messages.AnnounceEmptied():
                 self.found.drained_s = now_s
             case messages.GroupRewarded(draw):
                 self.found.scored_s[draw] = now_s

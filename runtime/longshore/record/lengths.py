@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.record.model import Outcome, ResponseRow, RoundRecord
+from longshore.record.model import RecordOutcome, ResponseRow, RoundRecord
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
             last_step[draw] = record.step
             num_started += 1
             # What was deferred or kept is sampled to its end by a later round.
-            num_cut += row.finish == "abort" and row.outcome is Outcome.UNUSED
+            num_cut += row.finish == "abort" and row.outcome is RecordOutcome.UNUSED
             if row.finish != "abort":
                 finished.setdefault(draw, []).append((record.step, row))
     groups = (
-        tuple(row.tokens for step, row in rows if step == last_step[draw] or row.outcome is Outcome.KEPT)
+        tuple(row.tokens for step, row in rows if step == last_step[draw] or row.outcome is RecordOutcome.KEPT)
         for draw, rows in finished.items()
     )
     return RecordedLengths(tuple(filter(None, groups)), num_cut, num_started, len({record.step for record in records}))

@@ -75,7 +75,7 @@ class StayEnd(StrEnum):
     """With its engine: it began again elsewhere."""
 
 
-class Outcome(StrEnum):
+class RecordOutcome(StrEnum):
     """What became of a response or of a group."""
 
     ACCEPTED = "accepted"
@@ -95,7 +95,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Phase(_Part):
+class StepPhase(_Part):
     """A part of the step."""
 
     name: PhaseName
@@ -147,7 +147,7 @@ class ResponseRow(_Part):
     """Row of the data."""
     tokens: int
     finish: Literal["stop", "length", "abort"]
-    outcome: Outcome
+    outcome: RecordOutcome
     reward: float | None
     engine_s: float
     """Time on engines, waiting there included."""
@@ -157,7 +157,7 @@ class GroupRow(_Part):
     """A draw of which the round started responses."""
 
     draw: str
-    outcome: Outcome
+    outcome: RecordOutcome
     responses: int
     """That were started."""
     scored_s: float | None
@@ -180,7 +180,7 @@ class RoundRecord(_Part):
     num_preemptions: int
     queue_length: int
     """Long-prompt queue after the step."""
-    phases: tuple[Phase, ...]
+    phases: tuple[StepPhase, ...]
     lanes: tuple[Lane, ...]
     intervals: tuple[Interval, ...]
     requests: tuple[Stay, ...]

@@ -30,7 +30,7 @@ _COLOURS: Final = {
 
 
 @dataclass(frozen=True)
-class Trace:
+class PerfettoTrace:
     """A trace, and what was left out of it."""
 
     events: tuple[TraceEvent, ...]
@@ -42,7 +42,7 @@ class Trace:
         return {"traceEvents": list(self.events), "displayTimeUnit": "ms", "otherData": {"job": job}}
 
 
-def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> Trace:
+def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> PerfettoTrace:
     """Of these rounds; where there are more events, the responses of the oldest rounds are left out."""
     origin = min((record.started for record in records), default=0.0)
     names = _Names()
@@ -60,7 +60,7 @@ def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> Trace
                 continue
         left_out.append(record.step)
     everything = [*names.events(), *events, *(event for group in reversed(shown) for event in group)]
-    return Trace(tuple(everything), tuple(reversed(left_out)))
+    return PerfettoTrace(tuple(everything), tuple(reversed(left_out)))
 
 
 class _Names:

@@ -2,6 +2,8 @@
 
 An event comes with its time by the driver's clock (`RoundProtocol.receive`). A command never waits: what it leads to
 comes back as an event.
+
+*Ended* means that a request left its engine, whatever the reason; *finished*, that it ended by itself.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ class EndedRequest:
     finished: bool
     """It ended by itself; False: it was stopped."""
     engine_step: int
-    """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
+    """Step of the engine at which it ended: breaks ties, so that a round that is repeated decides alike."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class ReplaceEngine:
 
 
 @dataclass(frozen=True)
-class AnnounceDrained:
+class AnnounceEmptied:
     """Nothing runs any longer on the engines that have retired."""
 
 
@@ -164,7 +166,7 @@ RoundCommand = (
     AddRequests
     | AbortRequests
     | ReplaceEngine
-    | AnnounceDrained
+    | AnnounceEmptied
     | OfferResponse
     | ScoreGroup
     | ForgetGroups

@@ -2,7 +2,7 @@
 
     protocol = RoundProtocol(policy)
     perform(protocol.start(engines, now_s))
-    while not protocol.is_complete:
+    while not protocol.is_over:
         event, now_s = wait()
         perform(protocol.receive(event, now_s))
     protocol.result
@@ -38,7 +38,7 @@ class RoundTotals:
 
     end: RoundEnd
     batch_complete_s: float
-    """When the rollout ended."""
+    """When the batch was complete; aborted requests and rewards may come later."""
     finished_tokens: tuple[int, ...]
     """Lengths of the responses that ended by themselves, accepted or not."""
     rejected: Mapping[Draw, str]
@@ -56,7 +56,9 @@ class RoundProtocol:
     def __init__(
         self, policy: RoundPolicy, milestones: Milestones | None = None, pace: RolloutPace | None = None
     ) -> None:
-        """`milestones`: when engines may retire; None: none do. `pace`: told how fast they are."""
+        """`milestones`: when engines may retire; None: none do. `pace`: notes what the benefit
+        gate replays afterwards; nothing here reads it.
+        """
         self._policy = policy
         self._milestones = milestones
         self._pace = pace
@@ -93,7 +95,7 @@ class RoundProtocol:
 
     def receive(self, event: messages.RoundEvent, now_s: float) -> list[messages.RoundCommand]:
         """Something happened; what comes when the round is over changes nothing."""
-        if self.is_complete:
+        if self.is_over:
             return []
         self._now_s = now_s
         match event:
@@ -113,7 +115,7 @@ class RoundProtocol:
         return self._finish_call()
 
     @property
-    def is_complete(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the batch is complete and has its rewards, and every request has ended."""
         return self._totals is not None
 
@@ -144,7 +146,7 @@ class RoundProtocol:
             self._pace.placed(command.engine, command.responses, self._now_s)
 
     def _finish_call(self) -> list[messages.RoundCommand]:
-        self._placed.announce_drained()
+        self._placed.announce_emptied()
         if self._batch_complete_s is not None and self._placed.is_idle and not self._unscored:
             self._totals = RoundTotals(
                 end=self._policy.end_round(),
@@ -183,7 +185,7 @@ class RoundProtocol:
         self._rewarded.add(draw)
         if draw in self._accepted:
             self._emit(messages.TrainOnGroup(self._accepted[draw]))
-        self._execute(self._policy.group_trainable(draw, zero_variance=zero_variance))
+        self._execute(self._policy.group_rewarded(draw, zero_variance=zero_variance))
         if zero_variance and draw not in self._accepted:
             self._num_dropped += 1
             if self._num_dropped > MAX_DROPPED_BATCHES * self._num_groups:
@@ -201,6 +203,7 @@ class RoundProtocol:
         if len(self._rejected) > MAX_REJECTED_BATCHES * self._num_groups:
             message = f"reward: {len(self._rejected)} groups of one round had none; the last: {reason}"
             self._emit(messages.GiveUp(message, is_users_mistake=True))
+        # An accepted group that loses its rewards leaves a batch that was complete: the policy admits another draw.
         self._accepted.pop(draw, None)
         self._batch_complete_s = None
         self._execute(self._policy.group_rejected(draw))
@@ -248,7 +251,7 @@ class RoundProtocol:
             self._accepted[group.draw] = group
             if group.draw in self._rewarded:
                 self._emit(messages.TrainOnGroup(group))
-        if decision.ended and self._batch_complete_s is None:
+        if decision.has_batch and self._batch_complete_s is None:
             self._batch_complete_s = self._now_s
             useless = tuple(draw for draw in self._unscored if draw not in self._accepted)
             self._unscored = {draw: None for draw in self._unscored if draw in self._accepted}

@@ -7,13 +7,13 @@ from typing import Final
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.round import ResponseId
 from longshore.policy.routing import Router
-from longshore.rounds.messages import AbortRequests, AddRequests, AnnounceDrained, EndedRequest, RoundCommand
+from longshore.rounds.messages import AbortRequests, AddRequests, AnnounceEmptied, EndedRequest, RoundCommand
 
 
 class RequestState(StrEnum):
     """Where a request is between its launch and its end."""
 
-    WAITING = "waiting"
+    UNPLACED = "unplaced"
     """On no engine, since there is none."""
     RUNNING = "running"
     """An engine has it."""
@@ -38,23 +38,24 @@ class RequestEvent(StrEnum):
 _S, _E = RequestState, RequestEvent
 
 TRANSITIONS: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
-    (_S.WAITING, _E.PLACED): _S.RUNNING,
-    (_S.WAITING, _E.ABORTED): _S.ENDED,
+    (_S.UNPLACED, _E.PLACED): _S.RUNNING,
+    (_S.UNPLACED, _E.ABORTED): _S.ENDED,
     (_S.RUNNING, _E.FINISHED): _S.ENDED,
     (_S.RUNNING, _E.ABORTED): _S.STOPPING,
     (_S.RUNNING, _E.RETIRED): _S.MOVING,
-    (_S.RUNNING, _E.LOST): _S.WAITING,
-    (_S.RUNNING, _E.STOPPED): _S.WAITING,
-    (_S.MOVING, _E.STOPPED): _S.WAITING,
+    (_S.RUNNING, _E.LOST): _S.UNPLACED,
+    # An engine that stops a request by itself, as vLLM does when it cannot hold it: it is sampled on.
+    (_S.RUNNING, _E.STOPPED): _S.UNPLACED,
+    (_S.MOVING, _E.STOPPED): _S.UNPLACED,
     (_S.MOVING, _E.FINISHED): _S.ENDED,
     (_S.MOVING, _E.ABORTED): _S.STOPPING,
-    (_S.MOVING, _E.LOST): _S.WAITING,
+    (_S.MOVING, _E.LOST): _S.UNPLACED,
     (_S.STOPPING, _E.STOPPED): _S.ENDED,
     (_S.STOPPING, _E.FINISHED): _S.ENDED,
     (_S.STOPPING, _E.RETIRED): _S.STOPPING,
     (_S.STOPPING, _E.LOST): _S.ENDED,
 }
-"""What is not in here cannot happen. A request that waits is placed at once if there is an engine."""
+"""What is not in here cannot happen. An unplaced request is placed at once if there is an engine."""
 
 
 class Requests:
@@ -74,8 +75,8 @@ class Requests:
         self._states: dict[ResponseId, RequestState] = {}
         """Of those that have not ended."""
         self._retired: frozenset[int] = frozenset()
-        self._draining: set[ResponseId] | None = None
-        """What still runs on engines that retire; None: none retires, or the driver knows that they are drained."""
+        self._emptying: set[ResponseId] | None = None
+        """What still runs on engines that retire; None: none retires, or the driver knows that they are empty."""
         self.num_moved = 0
         """Responses that continued on another engine."""
 
@@ -91,7 +92,7 @@ class Requests:
 
     def launch(self, responses: Sequence[ResponseId]) -> None:
         """Start responses."""
-        self._states.update(dict.fromkeys(responses, RequestState.WAITING))
+        self._states.update(dict.fromkeys(responses, RequestState.UNPLACED))
         self._place(responses)
 
     def abort(self, responses: Sequence[ResponseId]) -> None:
@@ -114,36 +115,36 @@ class Requests:
                 stopped.append(request.response)
         self.num_moved += len(stopped)
         self._place(stopped)
-        self._left(request.response for request in there)
+        self._note_emptied(request.response for request in there)
         return ended
 
     def lost(self, engine: int) -> None:
         """An engine is gone: sample again elsewhere what ran there, except what was being stopped anyway."""
         orphans = self._router.lost(engine)
         states = [(response, self._change(response, RequestEvent.LOST)) for response in orphans]
-        self._place([response for response, state in states if state is RequestState.WAITING])
-        self._left(orphans)
+        self._place([response for response, state in states if state is RequestState.UNPLACED])
+        self._note_emptied(orphans)
 
     def joined(self, engine: int) -> None:
         """An engine is there (again); one that has retired stays away."""
         if engine in self._retired:
             return
         self._router.joined(engine)
-        self._place([response for response, state in self._states.items() if state is RequestState.WAITING])
+        self._place([response for response, state in self._states.items() if state is RequestState.UNPLACED])
 
     def retire(self, engines: Collection[int]) -> None:
         """Give these engines nothing more; what runs there continues elsewhere."""
         assert not self._retired, "engines retire once in a round"
         self._retired = frozenset(engines)
         orphans = [response for engine in engines for response in self._router.retire(engine)]
-        self._draining = set(orphans)
+        self._emptying = set(orphans)
         self._stop([one for one in orphans if self._change(one, RequestEvent.RETIRED) is RequestState.MOVING])
 
-    def announce_drained(self) -> None:
+    def announce_emptied(self) -> None:
         """Tell the driver, once, that nothing is left on the engines that have retired."""
-        if self._draining is not None and not self._draining:
-            self._draining = None
-            self._emit(AnnounceDrained())
+        if self._emptying is not None and not self._emptying:
+            self._emptying = None
+            self._emit(AnnounceEmptied())
 
     def _change(self, response: ResponseId, event: RequestEvent) -> RequestState:
         state = TRANSITIONS[self._states[response], event]
@@ -171,6 +172,6 @@ class Requests:
                 self._change(response, RequestEvent.PLACED)
             self._emit(AddRequests(engine, tuple(placed)))
 
-    def _left(self, responses: Iterable[ResponseId]) -> None:
-        if self._draining is not None:
-            self._draining.difference_update(responses)
+    def _note_emptied(self, responses: Iterable[ResponseId]) -> None:
+        if self._emptying is not None:
+            self._emptying.difference_update(responses)

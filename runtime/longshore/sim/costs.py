@@ -8,7 +8,7 @@ published serving and training stacks reach.
 from dataclasses import dataclass, field
 from typing import Final
 
-from longshore.sim.hardware import Gpu, ModelShape
+from longshore.sim.hardware import GpuModel, ModelShape
 from longshore.sim.profile import Profile
 
 _MEMORY_EFFICIENCY: Final = 0.75
@@ -66,7 +66,7 @@ class StepCost:
 class Costs:
     """Costs of one model on one kind of GPU."""
 
-    gpu: Gpu
+    gpu: GpuModel
     model: ModelShape
     profile: Profile = field(default_factory=Profile)
 

@@ -210,9 +210,9 @@ class SimEngine:
         if not self._leaving:
             return []
         ended = [self._remove(response, finished=False) for response in sorted(self._leaving & self._running.keys())]
-        gone = [request for request in self._waiting if request.response in self._leaving]
-        ended += [EndedRequest(request.response, request.kept_tokens, False, self._step) for request in gone]
-        if gone:
+        removed = [request for request in self._waiting if request.response in self._leaving]
+        ended += [EndedRequest(request.response, request.kept_tokens, False, self._step) for request in removed]
+        if removed:
             self._waiting = deque(request for request in self._waiting if request.response not in self._leaving)
         self._leaving.clear()
         return ended

@@ -8,7 +8,7 @@ from longshore.policy.round import ResponseId
 from longshore.rounds.messages import EndedRequest
 from longshore.sim.engine import EngineShape, SimEngine, SimRequest
 from longshore.sim.events import EventQueue
-from longshore.sim.result import Recorder, Work
+from longshore.sim.result import SpanRecorder, Work
 
 
 @dataclass
@@ -20,11 +20,11 @@ class _Member:
     busy_since_s: float | None = None
 
 
-class Fleet:
+class SimFleet:
     """Engines by number, each on GPUs of its own; tells `on_ended` what leaves them."""
 
     def __init__(
-        self, shape: EngineShape, gpus: Sequence[tuple[int, ...]], queue: EventQueue, recorder: Recorder
+        self, shape: EngineShape, gpus: Sequence[tuple[int, ...]], queue: EventQueue, recorder: SpanRecorder
     ) -> None:
         self.kv_capacity_tokens = shape.kv_capacity_tokens
         """Of each engine."""

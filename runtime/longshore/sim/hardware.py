@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """An accelerator as its data sheet describes it."""
 
     name: str
@@ -48,24 +48,24 @@ def _shape(name: str, billions: float, num_layers: int, hidden_size: int, num_kv
     return ModelShape(name, billions * 1e9, num_layers, hidden_size, kv_bytes)
 
 
-GPUS: Final[Mapping[str, Gpu]] = {
+GPUS: Final[Mapping[str, GpuModel]] = {
     gpu.name: gpu
     for gpu in (
-        Gpu("H100", 80e9, 3.35e12, 989e12, 450e9),
-        Gpu("H800", 80e9, 3.35e12, 989e12, 200e9),
-        Gpu("H200", 141e9, 4.8e12, 989e12, 450e9),
-        Gpu("H20", 96e9, 4.0e12, 148e12, 450e9),
-        Gpu("MI300X", 192e9, 5.3e12, 1307e12, 448e9),
-        Gpu("B200", 180e9, 8.0e12, 2250e12, 900e9),
-        Gpu("A100-40", 40e9, 1.555e12, 312e12, 32e9),
-        Gpu("A100-80", 80e9, 2.039e12, 312e12, 300e9),
-        Gpu("L40S", 48e9, 0.864e12, 362e12, 32e9),
-        Gpu("RTX4090", 24e9, 1.008e12, 165e12, 32e9),
+        GpuModel("H100", 80e9, 3.35e12, 989e12, 450e9),
+        GpuModel("H800", 80e9, 3.35e12, 989e12, 200e9),
+        GpuModel("H200", 141e9, 4.8e12, 989e12, 450e9),
+        GpuModel("H20", 96e9, 4.0e12, 148e12, 450e9),
+        GpuModel("MI300X", 192e9, 5.3e12, 1307e12, 448e9),
+        GpuModel("B200", 180e9, 8.0e12, 2250e12, 900e9),
+        GpuModel("A100-40", 40e9, 1.555e12, 312e12, 32e9),
+        GpuModel("A100-80", 80e9, 2.039e12, 312e12, 300e9),
+        GpuModel("L40S", 48e9, 0.864e12, 362e12, 32e9),
+        GpuModel("RTX4090", 24e9, 1.008e12, 165e12, 32e9),
     )
 }
 """By name: the vendors' data sheets (A100-40 is the PCIe card, A100-80 the SXM module)."""
 
-_UNKNOWN: Final = Gpu("", 8e9, 1e10, 5e10, 1e10)
+_UNKNOWN: Final = GpuModel("", 8e9, 1e10, 5e10, 1e10)
 """About a CPU core. A profile replaces nearly all that is computed from it."""
 
 MODELS: Final[Mapping[str, ModelShape]] = {
@@ -94,7 +94,7 @@ def model_of(num_parameters: float) -> ModelShape:
     return _shape(name, num_parameters / 1e9, num_layers, _ASPECT * num_layers, _NUM_KV_HEADS)
 
 
-def gpu_described(name: str) -> Gpu:
+def gpu_described(name: str) -> GpuModel:
     """The GPU that a driver calls so, as `NVIDIA H100 80GB HBM3`; of others no more than the name is known."""
     words = re.sub(r"[^A-Z0-9]", "", name.upper())
     for gpu in GPUS.values():
@@ -104,7 +104,7 @@ def gpu_described(name: str) -> Gpu:
     return replace(_UNKNOWN, name=name)
 
 
-def gpu_named(name: str) -> Gpu:
+def gpu_named(name: str) -> GpuModel:
     """The GPU of that name; ValueError lists the known ones."""
     if name not in GPUS:
         raise ValueError(f"GPU {name} is not known; choose one of {', '.join(sorted(GPUS))}")

@@ -8,10 +8,10 @@ from typing import Final
 from longshore.api.pods import Workers
 from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
-from longshore.sim.hardware import Gpu, ModelShape
+from longshore.sim.hardware import GpuModel, ModelShape
 from longshore.sim.lengths import Accuracy, LengthModel, LognormalLengths
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import MathsRewards, RewardTimes
@@ -38,7 +38,7 @@ class Training(StrEnum):
 class GpuPool:
     """GPUs of one kind, in pods of one size."""
 
-    gpu: Gpu
+    gpu: GpuModel
     num_gpus: int
     gpus_per_pod: int = 8
 
@@ -60,7 +60,7 @@ class Rewards:
     num_workers: int = 64
     while_rolling_out: bool = True
     """Responses are scored as they finish; False: when the rollout is over."""
-    adaptive_timeout: TimeoutKnobs | None = None
+    adaptive_timeout: TimeoutSettings | None = None
     """Time limits learnt from correct responses (RollPacker, section 4.3); None: those of `times`."""
     knows_reference_times: bool = False
     """The time limits begin with what the data's own solutions take, as those of RollPacker's published code do."""
@@ -160,7 +160,7 @@ class SimJob:
 
 
 def job_of(
-    spec: RLJobSpec, model: ModelShape, gpu: Gpu, lengths: LengthModel, profile: Profile | None = None
+    spec: RLJobSpec, model: ModelShape, gpu: GpuModel, lengths: LengthModel, profile: Profile | None = None
 ) -> SimJob:
     """The job of a manifest; reward times and accuracy are the defaults.
 
@@ -192,7 +192,7 @@ def job_of(
     )
 
 
-def _pool(gpu: Gpu, pods: Workers) -> GpuPool:
+def _pool(gpu: GpuModel, pods: Workers) -> GpuPool:
     """A pod without GPUs stands for one."""
     return GpuPool(gpu, pods.replicas * max(1, pods.gpus_per_pod), max(1, pods.gpus_per_pod))
 
@@ -205,8 +205,8 @@ def _training(spec: RLJobSpec) -> Training:
 
 
 def _fixed_fraction(rollout: Rollout) -> float | None:
-    knobs = rollout.repurposing
-    return knobs.fraction if rollout.repurposes and knobs.trigger is RepurposeTrigger.FIXED else None
+    settings = rollout.repurposing
+    return settings.fraction if rollout.repurposes and settings.trigger is RepurposeTrigger.FIXED else None
 
 
 def default_lengths(spec: RLJobSpec) -> LognormalLengths:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
 from longshore.sim.costs import Costs
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
-from longshore.sim.result import Recorder, Work
+from longshore.sim.result import SpanRecorder, Work
 from longshore.sim.round import TrainableSamples
 from longshore.sim.trainer import SimTrainer, StreamedWork, StreamingTrainer, TrainerShape
 
@@ -21,7 +21,7 @@ _WHOLE_UPDATE: Final = 1 << 62
 class TrainingPhase(ABC):
     """What training does during a round and at its end."""
 
-    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         self._job = job
         self._queue = queue
         self._recorder = recorder
@@ -41,7 +41,7 @@ class TrainingPhase(ABC):
         """A round starts."""
 
     @abstractmethod
-    def trainable(self, group: TrainableSamples) -> None:
+    def train_on(self, group: TrainableSamples) -> None:
         """A group is accepted and scored."""
 
     @abstractmethod
@@ -73,12 +73,12 @@ class TrainingPhase(ABC):
 class BatchedTraining(TrainingPhase):
     """U groups by U groups: after the round, or, on GPUs of its own, as soon as they are there."""
 
-    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         super().__init__(job, queue, recorder)
         self._is_pipelined = job.trainer.training is Training.PIPELINED
         per_replica = job.rollout.max_tokens_per_dispatch
         budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
-        self._handover = Handover(job.groups_per_update, budget)
+        self._handover = HandoverQueue(job.groups_per_update, budget)
         self._trainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}
         self._batches: list[Batch] = []
@@ -87,9 +87,9 @@ class BatchedTraining(TrainingPhase):
         self._trainer.begin_round()
         self._samples = {}
 
-    def trainable(self, group: TrainableSamples) -> None:
+    def train_on(self, group: TrainableSamples) -> None:
         self._samples[group.draw] = group.num_tokens
-        self._batches += self._handover.trainable(TrainableGroup(group.draw, sum(group.num_tokens)))
+        self._batches += self._handover.add(TrainableGroup(group.draw, sum(group.num_tokens)))
         if self._is_pipelined:
             self._train(self._queue.now_s)
 
@@ -117,7 +117,7 @@ class BatchedTraining(TrainingPhase):
 class StreamedTraining(TrainingPhase):
     """Gradients on GPUs that were repurposed while the round ran, the rest and the update on all."""
 
-    def __init__(self, job: SimJob, queue: EventQueue, recorder: Recorder) -> None:
+    def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         super().__init__(job, queue, recorder)
         share = job.trainer.fetched_once_share
         most = None if share is None else math.ceil(share * job.shape.num_prompts)
@@ -131,8 +131,8 @@ class StreamedTraining(TrainingPhase):
         self._awake = set()
         self.wake_s = 0.0
 
-    def trainable(self, group: TrainableSamples) -> None:
-        self._trainer.trainable(group.num_tokens)
+    def train_on(self, group: TrainableSamples) -> None:
+        self._trainer.train_on(group.num_tokens)
 
     @property
     def work(self) -> StreamedWork:
@@ -164,7 +164,7 @@ class StreamedTraining(TrainingPhase):
         return self._trainer.first_start_s
 
 
-def training_phase(job: SimJob, queue: EventQueue, recorder: Recorder) -> TrainingPhase:
+def training_phase(job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> TrainingPhase:
     """As the job asks."""
     if job.trainer.training is Training.STREAMED:
         return StreamedTraining(job, queue, recorder)

@@ -19,13 +19,13 @@ from longshore.policy.scale_down import (
 )
 from longshore.rounds.protocol import RoundTotals
 from longshore.sim.events import EventQueue
-from longshore.sim.fleet import Fleet
+from longshore.sim.fleet import SimFleet
 from longshore.sim.job import SimJob
 from longshore.sim.phases import StreamedTraining
 from longshore.sim.round import SimRound
 
 
-class Repurposing:
+class SimRepurposing:
     """One object per job; it knows the lengths of earlier rounds of each kind."""
 
     def __init__(self, job: SimJob, training: StreamedTraining, queue: EventQueue) -> None:
@@ -47,7 +47,7 @@ class Repurposing:
         self.pace = self._gate.begin_round(tp_size) if self._gate is not None else None
         return Milestones(self._job.trainer.scale_down_at)
 
-    def milestone(self, this_round: SimRound, fleet: Fleet, progress: RoundProgress) -> None:
+    def milestone(self, this_round: SimRound, fleet: SimFleet, progress: RoundProgress) -> None:
         """Measure and decide, as coordinator and operator do."""
         engines = [
             RolloutEngine(number, self._pod_of[gpus[0]], len(gpus), fleet.engines[number].kv_capacity_tokens)
@@ -89,9 +89,9 @@ class Repurposing:
                 )
             )
 
-    def _carry_out(self, decision: ScaleDown, this_round: SimRound, fleet: Fleet) -> None:
+    def _carry_out(self, decision: ScaleDown, this_round: SimRound, fleet: SimFleet) -> None:
         pods = set(decision.pods)
         engines = [number for number, gpus in fleet.gpus.items() if self._pod_of[gpus[0]] in pods]
         gpus = [gpu for gpu, pod in self._pod_of.items() if pod in pods]
         decided_s = self._queue.now_s
-        this_round.retire(engines, on_drained=lambda: self._training.repurpose(gpus, decided_s))
+        this_round.retire(engines, on_emptied=lambda: self._training.repurpose(gpus, decided_s))

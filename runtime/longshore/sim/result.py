@@ -17,7 +17,7 @@ class Work(StrEnum):
 
 
 @dataclass(frozen=True)
-class Span:
+class GpuSpan:
     """One GPU does one thing for a while."""
 
     gpu: int
@@ -98,7 +98,7 @@ class SimResult:
 
     num_gpus: int
     steps: tuple[StepRecord, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[GpuSpan, ...]
     mean_response_tokens: float
     """Of all responses, R0 per draw, that a job without any selection would have trained on for the same draws."""
     mean_trained_draw_tokens: float
@@ -165,11 +165,11 @@ class SimResult:
 
 
 @dataclass
-class Recorder:
+class SpanRecorder:
     """Collects spans, and the busy time of the step that runs."""
 
     keeps_spans: bool = True
-    spans: list[Span] = field(default_factory=list)
+    spans: list[GpuSpan] = field(default_factory=list)
     busy_s: float = 0.0
 
     def busy(self, gpus: Sequence[int], work: Work, start_s: float, end_s: float, label: str) -> None:
@@ -178,7 +178,7 @@ class Recorder:
             return
         self.busy_s += len(gpus) * (end_s - start_s)
         if self.keeps_spans:
-            self.spans += [Span(gpu, work, start_s, end_s, label) for gpu in gpus]
+            self.spans += [GpuSpan(gpu, work, start_s, end_s, label) for gpu in gpus]
 
     def take_busy_s(self) -> float:
         """Busy GPU seconds since the last call."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, linear_regression
 from typing import Final, Protocol
 
-from longshore.policy.adaptive_timeout import AdaptiveTimeout, CaseRun, TimeoutKnobs
+from longshore.policy.adaptive_timeout import AdaptiveTimeout, CaseRun, TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.profile import JudgePoint
@@ -107,7 +107,7 @@ class RewardStage:
         self,
         times: RewardTimes,
         num_workers: int,
-        adaptive_timeout: TimeoutKnobs | None = None,
+        adaptive_timeout: TimeoutSettings | None = None,
         *,
         knows_reference_times: bool = False,
     ) -> None:
@@ -141,16 +141,16 @@ class RewardStage:
         if self._knows_reference_times and prompt not in self._referenced:
             self._referenced.add(prompt)
             reference = Scoring(ResponseId(Draw(_BEFORE_TRAINING, prompt), 0), 0, correct=True)
-            self._tell(prompt, self._times.reward_s(reference, None), correct=True)
+            self._observe(prompt, self._times.reward_s(reference, None), correct=True)
         return self._timeout.limit(prompt, _ONLY_CASE).idle_s
 
     def _learn(self, now_s: float) -> None:
         """Every sample that is scored by now tells the timeout policy what it took."""
         while self._tested and self._tested[0][0] <= now_s:
             _, response, duration_s, correct = heapq.heappop(self._tested)
-            self._tell(response.draw.index, duration_s, correct=correct)
+            self._observe(response.draw.index, duration_s, correct=correct)
 
-    def _tell(self, prompt: int, duration_s: float, *, correct: bool) -> None:
+    def _observe(self, prompt: int, duration_s: float, *, correct: bool) -> None:
         if self._timeout is not None:
             run = CaseRun(_ONLY_CASE, wall_s=duration_s, cpu_s=duration_s)
             self._timeout.response_tested(prompt, [run], passed_all=correct)

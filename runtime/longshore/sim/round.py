@@ -15,7 +15,7 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol, RoundTotals
 from longshore.sim.engine import SimRequest
 from longshore.sim.events import EventQueue
-from longshore.sim.fleet import Fleet
+from longshore.sim.fleet import SimFleet
 from longshore.sim.job import SimJob
 from longshore.sim.rewards import RewardStage, Scoring
 
@@ -39,7 +39,7 @@ class SimRound:
         self,
         job: SimJob,
         policy: RoundPolicy,
-        fleet: Fleet,
+        fleet: SimFleet,
         queue: EventQueue,
         workers: RewardStage,
         kept: Mapping[ResponseId, int],
@@ -81,7 +81,7 @@ class SimRound:
         self._perform(
             self._protocol.start(fleet.numbers, now_s, draining=draining, kv_capacity_tokens=fleet.kv_capacity_tokens)
         )
-        self._queue.run_until(lambda: self._protocol.is_complete)
+        self._queue.run_until(lambda: self._protocol.is_over)
         return self._protocol.result
 
     @property
@@ -94,9 +94,9 @@ class SimRound:
         """Tokens that engines sampled in this round."""
         return self._fleet.num_sampled_tokens - self._num_sampled_before
 
-    def retire(self, engines: Sequence[int], on_drained: Callable[[], None]) -> None:
-        """Move the requests of these engines to the others, by recomputation; then `on_drained`."""
-        self._on_drained = on_drained
+    def retire(self, engines: Sequence[int], on_emptied: Callable[[], None]) -> None:
+        """Move the requests of these engines to the others, by recomputation; then `on_emptied`."""
+        self._on_drained = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def samples_of(self, group: AcceptedGroup) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ class SimRound:
                     self._on_trainable(TrainableSamples(group.draw, samples))
                 case messages.MeasureLoad(progress):
                     self._on_milestone(self, progress)
-                case messages.AnnounceDrained():
+                case messages.AnnounceEmptied():
                     assert self._on_drained is not None, "engines were retired"
                     self._on_drained()
                 case messages.GiveUp(reason):

@@ -16,11 +16,11 @@ from longshore.policy.shapes import ROUND_KINDS
 from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
-from longshore.sim.fleet import Fleet
+from longshore.sim.fleet import SimFleet
 from longshore.sim.job import SimJob
 from longshore.sim.phases import StreamedTraining, training_phase
-from longshore.sim.repurposing import Repurposing
-from longshore.sim.result import Recorder, SimResult, StepRecord, Work
+from longshore.sim.repurposing import SimRepurposing
+from longshore.sim.result import SimResult, SpanRecorder, StepRecord, Work
 from longshore.sim.rewards import RewardStage
 from longshore.sim.round import SimRound
 
@@ -39,7 +39,7 @@ def simulate(
     `policy`: instead of the job's own; of another system, with which Longshore is compared.
     """
     assert num_steps >= 1, "there is nothing to simulate"
-    simulation = _Simulation(job, Recorder(keeps_spans), policy or _own_policy(job))
+    simulation = _Simulation(job, SpanRecorder(keeps_spans), policy or _own_policy(job))
     steps = tuple(simulation.step(draining=drains and simulation.fills(left)) for left in range(num_steps, 0, -1))
     return SimResult(
         job.num_gpus,
@@ -52,7 +52,7 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, job: SimJob, recorder: Recorder, policy: RoundPolicy) -> None:
+    def __init__(self, job: SimJob, recorder: SpanRecorder, policy: RoundPolicy) -> None:
         self._job = job
         self.recorder = recorder
         self._queue = EventQueue()
@@ -65,9 +65,9 @@ class _Simulation:
             knows_reference_times=rewards.knows_reference_times,
         )
         self._training = training_phase(job, self._queue, recorder)
-        self._repurposing: Repurposing | None = None
+        self._repurposing: SimRepurposing | None = None
         if isinstance(self._training, StreamedTraining):
-            self._repurposing = Repurposing(job, self._training, self._queue)
+            self._repurposing = SimRepurposing(job, self._training, self._queue)
         self._tp_size = job.rollout.engine.tensor_parallel_size
         self._planner = _planner(job) if job.plans_parallelism else None
         self._fleet = self._build_fleet(self._tp_size)
@@ -141,7 +141,7 @@ class _Simulation:
         self._regroup(self._policy.next_kind(draining=draining))
         milestones = self._repurposing.begin_round(self._tp_size) if self._repurposing is not None else None
         this_round = SimRound(
-            self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.trainable,
+            self._job, self._policy, self._fleet, self._queue, self._workers, self._kept, self._training.train_on,
             milestones, self._milestone, self._repurposing.pace if self._repurposing is not None else None,
         )  # fmt: skip
         totals = this_round.run(draining=draining)
@@ -187,7 +187,7 @@ class _Simulation:
         self._queue.at(time_s, lambda: is_there.append(True))
         self._queue.run_until(lambda: bool(is_there))
 
-    def _build_fleet(self, tp_size: int) -> Fleet:
+    def _build_fleet(self, tp_size: int) -> SimFleet:
         engine, costs = self._job.rollout.engine, self._job.engine_costs
         shape = EngineShape(
             # Engines ask for the few batch sizes that there are again and again.
@@ -196,7 +196,7 @@ class _Simulation:
             kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
             max_num_seqs=engine.max_num_seqs,
         )
-        return Fleet(shape, self._job.gpus.split(tp_size), self._queue, self.recorder)
+        return SimFleet(shape, self._job.gpus.split(tp_size), self._queue, self.recorder)
 
 
 def _own_policy(job: SimJob) -> RoundPolicy:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from longshore.api.runtime_status import RoundKind
-from longshore.sim.result import SimResult, Span, Work
+from longshore.sim.result import GpuSpan, SimResult, Work
 
 _INSTANT_S: Final = 1e-6
 """Shorter gaps come from rounding."""
@@ -78,9 +78,9 @@ class _Piece:
     activity: Activity
 
 
-def _pieces(spans: Iterable[Span], num_gpus: int, end_s: float) -> Iterator[_Piece]:
+def _pieces(spans: Iterable[GpuSpan], num_gpus: int, end_s: float) -> Iterator[_Piece]:
     """The spans of every GPU, and the gaps between them."""
-    by_gpu: dict[int, list[Span]] = defaultdict(list)
+    by_gpu: dict[int, list[GpuSpan]] = defaultdict(list)
     for span in spans:
         by_gpu[span.gpu].append(span)
     for gpu in range(num_gpus):

@@ -21,7 +21,7 @@ PROMPT: Final = "prompt"
 
 
 @dataclass(frozen=True)
-class Trace:
+class LengthTrace:
     """Lengths of a trace, and what was done to them."""
 
     lengths: TraceLengths
@@ -38,7 +38,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _TraceRow:
     """One line of a trace, checked."""
 
     line: int
@@ -48,20 +48,20 @@ class _Row:
     """Names of its other columns."""
 
 
-def csv_trace(text: str, max_tokens: int, responses_per_prompt: int) -> Trace:
+def csv_trace(text: str, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
     """A trace with a header line; ValueError names the line and the column that are wrong."""
     return _trace(_csv_rows(text), max_tokens, responses_per_prompt)
 
 
-def jsonl_trace(text: str, max_tokens: int, responses_per_prompt: int) -> Trace:
+def jsonl_trace(text: str, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
     """A trace of one JSON object per line; ValueError names the line and the column that are wrong."""
     return _trace(_jsonl_rows(text), max_tokens, responses_per_prompt)
 
 
-def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> Trace:
+def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> LengthTrace:
     """Lengths that a job has recorded, by draw."""
     num_clipped = sum(num_tokens > max_tokens for group in groups for num_tokens in group)
-    return Trace(
+    return LengthTrace(
         TraceLengths(tuple(tuple(min(num_tokens, max_tokens) for num_tokens in group) for group in groups)),
         num_responses=sum(map(len, groups)),
         num_clipped=num_clipped,
@@ -70,7 +70,7 @@ def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> Trace:
     )
 
 
-def _trace(found: Iterator[_Row], max_tokens: int, responses_per_prompt: int) -> Trace:
+def _trace(found: Iterator[_TraceRow], max_tokens: int, responses_per_prompt: int) -> LengthTrace:
     rows = list(found)
     if not rows:
         raise ValueError("the trace is empty: it needs at least one response")
@@ -80,7 +80,7 @@ def _trace(found: Iterator[_Row], max_tokens: int, responses_per_prompt: int) ->
             raise ValueError(f"line {row.line}, column {PROMPT}: every row needs a prompt id, or none has one")
     clipped = [min(row.num_tokens, max_tokens) for row in rows]
     groups = _by_prompt(rows, clipped) if has_ids else _in_turn(clipped, responses_per_prompt)
-    return Trace(
+    return LengthTrace(
         TraceLengths(groups),
         num_responses=len(rows),
         num_clipped=sum(row.num_tokens > max_tokens for row in rows),
@@ -89,7 +89,7 @@ def _trace(found: Iterator[_Row], max_tokens: int, responses_per_prompt: int) ->
     )
 
 
-def _by_prompt(rows: Sequence[_Row], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Prompts in the order of their first rows."""
     groups: dict[str | None, list[int]] = {}
     for row, num_tokens in zip(rows, lengths, strict=True):
@@ -105,7 +105,7 @@ def _in_turn(lengths: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
 # CSV ----------------------------------------------------------------------------------------------------------------
 
 
-def _csv_rows(text: str) -> Iterator[_Row]:
+def _csv_rows(text: str) -> Iterator[_TraceRow]:
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     header: list[str] | None = None
     try:
@@ -149,7 +149,7 @@ def _number_in_text(value: object) -> float | int:
 # JSONL --------------------------------------------------------------------------------------------------------------
 
 
-def _jsonl_rows(text: str) -> Iterator[_Row]:
+def _jsonl_rows(text: str) -> Iterator[_TraceRow]:
     for line, content in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         if not content.strip():
             continue
@@ -173,13 +173,13 @@ def _json_number(value: object) -> float | int:
 # Both ---------------------------------------------------------------------------------------------------------------
 
 
-def _row(line: int, columns: Mapping[str, object], number: Callable[[object], float | int]) -> _Row:
+def _row(line: int, columns: Mapping[str, object], number: Callable[[object], float | int]) -> _TraceRow:
     try:
         num_tokens = _tokens(number(columns[NUM_TOKENS]))
     except ValueError as error:
         raise ValueError(f"line {line}, column {NUM_TOKENS}: {error}") from None
     others = tuple(name for name in columns if name not in (NUM_TOKENS, PROMPT))
-    return _Row(line, num_tokens, _prompt(line, columns), others)
+    return _TraceRow(line, num_tokens, _prompt(line, columns), others)
 
 
 def _tokens(value: float | int) -> int:

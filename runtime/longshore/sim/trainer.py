@@ -9,7 +9,7 @@ from functools import partial
 from longshore.policy.balancing import balance
 from longshore.sim.costs import Costs, num_forwards
 from longshore.sim.events import EventQueue
-from longshore.sim.result import Recorder, Work
+from longshore.sim.result import SpanRecorder, Work
 
 Samples = Sequence[int]
 """Tokens of samples, prompts included."""
@@ -71,7 +71,7 @@ class StreamedWork:
 class SimTrainer:
     """All replicas take every batch together, one batch after the other."""
 
-    def __init__(self, shape: TrainerShape, recorder: Recorder) -> None:
+    def __init__(self, shape: TrainerShape, recorder: SpanRecorder) -> None:
         self._shape = shape
         self._recorder = recorder
         self.free_s = 0.0
@@ -111,7 +111,7 @@ class StreamingTrainer:
     """
 
     def __init__(
-        self, shape: TrainerShape, queue: EventQueue, recorder: Recorder, max_fetched_once: int | None = None
+        self, shape: TrainerShape, queue: EventQueue, recorder: SpanRecorder, max_fetched_once: int | None = None
     ) -> None:
         """`max_fetched_once`: replicas that wake take only groups that are there by then, and so many at most."""
         self._shape = shape
@@ -139,7 +139,7 @@ class StreamingTrainer:
         self._free_s[replica] = at_s
         self._queue.at(at_s, partial(self._next, replica, self._free_s))
 
-    def trainable(self, samples: Samples) -> None:
+    def train_on(self, samples: Samples) -> None:
         """A group is ready."""
         self._groups.append(samples)
         if self._idle:

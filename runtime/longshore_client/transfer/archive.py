@@ -32,7 +32,7 @@ class ArchiveError(Exception):
     """The copy cannot be made, in one sentence."""
 
 
-class Choice(TypedDict, total=False):
+class FileSelection(TypedDict, total=False):
     """Files of a directory, by their names relative to it."""
 
     match: str
@@ -48,7 +48,7 @@ def quiet(done_bytes: int, total_bytes: int) -> None:
     """Progress that nobody watches."""
 
 
-def pack(root: Path, out: IO[bytes], progress: Progress = quiet, choices: Sequence[Choice] = ()) -> None:
+def pack(root: Path, out: IO[bytes], progress: Progress = quiet, choices: Sequence[FileSelection] = ()) -> None:
     """Write the file or directory `root` to `out`; with `choices`, only files that one of them names.
 
     Raises:
@@ -146,7 +146,7 @@ def _files(root: Path) -> list[tuple[str, Path]]:
     return [(path.relative_to(root).as_posix(), path) for path in found]
 
 
-def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[Choice]) -> list[tuple[str, Path]]:
+def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[FileSelection]) -> list[tuple[str, Path]]:
     if not choices:
         return files
     names: set[str] = set()

@@ -12,7 +12,7 @@ from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_client.plain import plain
 from longshore_client.transfer import archive, pod
-from longshore_client.transfer.archive import ArchiveError, Choice, Progress, quiet
+from longshore_client.transfer.archive import ArchiveError, FileSelection, Progress, quiet
 from longshore_client.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
 from longshore_kube.resources import PODS, Json
 
@@ -36,7 +36,7 @@ def fetch(
     *,
     force: bool,
     progress: Progress = quiet,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[FileSelection] = (),
 ) -> int:
     """Copy `path` of the claim to this machine and return the number of files; with `choices`, only files of these.
 

@@ -36,7 +36,7 @@ def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> 
     }
     if job is not None:
         metadata["ownerReferences"] = [_owner(job)]
-        spec["affinity"] = _beside(job["metadata"]["name"])
+        spec["affinity"] = _same_node_affinity(job["metadata"]["name"])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -92,7 +92,7 @@ def _owner(job: Json) -> Json:
     }
 
 
-def _beside(job: str) -> Json:
+def _same_node_affinity(job: str) -> Json:
     """Rather on a node that has the claim already: a ReadWriteOnce claim cannot be on two."""
     term = {"labelSelector": {"matchLabels": {names.LABEL_JOB: job}}, "topologyKey": "kubernetes.io/hostname"}
     return {

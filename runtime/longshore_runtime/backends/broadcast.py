@@ -8,13 +8,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
-from longshore_runtime.weights.shared import Channel
+from longshore_runtime.weights.shared import BroadcastGroup
 
 
 class Broadcast:
     """One member, apart from whatever other groups its process is in. A lost member breaks it for all."""
 
-    def __init__(self, channel: Channel, rank: int, device: torch.device) -> None:
+    def __init__(self, channel: BroadcastGroup, rank: int, device: torch.device) -> None:
         """Meet the others; `device` holds what is passed on. Raises RuntimeError when one does not come."""
         limit = timedelta(seconds=channel.limit_s)
         store = TCPStore(

@@ -14,7 +14,7 @@ from longshore_runtime.types import Sample
 
 
 @dataclass(frozen=True)
-class ResponseTokens:
+class FlatResponseTokens:
     """Flat values, one per response token of a micro-batch, samples one after the other."""
 
     log_probs: Tensor
@@ -40,7 +40,7 @@ class CausalLM(torch.nn.Module):
         _turn_dropout_off(self.module)
         self._require_plain_head()
 
-    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> ResponseTokens:
+    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
         """Log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
 
         Without samples it is a pass over one token, which nothing comes of.
@@ -52,7 +52,7 @@ class CausalLM(torch.nn.Module):
             tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
             predicts[row, len(sample.prompt_tokens) - 1 : length - 1] = True
         log_probs, entropies = self(tokens.to(self.device), predicts.to(self.device), temperature)
-        return ResponseTokens(log_probs, entropies)
+        return FlatResponseTokens(log_probs, entropies)
 
     def forward(self, tokens: Tensor, predicts: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """The same of the tokens that follow where `predicts` is true; both are (samples, longest length)."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from longshore.api.quantity import parse_bytes
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings
 
 
 class EngineStartError(Exception):
@@ -14,7 +14,7 @@ class EngineStartError(Exception):
 class EngineSpec:
     """Everything that determines an engine, except where its model is mounted."""
 
-    options: EngineOptions
+    options: EngineSettings
     max_context_tokens: int
     """Longest prompt and response together."""
     seed: int = 0

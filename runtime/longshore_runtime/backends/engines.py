@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -15,8 +16,11 @@ from longshore_runtime.types import Engine
 log = structlog.get_logger()
 
 
-def create_engine(spec: EngineSpec, model: Path) -> Engine:
-    """Start an engine on a Hugging Face checkpoint; raises EngineStartError."""
+def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None] = lambda num_bytes: None) -> Engine:
+    """Start an engine on a Hugging Face checkpoint; raises EngineStartError.
+
+    `on_loaded` is called with the bytes of the checkpoint that have been read so far.
+    """
     if spec.options.backend is EngineBackend.FAKE:
         return FakeEngine(_fake_options(spec, model))
     if not (model / "config.json").exists():
@@ -28,7 +32,7 @@ def create_engine(spec: EngineSpec, model: Path) -> Engine:
     os.environ.update(environment)
     from longshore_runtime.backends.vllm_engine import VllmEngine
 
-    return VllmEngine(model, spec)
+    return VllmEngine(model, spec, on_loaded=on_loaded)
 
 
 def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:

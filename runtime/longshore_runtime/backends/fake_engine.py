@@ -14,7 +14,7 @@ from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
-from longshore_runtime.weights.shared import Channel, Part, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Checksum
 
 UNLIMITED_KV_TOKENS: Final = 1 << 40
@@ -121,7 +121,7 @@ class FakeEngine:
         """Whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
-    def begin_weights(self, channel: Channel | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
         """Serve nothing meanwhile."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
@@ -198,7 +198,7 @@ class FakeEngine:
         return not self._options.num_kv_blocks or self._used_blocks + more_blocks <= self._options.num_kv_blocks
 
 
-def _join(channel: Channel) -> Any:
+def _join(channel: BroadcastGroup) -> Any:
     import torch  # Nothing else of this engine needs it.
 
     from longshore_runtime.backends.broadcast import Broadcast
@@ -206,7 +206,7 @@ def _join(channel: Channel) -> Any:
     return Broadcast(channel, channel.first, torch.device("cpu"))
 
 
-def _read(part: Part, broadcast: Any) -> Mapping[str, Checksum]:
+def _read(part: BucketPart, broadcast: Any) -> Mapping[str, Checksum]:
     """Checksums of what comes."""
     import torch
 

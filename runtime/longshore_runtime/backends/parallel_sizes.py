@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.training import Trainer
+from longshore.api.training import TrainerSettings
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
 
 
@@ -18,7 +18,7 @@ class ParallelSizes:
     """Torch: ranks that have a shard of every tensor each; the others are Megatron's."""
 
     @classmethod
-    def of(cls, trainer: Trainer) -> "ParallelSizes":
+    def of(cls, trainer: TrainerSettings) -> "ParallelSizes":
         """Those of a job."""
         return cls(
             tensor=trainer.tensor_parallel_size,
@@ -37,7 +37,7 @@ class ParallelSizes:
         return rank // self.ranks_per_replica
 
     def is_first_of_replica(self, rank: int) -> bool:
-        """Whether this rank speaks for its replica: it alone has all weights in `Trainer.weights`."""
+        """Whether this rank speaks for its replica: it alone has all weights in `TrainerSettings.weights`."""
         return rank % self.ranks_per_replica == 0
 
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:

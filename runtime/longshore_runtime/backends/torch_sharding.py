@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from longshore_runtime.backends.accumulation import norm
-from longshore_runtime.backends.causal_lm import CausalLM, ResponseTokens
+from longshore_runtime.backends.causal_lm import CausalLM, FlatResponseTokens
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.micro_batches import pack_share
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -136,7 +136,7 @@ class ShardedCausalLM(CausalLM):
         # Experts may be used on one rank only.
         root.set_reduce_scatter_unused_params(True)
 
-    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> ResponseTokens:
+    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
         """On all ranks together; none may go without a pass, but its samples may be none."""
         tokens = super().response_tokens(samples, temperature)
         if not torch.is_grad_enabled():

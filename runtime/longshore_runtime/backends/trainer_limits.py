@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from longshore.api.training import Trainer, TrainerBackend
+from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
 
-def trainer_mistake(trainer: Trainer, directory: Path, name: str) -> str | None:
+def trainer_mistake(trainer: TrainerSettings, directory: Path, name: str) -> str | None:
     """Why the trainer of a job cannot train the model, whose `name` is for the message; None: it can."""
     if trainer.backend is not TrainerBackend.MEGATRON:
         return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
-from longshore.api.training import Trainer, TrainerBackend
+from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.types import TrainerOptions
 
@@ -18,7 +18,7 @@ class TrainerSpec:
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
 
     @classmethod
-    def of(cls, algorithm: Algorithm, trainer: Trainer) -> "TrainerSpec":
+    def of(cls, algorithm: Algorithm, trainer: TrainerSettings) -> "TrainerSpec":
         """The trainer of a job."""
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,

@@ -20,25 +20,28 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
-from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
 
 class VllmEngine:
     """Implements `types.Engine` on vLLM's synchronous engine."""
 
-    def __init__(self, model: Path, spec: EngineSpec, clock: Clock | None = None) -> None:
+    def __init__(
+        self, model: Path, spec: EngineSpec, clock: Clock | None = None, on_loaded: OnLoaded = lambda num_bytes: None
+    ) -> None:
         """Load the checkpoint; raises EngineStartError with one sentence."""
         self._clock = clock or SystemClock()
         self._counters = _Counters()
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
         self._parameter_names = _parameter_names(model)
-        self._engine = start(model, spec, self._counters)
+        self._engine = start(model, spec, self._counters, on_loaded)
         self._responses: dict[str, GrowingResponse] = {}
         self._policy_version = -1
         self._receipt: Receipt | None = None
@@ -83,7 +86,7 @@ class VllmEngine:
         """Whether any request is unfinished."""
         return bool(self._responses)
 
-    def begin_weights(self, channel: Channel | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
         """Prepare the running model for new values."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"

@@ -16,6 +16,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.vllm_loading import OnLoaded, loading_reported
+from longshore_runtime.backends.vllm_processes import fork_processes
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -33,32 +35,38 @@ _OTHER_WEIGHTS = frozenset({"quantization", "quantization_config", "cpu_offload_
 _MAX_REASON_CHARACTERS: Final = 500
 
 
-def start(model: Path, spec: EngineSpec, logger: StatLoggerBase) -> LLMEngine:
+def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLoaded) -> LLMEngine:
     """Start an engine that reports its statistics to `logger`; raises EngineStartError with one sentence."""
     arguments = engine_arguments(model, spec)
     if spec.accelerator and current_platform.is_cpu():
         raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
     try:
-        import_model_class(model)
+        modules = import_model_class(model)
+        if not spec.accelerator:
+            fork_processes(modules)
         config = EngineArgs(**arguments).create_engine_config()
-        engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
+        with loading_reported(on_loaded):
+            engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
         _sample_a_token(engine)
         return engine
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
         raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {reason(error)}") from error
 
 
-def import_model_class(model: Path) -> None:
-    """Have vLLM inspect the model's class in this process, which needs it in any case.
+def import_model_class(model: Path) -> list[str]:
+    """Have vLLM inspect the model's class in this process, which needs it in any case; returns the modules with it.
 
     vLLM would start another process for that, which imports vLLM once more: seconds of every engine's start, as no pod
     has the cache of an earlier one.
     """
+    modules = []
     for architecture in _architectures(model):
         registered = ModelRegistry.models.get(architecture)
         module_name, class_name = (getattr(registered, name, None) for name in ("module_name", "class_name"))
         if module_name is not None and class_name is not None:
             ModelRegistry.register_model(architecture, getattr(importlib.import_module(module_name), class_name))
+            modules.append(module_name)
+    return modules
 
 
 def _architectures(model: Path) -> list[str]:

@@ -14,11 +14,11 @@ from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import free_gpu_memory, open_buffer
 from longshore_runtime.backends.vllm_renewal import Renewal
 from longshore_runtime.backends.weight_sender import Assembly, read, receive
-from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, BufferHandle, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Slice
 
 
-def begin_update(worker: Any, channel: Channel | None = None) -> None:
+def begin_update(worker: Any, channel: BroadcastGroup | None = None) -> None:
     """Prepare every layer to be replaced; `channel`: by weights that are broadcast there."""
     sources = _Sources(worker.device)
     if channel is not None:
@@ -66,11 +66,11 @@ def _arrays(assembly: Assembly, bucket: Bucket) -> Iterator[tuple[str, torch.Ten
             yield name, whole
 
 
-def _shared(sources: "_Sources", part: Part, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _shared(sources: "_Sources", part: BucketPart, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
     for slot, values in read(part, sources.buffer(part)):
         whole = sources.assembly.add(slot.name, values, slot.checksum.shape, slot.checksum.start)
         if whole is not None:
-            yield slot.name, whole if slot.cut is None else _Piece.of(whole, slot.cut, rank)
+            yield slot.name, whole if slot.cut is None else _PartialParameter.of(whole, slot.cut, rank)
 
 
 def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -78,14 +78,14 @@ def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         worker.model_runner.get_model().load_weights(named)
 
 
-class _Piece(torch.Tensor):
+class _PartialParameter(torch.Tensor):
     """A worker's part of a parameter in the place of the whole: vLLM cuts it out and gets it."""
 
     cut: int
     rank: int
 
     @classmethod
-    def of(cls, values: torch.Tensor, cut: int, rank: int) -> "_Piece":
+    def of(cls, values: torch.Tensor, cut: int, rank: int) -> "_PartialParameter":
         """The part of this rank, of equal ones along dimension `cut`."""
         piece = values.as_subclass(cls)
         piece.cut, piece.rank = cut, rank
@@ -109,11 +109,11 @@ class _Sources:
         """Shared ones: the trainer writes to two by turns."""
         self._broadcast: Broadcast | None = None
 
-    def join(self, channel: Channel, worker: int) -> None:
+    def join(self, channel: BroadcastGroup, worker: int) -> None:
         """Meet the trainer and the other engines."""
         self._broadcast = Broadcast(channel, channel.first + worker, self._device)
 
-    def buffer(self, part: Part) -> torch.Tensor:
+    def buffer(self, part: BucketPart) -> torch.Tensor:
         """The bytes of a bucket."""
         if part.buffer is None:
             assert self._broadcast is not None, "a bucket is broadcast to those who joined"

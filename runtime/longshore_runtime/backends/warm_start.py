@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -52,10 +52,19 @@ def warm_start(
     directory: Path, num_steps: int, seed: int, progress: Progress | None = None, *, tied: bool = False
 ) -> None:
     """Write a tiny model after `num_steps` supervised steps on Counting as a Hugging Face checkpoint."""
+    for step, loss in warm_start_steps(directory, num_steps, seed, tied=tied):
+        if progress:
+            progress(step, loss)
+
+
+def warm_start_steps(
+    directory: Path, num_steps: int, seed: int, *, tied: bool = False
+) -> Generator[tuple[int, float], None, None]:
+    """The same, step by step: yields what `Progress` is called with. The checkpoint is complete after the last one."""
     build_tiny_model(directory, seed, tied=tied)
     if num_steps > 0:
         with _one_thread():
-            _imitate(directory, num_steps, seed, progress)
+            yield from _imitate(directory, num_steps, seed)
 
 
 @contextmanager
@@ -69,7 +78,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def _imitate(directory: Path, num_steps: int, seed: int, progress: Progress | None) -> None:
+def _imitate(directory: Path, num_steps: int, seed: int) -> Generator[tuple[int, float], None, None]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
@@ -83,8 +92,7 @@ def _imitate(directory: Path, num_steps: int, seed: int, progress: Progress | No
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if progress:
-            progress(step + 1, loss)
+        yield step + 1, loss
     model.save_pretrained(directory)
 
 

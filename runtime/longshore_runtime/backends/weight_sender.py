@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import SharedBuffer, free_gpu_memory
-from longshore_runtime.weights.shared import Channel, Part, Slot
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, Slot
 from longshore_runtime.weights.slices import Checksum, bucket_size, modular, spans, word_bytes
 
 Named = tuple[str, Tensor, int | None]
@@ -49,10 +49,10 @@ class WeightSender:
         self._device = device
         self._buffers: list[SharedBuffer] = []
         self._following: _Chunk | None = None
-        self._part: Part | None = None
+        self._part: BucketPart | None = None
         self._broadcast: Broadcast | None = None
 
-    def join(self, channel: Channel) -> None:
+    def join(self, channel: BroadcastGroup) -> None:
         """Meet engines in other pods, as rank 0; raises RuntimeError when one does not come."""
         self._broadcast = Broadcast(channel, 0, self._device)
 
@@ -61,7 +61,7 @@ class WeightSender:
         assert self._broadcast is not None and self._part is not None, "join and fill come first"
         self._broadcast.run(self._buffers[-1].values[: self._part.num_bytes])
 
-    def fill(self) -> Part | None:
+    def fill(self) -> BucketPart | None:
         """The next bucket; None: there is no more. It overwrites the last but one."""
         self._following = self._following or next(self._chunks, None)
         if self._following is None:
@@ -74,7 +74,7 @@ class WeightSender:
             offset_bytes += -(-slots[-1].num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
             self._following = None  # before the next one is gathered
             self._following = next(self._chunks, None)
-        self._part = Part(buffer.handle, tuple(slots))
+        self._part = BucketPart(buffer.handle, tuple(slots))
         return self._part
 
     def close(self) -> None:
@@ -112,14 +112,14 @@ def _write(chunk: _Chunk, buffer: Tensor, offset_bytes: int) -> Slot:
     return Slot(chunk.name, offset_bytes, num_bytes, checksum, chunk.cut)
 
 
-def receive(part: Part, broadcast: Broadcast, device: torch.device) -> Tensor:
+def receive(part: BucketPart, broadcast: Broadcast, device: torch.device) -> Tensor:
     """A buffer with a bucket that is broadcast."""
     buffer = torch.empty(part.num_bytes, dtype=torch.uint8, device=device)
     broadcast.run(buffer)
     return buffer
 
 
-def read(part: Part, buffer: Tensor) -> Iterator[tuple[Slot, Tensor]]:
+def read(part: BucketPart, buffer: Tensor) -> Iterator[tuple[Slot, Tensor]]:
     """The values in a bucket, copied, each parameter's in a row; raises ValueError where others were written."""
     for slot in part.slots:
         written = slot.checksum

@@ -1,6 +1,6 @@
-"""Ending actors."""
+"""Waiting for actors: for their answers, and for their end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import ray
@@ -20,3 +20,15 @@ def wait_ended(actors: Sequence[Any]) -> None:
             log.warning("an actor does not end")
         except ray.exceptions.RayError:
             continue  # It is gone, which is what we waited for.
+
+
+def within(stream: Any, limit_s: float) -> Iterator[Any]:
+    """The references of a Ray generator; raises TimeoutError when the next one is late."""
+    while True:
+        ready, _ = ray.wait([stream], timeout=limit_s)
+        if not ready:
+            raise TimeoutError
+        try:
+            yield next(stream)
+        except StopIteration:
+            return

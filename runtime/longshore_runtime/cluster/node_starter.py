@@ -36,7 +36,7 @@ class NodeStarter:
             if self.pid == 0:
                 os.close(self._lifeline)
                 os.close(self._output)
-                _become_starter(theirs, their_output)
+                become_starter(theirs, their_output)
         else:
             command = [sys.executable, "-m", "longshore_runtime.cluster.node_start"]
             files = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((theirs, 0), (their_output, 1), (their_output, 2))]
@@ -96,7 +96,8 @@ class NodeStarter:
         return os.waitstatus_to_exitcode(status)
 
 
-def _become_starter(lifeline: int, output: int) -> NoReturn:
+def become_starter(lifeline: int, output: int) -> NoReturn:
+    """Be the process, in a fork of one that has the imports of the node's workers; the arguments are its files."""
     from longshore_runtime.cluster.node_start import main
 
     status = 1

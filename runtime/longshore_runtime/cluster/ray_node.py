@@ -115,7 +115,7 @@ def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def head_goes(settings: Settings) -> bool:
+def head_is_ending(settings: Settings) -> bool:
     """Whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda answers: answers),

@@ -12,7 +12,7 @@ from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.gpu_sharing import shared_gpus
 from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.node_starter import NodeStarter
-from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_goes, join
+from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_is_ending, join
 from longshore_runtime.cluster.worker_imports import worker_imports
 from longshore_runtime.errors import Interrupted
 from longshore_runtime.judge.mps import MpsDaemon
@@ -35,7 +35,7 @@ def run_node(settings: Settings) -> int:
     except RayNodeError as error:
         code, reason = CRASHED, str(error)
     log.info("the pod ends", code=int(code), reason=reason)
-    settings.tell_why(reason)
+    settings.report_reason(reason)
     return code
 
 
@@ -53,7 +53,7 @@ def _serve(settings: Settings) -> tuple[int, str]:
         health.not_ready()
         if fault is not None:
             return CRASHED, f"{fault}; engine and judge start again in another pod"
-        if head_goes(settings):
+        if head_is_ending(settings):
             return ExitCode.SUCCEEDED, "the coordinator is gone"
         return CRASHED, "the pod's Ray node ended although the coordinator is there"
 

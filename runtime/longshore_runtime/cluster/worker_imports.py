@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from longshore.api.names import Component
-from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.vllm_environment import vllm_environment
@@ -34,7 +34,7 @@ def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
     return WorkerImports((*engine.modules, *trainer), engine.environment)
 
 
-def _engine(options: Engine, *, has_accelerator: bool) -> WorkerImports:
+def _engine(options: EngineSettings, *, has_accelerator: bool) -> WorkerImports:
     # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
     if options.backend is EngineBackend.FAKE or has_accelerator:
         return WorkerImports()

@@ -20,9 +20,9 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import (
     Benefit,
+    MilestoneLoad,
     Milestones,
     RolloutEngine,
-    RolloutLoad,
     RunningRequest,
     rollout_load,
 )
@@ -129,7 +129,7 @@ class Repurposing:
         self._runner: RoundRunner | None = None
         self._milestone: RoundProgress | None = None
         """The newest one."""
-        self._told_s = self._arrived_s = 0.0
+        self._reported_s = self._arrived_s = 0.0
         self._epoch = answered_epoch
         self._overlay: Overlay | None = None
         self._leaving: tuple[int, ...] = ()
@@ -158,7 +158,7 @@ class Repurposing:
         self._milestone = progress
         self._measuring.append(self._work.submit(self._measure, progress))
 
-    def happened(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Whatever this module has put into the driver's events, and assignments."""
         match event:
             case LoadMeasured(sender=sender, load=load) if sender is self:
@@ -195,7 +195,7 @@ class Repurposing:
         self._running.retire(self._leaving, self._drained)
 
     def _state(self) -> RoundState:
-        pods = frozenset(self._engines.pod_of(engine) for engine in self._engines.alive())
+        pods = frozenset(self._engines.pod_of(engine) for engine in self._engines.serving())
         inside = (self._trainers.pods_of(replica) for replica in range(self._trainers.num_replicas))
         return RoundState(
             number=self._number,
@@ -214,7 +214,7 @@ class Repurposing:
         replicas = self._trainers.replicas_on(pods)
         error = None
         try:
-            self._engines.retire(self._leaving, _SLEEP_LIMIT_S)
+            self._engines.release(self._leaving, _SLEEP_LIMIT_S)
             self._trainers.wake(replicas, timeout_s=_WAKE_LIMIT_S)
         except TrainerLost as loss:
             error = str(loss)
@@ -227,7 +227,7 @@ class Repurposing:
             return
         now_s = self._clock.now_s()
         self.times = RepurposingTimes(
-            control_path_s=now_s - self._told_s,
+            control_path_s=now_s - self._reported_s,
             hand_over_s=now_s - self._arrived_s,
             num_moved=self._running.num_moved,
             num_awake=len(event.replicas) if event.error is None else 0,
@@ -239,10 +239,10 @@ class Repurposing:
         if not self._running.has_ended:
             self._replicas_awake(event.replicas)
 
-    def _measured(self, load: RolloutLoad | None) -> None:
+    def _measured(self, load: MilestoneLoad | None) -> None:
         if load is None or self._overlay is not None:
             return
-        self._told_s = self._clock.now_s()
+        self._reported_s = self._clock.now_s()
         assert self._milestone is not None
         progress, benefit = self._milestone, None
         if self._gate is not None:
@@ -255,7 +255,7 @@ class Repurposing:
         load = self._load(progress)
         self._events.put(LoadMeasured(self, load))
 
-    def _load(self, progress: RoundProgress) -> RolloutLoad | None:
+    def _load(self, progress: RoundProgress) -> MilestoneLoad | None:
         engines, stats = self._engines, self._engines.stats()
         live = engines.live(_ANSWER_LIMIT_S)
         if not live or live.keys() != stats.keys():
@@ -273,7 +273,7 @@ class Repurposing:
         return rollout_load(progress, sampling, running, lengths, self._options.max_response_tokens)
 
 
-def _reported(load: RolloutLoad) -> runtime_status.RolloutLoad:
+def _reported(load: MilestoneLoad) -> runtime_status.RolloutLoad:
     pods = [
         runtime_status.PodLoad(
             pod=pod.pod,

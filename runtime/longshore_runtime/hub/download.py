@@ -21,13 +21,13 @@ from longshore.api.hub import DEFAULT_ENDPOINT, Hub
 from longshore.api.model import Data, Model
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub.messages import (
+    DownloadFailure,
+    DownloadProgress,
     DownloadRequest,
     Failure,
     Line,
-    Progress,
     RepositoryType,
     Snapshot,
-    Trouble,
 )
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ _PINS: Final = "hub.json"
 _MAIN: Final = "main"
 _RETRY_AFTER_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Waits of a download that the network breaks off; they begin again whenever bytes have come."""
-_TELL_EVERY_S: Final = 5.0
+_REPORT_INTERVAL_S: Final = 5.0
 
 OnProgress = Callable[[str, int, int], None]
 """Called with the repository, the bytes that are there, and the bytes of the whole."""
@@ -92,11 +92,11 @@ class Downloads:
     def fetch(self, one: Wanted) -> Downloaded:
         """Download it unless it is there; raises UserError with the field to blame."""
         pins = self._read_pins()
-        asked = f"{one.repository}@{one.revision}"
-        revision = pins.get(one.at, {}).get(asked, one.revision)
+        reference = f"{one.repository}@{one.revision}"
+        revision = pins.get(one.at, {}).get(reference, one.revision)
         snapshot = self._downloaded(one, revision)
-        if pins.get(one.at) != {asked: snapshot.commit}:
-            self._write_pins({**pins, one.at: {asked: snapshot.commit}})
+        if pins.get(one.at) != {reference: snapshot.commit}:
+            self._write_pins({**pins, one.at: {reference: snapshot.commit}})
         log.info("from the hub", field=one.at, repository=one.repository, commit=snapshot.commit)
         return Downloaded(self._cache / snapshot.path, tuple(snapshot.files))
 
@@ -113,13 +113,13 @@ class Downloads:
         )
         waits_s, most_bytes = list(self._retry_after_s), 0
         while True:
-            attempt = _Attempt(request, _environment(self._hub), partial(self._on_progress, one.repository))
+            attempt = _DownloadAttempt(request, _environment(self._hub), partial(self._on_progress, one.repository))
             outcome = attempt.run()
             if isinstance(outcome, Snapshot):
                 return outcome
             if attempt.num_bytes > most_bytes:
                 waits_s, most_bytes = list(self._retry_after_s), attempt.num_bytes
-            if outcome.trouble is not Trouble.UNREACHABLE or not waits_s:
+            if outcome.trouble is not DownloadFailure.UNREACHABLE or not waits_s:
                 reason = _sentence(one, outcome, self._endpoint(), has_token=request.token_file is not None)
                 raise UserError(redacted(reason))
             log.warning("the hub cannot be reached; trying again", reason=redacted(outcome.detail), wait_s=waits_s[0])
@@ -142,7 +142,7 @@ class Downloads:
         unfinished.replace(self._pins)
 
 
-class _Attempt:
+class _DownloadAttempt:
     """One run of the downloading process."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Attempt:
         self._request = request
         self._environment = environment
         self._on_progress = on_progress
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self.num_bytes = 0
         """That are there, by its newest report."""
 
@@ -163,7 +163,7 @@ class _Attempt:
             process.stdin.flush()
             for line in process.stdout:
                 outcome = Line.model_validate_json(line).outcome
-                if not isinstance(outcome, Progress):
+                if not isinstance(outcome, DownloadProgress):
                     return outcome
                 self._progress(outcome)
             raise RuntimeError(f"the downloading process ended with status {process.wait()}")
@@ -187,10 +187,10 @@ class _Attempt:
         finally:
             process.wait()
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: DownloadProgress) -> None:
         self.num_bytes = progress.num_bytes
-        if time.monotonic() - self._told_s >= _TELL_EVERY_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._reported_s >= _REPORT_INTERVAL_S:
+            self._reported_s = time.monotonic()
             self._on_progress(progress.num_bytes, progress.total_bytes)
 
 
@@ -207,38 +207,38 @@ def _sentence(one: Wanted, failure: Failure, endpoint: str, *, has_token: bool) 
     at, name, detail = one.at, repr(one.repository), failure.detail
     path = one.repository if one.kind is RepositoryType.MODEL else f"datasets/{one.repository}"
     match failure.trouble:
-        case Trouble.REPOSITORY:
+        case DownloadFailure.REPOSITORY:
             may = "the token of hub.tokenSecret may not see it" if has_token else "it is private"
             fix = "give the token access" if has_token else "set hub.tokenSecret"
             return f"{at}.hub: there is no {one.kind} {name} at {endpoint}, or {may}; correct the name, or {fix}"
-        case Trouble.REVISION:
+        case DownloadFailure.REVISION:
             return f"{at}.revision: {name} has no {one.revision!r}; name a branch, a tag or a commit of it"
-        case Trouble.GATED:
+        case DownloadFailure.GATED:
             fix = "with the account of the token" if has_token else "and set hub.tokenSecret to a token of that account"
             return f"{at}.hub: {name} is gated; accept its conditions at {endpoint}/{path} {fix}"
-        case Trouble.TOKEN:
+        case DownloadFailure.TOKEN:
             whose = "the token of hub.tokenSecret" if has_token else "a request without token"
             fix = "replace it" if has_token else "set it"
             return f"hub.tokenSecret: {endpoint} does not accept {whose} for {name} ({detail}); {fix}"
-        case Trouble.UNREACHABLE:
+        case DownloadFailure.UNREACHABLE:
             return (
                 f"hub.endpoint: {endpoint} cannot be reached for {name} ({detail}); correct it, let the coordinator's "
                 "pod connect to it, or set HF_HUB_OFFLINE=1 there to use what the storage has"
             )
-        case Trouble.OFFLINE:
+        case DownloadFailure.OFFLINE:
             return (
                 f"{at}.hub: {name} at revision {one.revision!r} is not in the storage, and HF_HUB_OFFLINE is set; "
                 "remove that from the coordinator's environment, or name a copy with path"
             )
-        case Trouble.STORAGE:
+        case DownloadFailure.STORAGE:
             return f"storage: {_CACHE} cannot be used ({detail}); correct or delete what is there"
-        case Trouble.NO_ROOM:
+        case DownloadFailure.NO_ROOM:
             return (
                 f"{at}.hub: the volume has no room for {name}: {detail}; enlarge it or delete what it no longer needs"
             )
-        case Trouble.FILES:
+        case DownloadFailure.FILES:
             return f"{at}.{detail}"
-        case Trouble.DAMAGED:
+        case DownloadFailure.DAMAGED:
             return (
                 f"{at}.hub: {detail} of {name} has another checksum than {endpoint} says; report it to the owner of "
                 "that Hub"

@@ -21,13 +21,13 @@ from longshore_runtime.durable import is_no_room
 from longshore_runtime.hub import receipts
 from longshore_runtime.hub.files import NoSuchFiles, data_files, model_files
 from longshore_runtime.hub.messages import (
+    DownloadFailure,
+    DownloadProgress,
     DownloadRequest,
     Failure,
     Line,
-    Progress,
     RepositoryType,
     Snapshot,
-    Trouble,
 )
 
 _PROGRESS_EVERY_S: Final = 1.0
@@ -43,7 +43,7 @@ _ABANDONED_S: Final = 600.0
 class DownloadFailed(Exception):
     """Why, for the process that asked."""
 
-    def __init__(self, trouble: Trouble, detail: str = "") -> None:
+    def __init__(self, trouble: DownloadFailure, detail: str = "") -> None:
         super().__init__(detail)
         self.failure = Failure(trouble=trouble, detail=detail)
 
@@ -66,7 +66,7 @@ def _take_stdout() -> BinaryIO:
     return answers
 
 
-def _say(answers: BinaryIO, outcome: Progress | Snapshot | Failure) -> None:
+def _say(answers: BinaryIO, outcome: DownloadProgress | Snapshot | Failure) -> None:
     answers.write(Line(outcome=outcome).model_dump_json().encode() + b"\n")
     answers.flush()
 
@@ -79,7 +79,7 @@ def _snapshot(request: DownloadRequest, answers: BinaryIO) -> Snapshot:
 
     if is_offline_mode():
         if known is None:
-            raise DownloadFailed(Trouble.OFFLINE)
+            raise DownloadFailed(DownloadFailure.OFFLINE)
         return known
     snapshot = _Downloader(request, answers).snapshot()
     receipts.write(request, snapshot)
@@ -143,7 +143,7 @@ class _Downloader:
         missing = sum(files.values()) - self._num_complete_bytes(files, commit)
         free = shutil.disk_usage(self._cache).free
         if missing > free:
-            raise DownloadFailed(Trouble.NO_ROOM, f"it needs {missing:,} bytes more, and {free:,} are free")
+            raise DownloadFailed(DownloadFailure.NO_ROOM, f"it needs {missing:,} bytes more, and {free:,} are free")
 
     def _downloaded(self, files: Mapping[str, int], commit: str) -> Path:
         """The directory of all files, once the Hub's checksums say that they are right."""
@@ -166,7 +166,7 @@ class _Downloader:
                 path = Path(directory) / name
                 path.resolve().unlink()
                 path.unlink(missing_ok=True)
-        raise DownloadFailed(Trouble.DAMAGED, ", ".join(wrong))
+        raise DownloadFailed(DownloadFailure.DAMAGED, ", ".join(wrong))
 
     @contextmanager
     def _reporting(self, files: Mapping[str, int], commit: str) -> Iterator[None]:
@@ -176,7 +176,7 @@ class _Downloader:
         def report() -> None:
             while not stop.wait(_PROGRESS_EVERY_S):
                 done = min(total, self._num_bytes(files, commit))
-                _say(self._answers, Progress(num_bytes=done, total_bytes=total))
+                _say(self._answers, DownloadProgress(num_bytes=done, total_bytes=total))
 
         reporter = threading.Thread(target=report, daemon=True)
         reporter.start()
@@ -215,7 +215,7 @@ def _explained() -> Iterator[None]:
     except DownloadFailed:
         raise
     except NoSuchFiles as error:
-        raise DownloadFailed(Trouble.FILES, str(error)) from error
+        raise DownloadFailed(DownloadFailure.FILES, str(error)) from error
     except Exception as error:
         trouble = _trouble(error)
         if trouble is None:
@@ -223,30 +223,30 @@ def _explained() -> Iterator[None]:
         raise DownloadFailed(trouble, _reason(error)) from error
 
 
-def _trouble(error: BaseException) -> Trouble | None:
+def _trouble(error: BaseException) -> DownloadFailure | None:
     """What an error of the client, or one that it was raised from, means; None: it is a bug."""
     import httpx2
     from huggingface_hub import errors
 
     if is_no_room(error, Path()):
-        return Trouble.NO_ROOM
+        return DownloadFailure.NO_ROOM
     cause: BaseException | None = error
     while cause is not None:
         match cause:
             case errors.GatedRepoError():
-                return Trouble.GATED
+                return DownloadFailure.GATED
             case errors.RevisionNotFoundError():
-                return Trouble.REVISION
+                return DownloadFailure.REVISION
             case errors.RepositoryNotFoundError() | errors.DisabledRepoError():
-                return Trouble.REPOSITORY
+                return DownloadFailure.REPOSITORY
             case errors.HfHubHTTPError() if cause.response.status_code in (401, 403):
-                return Trouble.TOKEN
+                return DownloadFailure.TOKEN
             case errors.HfHubHTTPError() | httpx2.HTTPError() | ConnectionError() | TimeoutError():
-                return Trouble.UNREACHABLE
+                return DownloadFailure.UNREACHABLE
             case OSError() if cause.errno is not None:
-                return Trouble.STORAGE
+                return DownloadFailure.STORAGE
             case OSError() | json.JSONDecodeError() if cause.__cause__ is None:
-                return Trouble.UNREACHABLE  # Less came than was promised, or something else than a Hub answers.
+                return DownloadFailure.UNREACHABLE  # Less came than was promised, or something else than a Hub answers.
         cause = cause.__cause__ or cause.__context__
     return None
 

@@ -12,7 +12,7 @@ class RepositoryType(StrEnum):
     DATASET = "dataset"
 
 
-class Trouble(StrEnum):
+class DownloadFailure(StrEnum):
     """Why a download failed."""
 
     REPOSITORY = "repository"
@@ -56,7 +56,7 @@ class Snapshot(_Message):
     """Bytes of each file, by its name."""
 
 
-class Progress(_Message):
+class DownloadProgress(_Message):
     """Bytes that are there, and all that are wanted."""
 
     num_bytes: int
@@ -66,11 +66,11 @@ class Progress(_Message):
 class Failure(_Message):
     """It did not work."""
 
-    trouble: Trouble
+    trouble: DownloadFailure
     detail: str
 
 
 class Line(_Message):
     """One line of an answer; the last one is a snapshot or a failure."""
 
-    outcome: Progress | Snapshot | Failure
+    outcome: DownloadProgress | Snapshot | Failure

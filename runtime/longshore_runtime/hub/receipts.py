@@ -30,8 +30,8 @@ def write(request: DownloadRequest, snapshot: Snapshot) -> None:
 
 
 def _path(request: DownloadRequest) -> Path:
-    asked = request.model_dump_json(exclude={"cache", "token_file"})
-    return Path(request.cache) / "receipts" / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+    request_json = request.model_dump_json(exclude={"cache", "token_file"})
+    return Path(request.cache) / "receipts" / f"{hashlib.sha256(request_json.encode()).hexdigest()[:32]}.json"
 
 
 def _size(path: Path) -> int:

@@ -24,7 +24,7 @@ def directory(output: Path, function: str) -> Path:
     return output / _DIRECTORY / function
 
 
-def tell(directory: Path, replica: int, address: Address) -> None:
+def publish(directory: Path, replica: int, address: Address) -> None:
     """Tell an address in one piece, over that of a predecessor."""
     directory.mkdir(parents=True, exist_ok=True)
     unfinished = directory / f".{replica}.json"
@@ -32,7 +32,7 @@ def tell(directory: Path, replica: int, address: Address) -> None:
     unfinished.replace(_file(directory, replica))
 
 
-def was_told(directory: Path, replica: int) -> bool:
+def was_published(directory: Path, replica: int) -> bool:
     """Whether this replica, or one that it replaces, has ever served."""
     return _file(directory, replica).exists()
 

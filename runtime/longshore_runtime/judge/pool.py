@@ -13,7 +13,7 @@ from longshore_runtime.judge.remote import RemoteJudge
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 """Packets to the address of a pod that is gone may vanish without an answer."""
-_MAX_ASKED: Final = 2
+_MAX_ATTEMPTS: Final = 2
 """Servers that are asked in one call, unreachable ones not counted: a slow one costs its time limit."""
 _TICK_S: Final = 0.5
 
@@ -33,14 +33,14 @@ class PoolJudge:
         if not parts:
             return []
         with ThreadPoolExecutor(len(parts)) as executor:
-            asked = {
+            pending = {
                 first: executor.submit(self._ask, first, [prompts[number] for number in numbers], max_tokens)
                 for first, numbers in parts.items()
             }
         replies = {
             number: reply
             for first, numbers in parts.items()
-            for number, reply in zip(numbers, asked[first].result(), strict=True)
+            for number, reply in zip(numbers, pending[first].result(), strict=True)
         }
         return [replies[number] for number in range(len(prompts))]
 
@@ -59,7 +59,7 @@ class PoolJudge:
                 except (NoReplyYet, JudgeSetupError) as error:
                     # A server that refuses the token of the job is not one of its own: the address has another owner.
                     failures.append(NoReplyYet(str(error)))
-                if len(failures) == _MAX_ASKED:
+                if len(failures) == _MAX_ATTEMPTS:
                     break
             if failures:
                 raise failures[-1]

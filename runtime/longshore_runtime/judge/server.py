@@ -46,7 +46,7 @@ class ServerEnded(Exception):
 
 def run_judge(settings: Settings) -> int:
     """Serve until the pod is asked to stop; returns the exit status of the contract."""
-    stop = _StopSignal()
+    stop = _Interrupter()
     try:
         _serve(settings, stop)
     except UserError as error:
@@ -56,11 +56,11 @@ def run_judge(settings: Settings) -> int:
     except ServerEnded as error:
         code, reason = CRASHED, str(error)
     log.info("the pod ends", code=code, reason=reason)
-    settings.tell_why(reason)
+    settings.report_reason(reason)
     return code
 
 
-def _serve(settings: Settings, stop: "_StopSignal") -> Never:
+def _serve(settings: Settings, stop: "_Interrupter") -> Never:
     """Raises what ended it."""
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     function, replica = spec.reward.judge_pod(settings.index)
@@ -72,11 +72,11 @@ def _serve(settings: Settings, stop: "_StopSignal") -> Never:
         try:
             with _started(options) as server:
                 _wait_until_ready(server, options, stop)
-                addresses.tell(directory, replica, _address(options, model, settings.attempt))
+                addresses.publish(directory, replica, _address(options, model, settings.attempt))
                 log.info("the judge serves", reward=function.name, replica=replica)
                 raise ServerEnded(f"the server of the judge ended with code {_end(server, stop)}")
         except _NotServed as error:
-            if addresses.was_told(directory, replica) or error.code < 0:
+            if addresses.was_published(directory, replica) or error.code < 0:
                 raise ServerEnded(f"the server of the judge does not start: {error}") from error
             raise UserError(f"{_field(function)}: vLLM does not serve {model.name!r}: {error}") from error
 
@@ -144,7 +144,7 @@ def _started(options: ServerOptions) -> "Iterator[subprocess.Popen[bytes]]":
         server.wait()
 
 
-def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions, stop: "_StopSignal") -> None:
+def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions, stop: "_Interrupter") -> None:
     """Raises _NotServed."""
     url = f"http://{_host(options.host)}:{options.port}/health"
     deadline_s = time.monotonic() + READY_TIMEOUT_S
@@ -153,14 +153,14 @@ def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions,
         if code is not None:
             stop.check()
             reason_file = Path(options.reason_file)
-            told = reason_file.read_text().rstrip(".") if reason_file.is_file() else ""
-            raise _NotServed(code, told or f"its server ended with code {code}")
+            termination_message = reason_file.read_text().rstrip(".") if reason_file.is_file() else ""
+            raise _NotServed(code, termination_message or f"its server ended with code {code}")
         if time.monotonic() > deadline_s:
             raise _NotServed(-signal.SIGKILL, f"its server is not ready after {READY_TIMEOUT_S} s")
         stop.sleep(_TICK_S)
 
 
-def _end(server: "subprocess.Popen[bytes]", stop: "_StopSignal") -> int:
+def _end(server: "subprocess.Popen[bytes]", stop: "_Interrupter") -> int:
     """How the server ended, when it has."""
     while (code := server.poll()) is None:
         stop.sleep(_TICK_S)
@@ -176,16 +176,16 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-class _StopSignal:
+class _Interrupter:
     """SIGTERM interrupts where the program waits, and nowhere else: a process that just starts is not forgotten."""
 
     def __init__(self) -> None:
-        self._is_asked = False
+        self._is_requested = False
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def check(self) -> None:
         """Raises Interrupted."""
-        if self._is_asked:
+        if self._is_requested:
             raise Interrupted("the pod was asked to stop")
 
     def sleep(self, seconds: float) -> None:
@@ -194,4 +194,4 @@ class _StopSignal:
         time.sleep(seconds)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._is_asked = True
+        self._is_requested = True

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,17 @@ from longshore.record.model import RoundRecord
 
 log = structlog.get_logger()
 
-SAMPLES: Final = "samples"
-"""As `telemetry.samples` names it, which a report does without: it knows the engines, and so Ray."""
+
+class SampleKind(StrEnum):
+    """What responses were sampled for: the directory that has them.
+
+    As `telemetry.samples` names it, which a report does without: it knows the engines, and so Ray.
+    """
+
+    TRAINING = "samples"
+    HELD_OUT = "held-out"
+
+
 _SAMPLE_FILE: Final = re.compile(r"step-(\d{6,})\.parquet", re.ASCII)
 
 
@@ -41,14 +51,14 @@ class JobFiles:
     def __init__(self, output: Path) -> None:
         self._metrics = output / "metrics.jsonl"
         self._rounds = output / model.DIRECTORY
-        self._samples = output / SAMPLES
+        self._samples = {kind: output / kind for kind in SampleKind}
         self._digests: dict[int, _Known] = {}
         self._curves: tuple[tuple[int, int], Curves] | None = None
         """With the state of their file."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Another one whenever something was written."""
-        return tuple(_state(path) for path in (self._metrics, self._rounds, self._samples))
+        return tuple(_state(path) for path in (self._metrics, self._rounds, *self._samples.values()))
 
     def curves(self) -> Curves:
         """Metrics by step; of a run of 10,000 steps they take most of a second, so they are read once a step."""
@@ -98,17 +108,17 @@ class JobFiles:
         """The timeline of a round."""
         return timeline.round_view(self._record(step), max_stays)
 
-    def sample_steps(self) -> list[int]:
+    def sample_steps(self, kind: SampleKind) -> list[int]:
         """Steps with samples."""
-        return _steps(self._samples, _sample_step)
+        return _steps(self._samples[kind], _sample_step)
 
-    def heads(self, step: int) -> tuple[SampleGroup, ...]:
+    def heads(self, kind: SampleKind, step: int) -> tuple[SampleGroup, ...]:
         """The groups of a step without their responses."""
-        return samples.heads(self._rows_of(step, columns=list(samples.HEAD_COLUMNS)))
+        return samples.heads(self._rows_of(kind, step, columns=list(samples.HEAD_COLUMNS)))
 
-    def groups(self, step: int, draw: str | None = None) -> tuple[SampleGroup, ...]:
+    def groups(self, kind: SampleKind, step: int, draw: str | None = None) -> tuple[SampleGroup, ...]:
         """The groups of a step, or the one of a draw."""
-        return samples.groups(self._rows_of(step, filters=draw and [("draw", "=", draw)]))
+        return samples.groups(self._rows_of(kind, step, filters=draw and [("draw", "=", draw)]))
 
     def _digest(self, step: int) -> RoundDigest | None:
         """None for a file that another version wrote, or that is damaged; the page does without it."""
@@ -121,8 +131,8 @@ class JobFiles:
     def _record(self, step: int) -> RoundRecord:
         return RoundRecord.from_bytes((self._rounds / model.file_name(step)).read_bytes())
 
-    def _rows_of(self, step: int, **options: Any) -> list[dict[str, Any]]:
-        path = self._samples / sample_file(step)
+    def _rows_of(self, kind: SampleKind, step: int, **options: Any) -> list[dict[str, Any]]:
+        path = self._samples[kind] / sample_file(step)
         if not path.exists():
             raise FileNotFoundError(path)
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, **options).to_pylist()

@@ -17,8 +17,8 @@ from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.page import document, samples
 from longshore.page.build import job_head, job_view
-from longshore.page.view import ClusterView, JobView, PageModel, RoundView, SampleGroup
-from longshore_runtime.page.files import JobFiles
+from longshore.page.view import ClusterView, JobPageView, PageModel, RoundView, SampleGroup
+from longshore_runtime.page.files import JobFiles, SampleKind
 
 _NUM_ROUNDS: Final = 20
 _MAX_STAYS: Final = 1000
@@ -37,13 +37,23 @@ class ReportRequest(PageModel):
     cluster: ClusterView
 
 
-def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> JobView:
+def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> JobPageView:
     """The view with the last rounds and some samples in it."""
     job = job_head(request.spec, request.name, request.namespace)
     rounds = dict(_rounds(files))
-    found = dict(_samples(files))
-    view = job_view(job, request.runtime, files.curves(), files.digests()[0], sorted(rounds), sorted(found), written_s)
-    return view.model_copy(update={"cluster": request.cluster, "rounds": rounds, "samples": found})
+    found, held_out = (dict(_samples(files, kind)) for kind in (SampleKind.TRAINING, SampleKind.HELD_OUT))
+    view = job_view(
+        job,
+        request.runtime,
+        files.curves(),
+        files.digests()[0],
+        sorted(rounds),
+        sorted(found),
+        sorted(held_out),
+        written_s,
+    )
+    inlined = {"cluster": request.cluster, "rounds": rounds, "samples": found, "held_out": held_out}
+    return view.model_copy(update=inlined)
 
 
 def chosen_steps(steps: list[int], num: int) -> list[int]:
@@ -59,10 +69,10 @@ def _rounds(files: JobFiles) -> Iterator[tuple[int, RoundView]]:
             continue
 
 
-def _samples(files: JobFiles) -> Iterator[tuple[int, tuple[SampleGroup, ...]]]:
-    for step in chosen_steps(files.sample_steps(), _NUM_SAMPLE_STEPS):
+def _samples(files: JobFiles, kind: SampleKind) -> Iterator[tuple[int, tuple[SampleGroup, ...]]]:
+    for step in chosen_steps(files.sample_steps(kind), _NUM_SAMPLE_STEPS):
         try:
-            kept = samples.within(files.groups(step), _MAX_STEP_CHARACTERS)
+            kept = samples.within(files.groups(kind, step), _MAX_STEP_CHARACTERS)
         except FileNotFoundError:
             continue
         if kept:

@@ -18,7 +18,7 @@ from longshore.page.document import live_page
 from longshore.page.headers import HEADERS
 from longshore.page.view import JobHead, PageModel
 from longshore_runtime.cluster.served import Served
-from longshore_runtime.page.files import JobFiles
+from longshore_runtime.page.files import JobFiles, SampleKind
 from longshore_runtime.telemetry.status_reporter import StatusSink
 
 _NEW_ROUNDS: Final = 10
@@ -44,7 +44,7 @@ class LatestStatus:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _RenderedView:
     """A view."""
 
     state: str
@@ -64,7 +64,7 @@ class JobPage:
         self._status = status
         self._any_host = any_host
         self._reading = threading.Lock()
-        self._view: _Answer | None = None
+        self._view: _RenderedView | None = None
 
     def application(self) -> web.Application:
         """Its routes; there is none that changes anything."""
@@ -73,8 +73,8 @@ class JobPage:
         application.router.add_get("/api/view", self._get_view)
         application.router.add_get("/api/cluster", self._get_cluster)
         application.router.add_get(r"/api/rounds/{step:\d{1,9}}", self._get_round)
-        application.router.add_get(r"/api/samples/{step:\d{1,9}}", self._get_heads)
-        application.router.add_get(r"/api/samples/{step:\d{1,9}}/{draw}", self._get_group)
+        application.router.add_get(r"/api/{kind:samples|held-out}/{step:\d{1,9}}", self._get_heads)
+        application.router.add_get(r"/api/{kind:samples|held-out}/{step:\d{1,9}}/{draw}", self._get_group)
         return application
 
     @web.middleware
@@ -113,12 +113,13 @@ class JobPage:
         return _json(await self._read(lambda: _dumped(self._files.round(step))))
 
     async def _get_heads(self, request: web.Request) -> web.Response:
-        step = int(request.match_info["step"])
-        return _json(await self._read(lambda: _dumped_all(self._files.heads(step))))
+        kind, step = SampleKind(request.match_info["kind"]), int(request.match_info["step"])
+        return _json(await self._read(lambda: _dumped_all(self._files.heads(kind, step))))
 
     async def _get_group(self, request: web.Request) -> web.Response:
-        step, draw = int(request.match_info["step"]), request.match_info["draw"]
-        groups = await self._read(lambda: self._files.groups(step, draw))
+        kind, step = SampleKind(request.match_info["kind"]), int(request.match_info["step"])
+        draw = request.match_info["draw"]
+        groups = await self._read(lambda: self._files.groups(kind, step, draw))
         if not groups:
             raise web.HTTPNotFound(text="This step has no samples of that draw.")
         return _json(_dumped(groups[0]))
@@ -137,10 +138,17 @@ class JobPage:
         if self._view is None or self._view.state != state:
             digests, are_all = files.digests(_NEW_ROUNDS)
             view = job_view(
-                self._job, status, files.curves(), digests, files.round_steps(), files.sample_steps(), time.time()
+                self._job,
+                status,
+                files.curves(),
+                digests,
+                files.round_steps(),
+                files.sample_steps(SampleKind.TRAINING),
+                files.sample_steps(SampleKind.HELD_OUT),
+                time.time(),
             )
             tag = hashlib.sha256(f"{state} {len(digests)}".encode()).hexdigest()[:24]
-            self._view = _Answer(state if are_all else "", f'"{tag}"', _dumped(view))
+            self._view = _RenderedView(state if are_all else "", f'"{tag}"', _dumped(view))
         return self._view.tag, self._view.body
 
 

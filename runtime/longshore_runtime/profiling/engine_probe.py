@@ -14,7 +14,7 @@ from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.events import Event, ResponsesEnded, StopRequested, TrainerGone
+from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
 from longshore_runtime.rollout.round_runner import Engines
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
@@ -164,7 +164,7 @@ class EngineProbe:
             except queue.Empty:
                 return False
             match event:
-                case ResponsesEnded(engine=engine, completions=completions, stats=stats) if engine in batches:
+                case EngineOutput(engine=engine, completions=completions, stats=stats) if engine in batches:
                     batches[engine].num_left -= len(completions)
                     batches[engine].stopped += [one for one in completions if one.finish_reason is FinishReason.ABORT]
                     finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
@@ -180,7 +180,7 @@ class EngineProbe:
 
     def _alive(self) -> Sequence[int]:
         """Engines that take requests; waits for one if there is none."""
-        while not (engines := self._engines.alive()):
+        while not (engines := self._engines.serving()):
             with self._others_kept() as others:
                 try:
                     event = self._events.get(timeout=_REJOIN_LIMIT_S)
@@ -230,11 +230,11 @@ def _ended(completions: Sequence[Completion], stats: EngineStats) -> Ended:
 def _heed(event: Event, others: list[Event]) -> None:
     """Raise what ends the session; keep the rest."""
     match event:
-        case TrainerGone(reason=reason):
+        case ReplicaLost(reason=reason):
             raise TrainerLost(reason)
         case StopRequested():
             raise Interrupted("the pod was asked to stop")
-        case EngineJoined() | ResponsesEnded():
+        case EngineJoined() | EngineOutput():
             return
         case _:
             others.append(event)

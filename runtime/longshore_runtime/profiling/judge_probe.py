@@ -1,6 +1,6 @@
 """Measures the colocated judges of a job, on the GPU of an engine as in the job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import ray
@@ -50,13 +50,20 @@ _Actor: Any = ray.remote(num_cpus=0, max_restarts=0)(_Probe)
 
 
 def measure_judges(
-    functions: Sequence[RewardFunction], placement: ActorPlacement, output: str, max_tokens: int, figures: Figures
+    functions: Sequence[RewardFunction],
+    placement: ActorPlacement,
+    output: str,
+    max_tokens: int,
+    figures: Figures,
+    on_measured: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> None:
     """Seconds and memory by the length of what a judge reads, for every function with a colocated judge.
 
-    `max_tokens`: of what a judge reads in the job. No judge of the job may run meanwhile.
+    `max_tokens`: of what a judge reads in the job. No judge of the job may run meanwhile. `on_measured` is called with
+    the judges that are done, all of them, and the next one.
     """
-    for function in functions:
+    for number, function in enumerate(functions):
+        on_measured(number, len(functions), function.name)
         actor = placement.remote(_Actor)
         try:
             _measure(actor, function, output, max_tokens, figures)

@@ -1,6 +1,7 @@
 """The profiling phase of a job: measure unless there is a profile that fits, and say what it means for the planner."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,20 +10,20 @@ from pydantic import ValidationError
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Parallelism
-from longshore.api.runtime_status import RolloutTimes, RuntimeActivity
+from longshore.api.runtime_status import ProgressUnit, RolloutTimes, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
 from longshore_runtime.cluster.placement import ActorPlacement
 from longshore_runtime.durable import sync
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.places import possible_tp_sizes
 from longshore_runtime.profiling.judge_probe import measure_judges
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.subject import read_config, subject_of
 from longshore_runtime.profiling.trainer_probe import TrainerLimits
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.training import Parts
 
 log = structlog.get_logger()
 
@@ -39,7 +40,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorP
     subject = subject_of(spec, model)
     profile = read_fitting(path, subject, parts.recorder.notice)
     if profile is not None:
-        tell(profile, spec, parts.recorder)
+        report(profile, spec, parts.recorder)
         return False
     config = read_config(model)
     sizes = possible_tp_sizes(spec.workers, config, spec.rollout.engine.tensor_parallel_size)
@@ -47,17 +48,25 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorP
         Machine(parts.engines, parts.trainers, parts.events, parts.clock),
         scope_of(spec, config, sizes),
         parts.recorder.activity,
+        partial(parts.recorder.progress, ProgressUnit.MEASUREMENTS),
     )
     profiler.run()
     judges = [function for function in spec.reward.functions if function.is_colocated]
     if judges:
         parts.recorder.activity(RuntimeActivity.PROFILE_JUDGES)
         parts.rewards.stop()
-        measure_judges(judges, judge_placement, spec.storage.output, spec.model.max_context_tokens, profiler.figures)
+        measure_judges(
+            judges,
+            judge_placement,
+            spec.storage.output,
+            spec.model.max_context_tokens,
+            profiler.figures,
+            partial(parts.recorder.progress, ProgressUnit.MEASUREMENTS),
+        )
     profile = profiler.profile(subject)
     write(path, profile)
     log.info("profile", path=str(path), decode_points=len(profile.decode), tp_sizes=list(profile.tp_sizes))
-    tell(profile, spec, parts.recorder)
+    report(profile, spec, parts.recorder)
     return True
 
 
@@ -114,7 +123,7 @@ def write(path: Path, profile: Profile) -> None:
     sync(path.parent)
 
 
-def tell(profile: Profile, spec: RLJobSpec, recorder: Recorder) -> None:
+def report(profile: Profile, spec: RLJobSpec, recorder: Recorder) -> None:
     """What the planner goes by, into the status of the job and the log."""
     figures = rollout_profile(profile, spec)
     if figures is None:

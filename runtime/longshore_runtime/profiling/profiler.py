@@ -54,12 +54,18 @@ class Profiler:
     """Measures as often as it is asked to; the profile has the medians."""
 
     def __init__(
-        self, machine: Machine, scope: Scope, on_stage: Callable[[RuntimeActivity], None] = lambda stage: None
+        self,
+        machine: Machine,
+        scope: Scope,
+        on_stage: Callable[[RuntimeActivity], None] = lambda stage: None,
+        on_measured: Callable[[int, int, str], None] = lambda done, most, what: None,
     ) -> None:
-        """`on_stage` is called with what is measured now."""
+        """`on_stage` is called with what is measured now; `on_measured` with the measurements of this stage that are
+        done, how many there are at most, and what they are of."""
         self._machine = machine
         self._scope = scope
         self._on_stage = on_stage
+        self._on_measured = on_measured
         self.figures = Figures()
         synthetic = Synthetic(scope.vocab_size, scope.seed)
         self._engines = EngineProbe(machine.engines, machine.events, synthetic, machine.clock)
@@ -77,7 +83,7 @@ class Profiler:
         self._begin(budget_s / 3)
         self._measure_size(own_size, budget_s / 3)
         self._on_stage(RuntimeActivity.PROFILE_TRAINERS)
-        self._repeat("trainers", lambda: self._trainers.measure(self.figures), budget_s / 3)
+        self._repeat("trainers", [lambda: self._trainers.measure(self.figures)], budget_s / 3)
         for tp_size in self._scope.other_tp_sizes:
             self._on_stage(RuntimeActivity.PROFILE_SIZES)
             self._measure_other_size(tp_size, own_size, budget_s / 3 / len(self._scope.other_tp_sizes))
@@ -88,7 +94,8 @@ class Profiler:
         self._trainers.measure(self.figures)
         tp_size = self._machine.engines.tp_size
         self._engines.kv_capacity(tp_size, self.figures)
-        self._measure_engines(tp_size)
+        for measure in self._of_engines(tp_size):
+            measure()
 
     def _begin(self, trainers_s: float) -> None:
         if not self._is_warm:
@@ -97,15 +104,17 @@ class Profiler:
             self._trainers.warm_up(trainers_s)
             self._is_warm = True
 
-    def _measure_engines(self, tp_size: int) -> None:
-        limits = self._limits()
-        self._engines.decode(tp_size, limits, self.figures)
-        self._engines.prefill(tp_size, limits, self.figures)
-        self._engines.migration(limits, self.figures)
+    def _of_engines(self, tp_size: int) -> list[Callable[[], None]]:
+        """What is measured of engines."""
+        return [
+            lambda: self._engines.decode(tp_size, self._limits(), self.figures),
+            lambda: self._engines.prefill(tp_size, self._limits(), self.figures),
+            lambda: self._engines.migration(self._limits(), self.figures),
+        ]
 
     def _measure_size(self, tp_size: int, time_s: float) -> None:
         self._engines.kv_capacity(tp_size, self.figures)
-        self._repeat(f"engines of size {tp_size}", lambda: self._measure_engines(tp_size), time_s)
+        self._repeat(f"engines of size {tp_size}", self._of_engines(tp_size), time_s)
 
     def _measure_other_size(self, tp_size: int, own_size: int, time_s: float) -> None:
         """The way there starts engines, once in a job; the way back wakes some, as every later change does."""
@@ -127,13 +136,17 @@ class Profiler:
         capacity = min((one.kv_capacity_tokens for one in stats), default=1)
         return EngineLimits(self._scope.max_num_seqs, self._scope.max_context_tokens, capacity)
 
-    def _repeat(self, what: str, measure: Callable[[], None], time_s: float) -> None:
+    def _repeat(self, what: str, measures: Sequence[Callable[[], None]], time_s: float) -> None:
         """Another time only where it will fit, by what the last one took."""
         clock = self._machine.clock
         end_s = clock.now_s() + time_s
+        done, most = 0, _REPEATS * len(measures)
         for number in range(1, _REPEATS + 1):
             started_s = clock.now_s()
-            measure()
+            for measure in measures:
+                self._on_measured(done, most, what)
+                measure()
+                done += 1
             ended_s = clock.now_s()
             log.info("measured", what=what, times=number, seconds=round(ended_s - started_s, 1))
             if 2 * ended_s - started_s > end_s:

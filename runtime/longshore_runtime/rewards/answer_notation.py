@@ -117,8 +117,8 @@ def as_words(tidy: str) -> str | None:
     inner = _TEXT.sub(r"\1", tidy)
     has_text = inner != tidy
     rest = _TEXT.sub("", tidy)
-    beside = r"[A-Za-z\\]" if ":" in rest else r"[A-Za-z0-9\\]"  # A time of day has its digits outside.
-    if has_text and re.search(r"[A-Za-z]", inner) and not re.search(beside, rest):
+    neighbour = r"[A-Za-z\\]" if ":" in rest else r"[A-Za-z0-9\\]"  # A time of day has its digits outside.
+    if has_text and re.search(r"[A-Za-z]", inner) and not re.search(neighbour, rest):
         return _folded(inner)
     words = re.findall(r"[A-Za-z]+", tidy)
     is_prose = re.fullmatch(r"[A-Za-z][A-Za-z ,.'’!-]*", tidy) is not None

@@ -10,11 +10,11 @@ from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
 from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
-from longshore_runtime.sandbox.cases import CaseResult, Outcome, TestCase, parse_case
+from longshore_runtime.sandbox.cases import CaseOutcome, CaseResult, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
 from longshore_runtime.sandbox.sandbox import LayersMissing, ProgramBreaksSandbox, Sandbox, SandboxError
 
-_NOT_PASSED: Final = frozenset(Outcome) - {Outcome.PASSED}
+_NOT_PASSED: Final = frozenset(CaseOutcome) - {CaseOutcome.PASSED}
 _FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
@@ -63,7 +63,7 @@ class CodeScorer:
         code = self._function.code
         cases = cases_of(item.row, code.tests_field, item.sample)
         limits_s = item.limits_s or [code.max_timeout_s] * len(cases)
-        stop_at = {Outcome.TIMED_OUT} if code.partial_credit else _NOT_PASSED
+        stop_at = {CaseOutcome.TIMED_OUT} if code.partial_credit else _NOT_PASSED
         started_s = time.monotonic()
         try:
             results = self._sandbox.run(program_of(item.response), cases, timeouts_s=limits_s, stop_at=stop_at)
@@ -72,9 +72,9 @@ class CodeScorer:
         except SandboxError as error:
             # Failing is quick: a worker that stayed would soon be idle, and be given what others could score.
             raise WorkerBroken(f"reward {self._function.name}: {item.sample}: {error}") from error
-        num_passed = sum(result.outcome is Outcome.PASSED for result in results)
+        num_passed = sum(result.outcome is CaseOutcome.PASSED for result in results)
         passed_all = num_passed == len(cases)
-        timed_out = any(result.outcome is Outcome.TIMED_OUT for result in results)
+        timed_out = any(result.outcome is CaseOutcome.TIMED_OUT for result in results)
         gets_a_share = code.partial_credit and not timed_out
         return ScoreResult(
             reward=num_passed / len(cases) if gets_a_share else float(passed_all),
@@ -100,4 +100,4 @@ class CodeScorer:
 
 
 def _run(number: int, result: CaseResult) -> CaseRun:
-    return CaseRun(number, result.wall_s, result.cpu_s, timed_out=result.outcome is Outcome.TIMED_OUT)
+    return CaseRun(number, result.wall_s, result.cpu_s, timed_out=result.outcome is CaseOutcome.TIMED_OUT)

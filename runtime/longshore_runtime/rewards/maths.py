@@ -40,7 +40,7 @@ _LOG: Final = re.compile(r"\\log(?![A-Za-z]|\s*_)")
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _ParsedAnswer:
     """One final answer in every form that it is compared in."""
 
     text: str
@@ -69,16 +69,16 @@ def answers_agree(response: str, answer: str) -> bool:
 
 
 @lru_cache(maxsize=1_024)
-def _reference(answer: str) -> _Answer:
+def _reference(answer: str) -> _ParsedAnswer:
     return _read(answer_of_reference(answer))
 
 
-def _read(answer: str) -> _Answer:
+def _read(answer: str) -> _ParsedAnswer:
     tidy = tidied(answer)
-    return _Answer(tidy, as_words(tidy), quantity(tidy))
+    return _ParsedAnswer(tidy, as_words(tidy), quantity(tidy))
 
 
-def _agree(reference: _Answer, given: _Answer) -> bool:
+def _agree(reference: _ParsedAnswer, given: _ParsedAnswer) -> bool:
     if _squeezed(reference.text) == _squeezed(given.text):
         return True
     if reference.words is not None or given.words is not None:
@@ -95,7 +95,7 @@ def _agree(reference: _Answer, given: _Answer) -> bool:
     return _values_agree(ours, theirs)
 
 
-def _words_agree(reference: _Answer, given: _Answer) -> bool:
+def _words_agree(reference: _ParsedAnswer, given: _ParsedAnswer) -> bool:
     ours = reference.words or _squeezed(reference.text).casefold()
     theirs = given.words or _squeezed(given.text).casefold()
     if ours.strip("()") == theirs.strip("()"):

@@ -50,36 +50,36 @@ class BadMessage(Exception):
     """The other side said something that it should not: one sentence."""
 
 
-class _Message(BaseModel):
+class _RewardMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class Hello(_Message):
+class Hello(_RewardMessage):
     """First of all, a pod says which one it is: its successor at the same address is another."""
 
     pod: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 
-class Failed(_Message):
+class Failed(_RewardMessage):
     """Why there is no reward."""
 
     kind: Literal["error", "fault", "broken", "setup"]
     error: _Sentence
 
 
-class Ready(_Message):
+class Ready(_RewardMessage):
     """The worker can score; the layers of its sandbox by name, with the reason where one is not there."""
 
     sandbox: Annotated[dict[str, _Sentence | None], Field(max_length=len(Layer))] | None = None
 
 
-class Started(_Message):
+class Started(_RewardMessage):
     """Whether it can."""
 
     outcome: Ready | Failed
 
 
-class Item(_Message):
+class Item(_RewardMessage):
     """One response to score; see `ScoreItem`."""
 
     sample: str
@@ -92,13 +92,13 @@ class Item(_Message):
     messages: list[dict[str, Any]] = []
 
 
-class Begin(_Message):
+class Begin(_RewardMessage):
     """What the coordinator says first: rows that functions of the user have to be able to score, by function."""
 
     rehearsals: dict[str, list[Item]]
 
 
-class Request(_Message):
+class ScoreRequest(_RewardMessage):
     """A call; answers name its number."""
 
     number: int
@@ -106,7 +106,7 @@ class Request(_Message):
     items: list[Item]
 
 
-class Run(_Message):
+class CaseReport(_RewardMessage):
     """One test case; see `CaseRun`."""
 
     case: Annotated[int, Field(ge=0, lt=MAX_CASES)]
@@ -115,7 +115,7 @@ class Run(_Message):
     timed_out: bool
 
 
-class Scored(_Message):
+class Scored(_RewardMessage):
     """A reward; see `ScoreResult`."""
 
     reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
@@ -123,17 +123,17 @@ class Scored(_Message):
     timed_out: bool
     broken: _Sentence | None
     passed_all: bool
-    runs: Annotated[list[Run], Field(max_length=MAX_CASES)]
+    runs: Annotated[list[CaseReport], Field(max_length=MAX_CASES)]
 
 
-class Answer(_Message):
+class Answer(_RewardMessage):
     """The outcomes of a call, in the order of its responses."""
 
     number: int
     outcomes: Annotated[list[Scored | Failed], Field(max_length=MAX_RESPONSES)]
 
 
-M = TypeVar("M", bound=_Message)
+M = TypeVar("M", bound=_RewardMessage)
 
 
 def decode(kind: type[M], data: bytes) -> M:
@@ -146,7 +146,7 @@ def decode(kind: type[M], data: bytes) -> M:
         raise BadMessage(_printable(sentence(error))) from error
 
 
-def encode(message: _Message) -> bytes:
+def encode(message: _RewardMessage) -> bytes:
     """Write a message."""
     return orjson.dumps(message.model_dump())
 
@@ -248,9 +248,9 @@ def surroundings_of(ready: Ready) -> Surroundings:
     """What a worker found; a layer that it does not name does not hold."""
     if ready.sandbox is None:
         return Surroundings()
-    told: Mapping[str, str | None] = ready.sandbox
+    reported: Mapping[str, str | None] = ready.sandbox
     return Surroundings(
-        LayerReport({layer: _reason(told.get(layer.value, "the reward pod does not name it")) for layer in Layer})
+        LayerReport({layer: _reason(reported.get(layer.value, "the reward pod does not name it")) for layer in Layer})
     )
 
 
@@ -290,7 +290,10 @@ def _written(outcome: ScoreOutcome) -> Scored | Failed:
         timed_out=outcome.timed_out,
         broken=None if outcome.broken is None else outcome.broken[:MAX_SENTENCE],
         passed_all=outcome.passed_all,
-        runs=[Run(case=run.case, wall_s=run.wall_s, cpu_s=run.cpu_s, timed_out=run.timed_out) for run in outcome.runs],
+        runs=[
+            CaseReport(case=run.case, wall_s=run.wall_s, cpu_s=run.cpu_s, timed_out=run.timed_out)
+            for run in outcome.runs
+        ],
     )
 
 

@@ -45,7 +45,7 @@ class ChildScorer:
         self._function = function
         self._rehearsal = rehearsal if function.kind is RewardKind.PYTHON else ()
         try:
-            self._child: _Child | None = self._started()
+            self._child: _ScorerProcess | None = self._started()
         except RewardFault as fault:
             raise self._setup_error("importPath", str(fault)) from fault
         self._rehearse()
@@ -72,9 +72,9 @@ class ChildScorer:
             self._child.kill()
             self._child = None
 
-    def _started(self) -> "_Child":
+    def _started(self) -> "_ScorerProcess":
         """A process that has answered once, if there is something to ask; what it answers does not matter."""
-        child = _Child(self._function)
+        child = _ScorerProcess(self._function)
         if not self._rehearsal:
             return child
         item, limit_s = self._rehearsal[0], max(_WARM_UP_TIMEOUT_S, self._function.limit_s)
@@ -123,7 +123,7 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
     return sample
 
 
-class _Child:
+class _ScorerProcess:
     def __init__(self, function: RewardFunction) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "longshore_runtime.rewards.child"],

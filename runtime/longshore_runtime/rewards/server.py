@@ -22,7 +22,7 @@ from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Begin, Hello, Request
+from longshore_runtime.rewards.protocol import Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.worker import ScoringThread
 from longshore_runtime.settings import Settings
@@ -46,7 +46,7 @@ def run_reward(settings: Settings) -> int:
     server = RewardServer(factory, token, spec.reward.workers_per_pod)
     code, reason = asyncio.run(_serve(server, settings.pod_ip))
     log.info("the pod ends", code=code, reason=reason)
-    settings.tell_why(reason)
+    settings.report_reason(reason)
     return code
 
 
@@ -55,9 +55,9 @@ async def _serve(server: "RewardServer", host: str) -> tuple[int, str]:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with server.listening(host, contract.REWARD_PORT):
         log.info("the reward pod serves", port=contract.REWARD_PORT)
-        asked, hangs = asyncio.create_task(stop.wait()), asyncio.create_task(server.hangs.wait())
-        done, _ = await asyncio.wait({asked, hangs}, return_when=asyncio.FIRST_COMPLETED)
-        if asked in done:
+        stopping, hangs = asyncio.create_task(stop.wait()), asyncio.create_task(server.hangs.wait())
+        done, _ = await asyncio.wait({stopping, hangs}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping in done:
             return int(ExitCode.INTERRUPTED), "the pod was asked to stop"
         return CRASHED, f"a reward function hangs for {CLOSE_LIMIT_S:g} s after it was given up"
 
@@ -160,7 +160,7 @@ class RewardServer:
             await socket.send_bytes(protocol.encode(protocol.started(found)))
 
     async def _answer(self, socket: web.WebSocketResponse, thread: ScoringThread, data: bytes) -> None:
-        request = protocol.decode(Request, data)
+        request = protocol.decode(ScoreRequest, data)
         items = protocol.items_of(request.items)
         try:
             outcomes = await asyncio.wrap_future(thread.score(request.function, items))

@@ -13,10 +13,10 @@ import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.placement import set_environment
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request
-from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
 Command = Callable[[Engine], Any]
@@ -35,12 +35,25 @@ STEP_LIMIT_S: Final = 900.0
 
 
 @dataclass(frozen=True)
-class _Call:
+class Loaded:
+    """Bytes of a checkpoint that an engine has read; 0 of 0: it has not begun."""
+
+    num_bytes: int = 0
+    total_bytes: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the checkpoint."""
+        return min(1.0, self.num_bytes / self.total_bytes) if self.total_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class _EngineCall:
     command: Command
     result: "Future[Any]"
 
 
-_STOP: Final = _Call(lambda engine: None, Future())
+_STOP: Final = _EngineCall(lambda engine: None, Future())
 
 
 class EngineThread(threading.Thread):
@@ -51,13 +64,14 @@ class EngineThread(threading.Thread):
         self.started: Future[None] = Future()
         self.ended: Future[None] = Future()
         self.stats = EngineStats()
-        """As of the last step or command."""
+        """As of the last step or command. This thread replaces it as a whole, so that readers need no lock."""
         self._create = create
         self._on_completions = on_completions
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[_EngineCall] = deque()
         self._called = threading.Condition()
         self._error: EngineDied | None = None
         self._step_began_s: float | None = None
+        """Written by this thread alone."""
 
     @property
     def stepping_s(self) -> float:
@@ -109,10 +123,10 @@ class EngineThread(threading.Thread):
             self._run_command(call, engine)
         return True
 
-    def _run_command(self, call: _Call, engine: Engine) -> None:
+    def _run_command(self, call: _EngineCall, engine: Engine) -> None:
         try:
             outcome = call.command(engine)
-        except WeightsGone as error:
+        except WeightsUnavailable as error:
             self.stats = engine.stats()
             call.result.set_exception(error)
         except Exception as error:
@@ -122,14 +136,14 @@ class EngineThread(threading.Thread):
             self.stats = engine.stats()
             call.result.set_result(outcome)
 
-    def _next_call(self, *, wait: bool) -> _Call | None:
+    def _next_call(self, *, wait: bool) -> _EngineCall | None:
         with self._called:
             if wait:
                 self._called.wait_for(lambda: self._calls)
             return self._calls.popleft() if self._calls else None
 
-    def _queue(self, command: Command, put: Callable[[_Call], None]) -> "Future[Any]":
-        call = _Call(command, Future())
+    def _queue(self, command: Command, put: Callable[[_EngineCall], None]) -> "Future[Any]":
+        call = _EngineCall(command, Future())
         with self._called:
             if self._error is not None:
                 call.result.set_exception(self._error)
@@ -177,7 +191,7 @@ def _fetch(bucket: Any) -> Bucket:
     try:
         weights: Bucket = ray.get(bucket, timeout=_FETCH_LIMIT_S)
     except ray.exceptions.RayError as error:
-        raise WeightsGone(f"the published weights are gone ({type(error).__name__})") from error
+        raise WeightsUnavailable(f"the published weights are gone ({type(error).__name__})") from error
     return weights
 
 
@@ -187,7 +201,11 @@ def _died(error: BaseException) -> EngineDied:
 
 
 class EngineActor:
-    """Class of a Ray actor. Commands carry numbers (from 0) and run in their order: calls may overtake each other."""
+    """Class of a Ray actor. Commands carry numbers (from 0) and run in their order: calls may overtake each other.
+
+    Its methods run on the event loop of the actor; `EngineThread.run` and the commands run on the engine's thread, and
+    `_emit` crosses over from there.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         set_environment(environment)
@@ -196,6 +214,7 @@ class EngineActor:
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._next = 0
         self._thread: EngineThread | None = None
+        self._loaded = Loaded()
 
     async def start(self, spec: EngineSpec, model: str, output: str) -> None:
         """Start the engine on a checkpoint of the job's storage; raises EngineStartError."""
@@ -203,11 +222,21 @@ class EngineActor:
         def create() -> Engine:
             from longshore_runtime.backends.engines import create_engine
 
-            return create_engine(spec, JobStorage.from_env(output).resolve(model))
+            directory = JobStorage.from_env(output).resolve(model)
+            total_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+
+            def on_loaded(num_bytes: int) -> None:
+                self._loaded = Loaded(num_bytes, total_bytes)
+
+            return create_engine(spec, directory, on_loaded)
 
         self._thread = EngineThread(create, self._emit)
         self._thread.start()
         await asyncio.wrap_future(self._thread.started)
+
+    async def loaded(self) -> Loaded:
+        """How far the weights have been read, while `start` runs in the engine's thread."""
+        return self._loaded
 
     async def add(self, number: int, requests: Sequence[Request]) -> None:
         """Take requests."""
@@ -218,10 +247,10 @@ class EngineActor:
         await self._in_turn(number, lambda engine: self._running.emit(engine.abort(request_ids)))
 
     async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
-        """Put weights in place; answers with the checksum of what was loaded, raises WeightsGone."""
+        """Put weights in place; answers with the checksum of what was loaded, raises WeightsUnavailable."""
         return await self._in_turn(number, lambda engine: load_weights(engine, _fetched(buckets), policy_version))
 
-    async def begin_weights(self, number: int, channel: Channel | None) -> None:
+    async def begin_weights(self, number: int, channel: BroadcastGroup | None) -> None:
         """Prepare for weights that come bucket by bucket."""
         await self._in_turn(number, lambda engine: engine.begin_weights(channel))
 

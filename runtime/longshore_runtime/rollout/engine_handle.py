@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import ray
@@ -10,14 +10,14 @@ import ray
 from longshore.api.rollout import EngineBackend
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.cluster.actors import wait_ended
+from longshore_runtime.cluster.actors import wait_ended, within
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, Loaded
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.types import EngineStats, LiveResponse, Request
-from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ _PLACE_LIMIT_S: Final = 24 * 3600.0
 _SILENCE_LIMIT_S: Final = 300.0
 """Many times HEARTBEAT_S: compiling keeps a process busy."""
 
+# Every call that is under way takes one of these, also one that waits for its turn.
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
 
 
@@ -51,25 +52,29 @@ class Reply(Generic[T]):
 
 
 class EngineHandle:
-    """One engine in one place; its loss is told once, as EngineLost, and the handle is then of no further use."""
+    """One engine in one place; its loss is reported once, as EngineLost, and the handle is then of no further use.
+
+    Commands are sent in the thread of the caller, and none of them waits; `_consume` alone runs in a thread of its own.
+    """
 
     def __init__(
-        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, tell: Callable[[Event], None]
+        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, emit: Callable[[Event], None]
     ) -> None:
         """Begin to start an engine; `model` and `output` are relative to the storage.
 
-        `tell` is called from other threads, when responses end and when the engine is lost.
+        `emit` is called from the thread that reads the events of the engine: responses have ended, or it is lost.
         """
         self.engine = engine
         self.place = place
         self.num_workers = 1 if spec.options.backend is EngineBackend.FAKE else spec.options.tensor_parallel_size
-        self._tell = tell
+        self._emit = emit
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._alive = self._ended = False
         self._actor = placement(place.worker, gpus=place.gpus).remote(_Actor)
         self._placed = self._actor.__ray_ready__.remote()
-        self._started = Reply[None](self._actor.start.remote(spec, model, output))
+        self._start = self._actor.start.remote(spec, model, output)
+        self._started = Reply[None](self._start)
 
     @property
     def alive(self) -> bool:
@@ -81,6 +86,12 @@ class EngineHandle:
         """Whether its pod is there."""
         placed, _ = ray.wait([self._placed], timeout=0)
         return bool(placed)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its start has neither succeeded nor failed."""
+        answered, _ = ray.wait([self._start], timeout=0, fetch_local=False)
+        return not answered
 
     @property
     def ended(self) -> bool:
@@ -107,6 +118,7 @@ class EngineHandle:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
+        # Nobody reads the reply: if the command fails, so does the engine, and its stream of events says so.
         self._actor.add.remote(next(self._numbers), requests)
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -116,11 +128,11 @@ class EngineHandle:
     def publish(self, buckets: Sequence[Any], policy_version: int) -> Reply[str]:
         """Load weights, given by references to their buckets; the answer is the checksum of what was loaded.
 
-        It raises WeightsGone when they cannot be fetched: the engine then has none, and takes others.
+        It raises WeightsUnavailable when they cannot be fetched: the engine then has none, and takes others.
         """
         return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
 
-    def begin_weights(self, channel: Channel | None = None) -> Reply[None]:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> Reply[None]:
         """Prepare for weights that come bucket by bucket; `channel`: by broadcast."""
         return Reply(self._actor.begin_weights.remote(next(self._numbers), channel))
 
@@ -135,6 +147,10 @@ class EngineHandle:
     def serve(self, policy_version: int) -> Reply[None]:
         """Have the engine take requests for them, and the memory that these need."""
         return Reply(self._actor.serve.remote(next(self._numbers), policy_version))
+
+    def loaded(self) -> Reply[Loaded]:
+        """How far an engine that starts has read its weights."""
+        return Reply(self._actor.loaded.remote())
 
     def live(self) -> Reply[list[LiveResponse]]:
         """Lengths of all unfinished responses, after the step or the command that runs."""
@@ -171,16 +187,16 @@ class EngineHandle:
     def _consume(self, stream: Any) -> None:
         reason = "its event stream ended"
         try:
-            for reference in _within(stream, _SILENCE_LIMIT_S):
+            for reference in within(stream, _SILENCE_LIMIT_S):
                 completions, stats = ray.get(reference)
                 if completions:
-                    self._tell(ResponsesEnded(self.engine, completions, stats))
+                    self._emit(EngineOutput(self.engine, completions, stats))
         except TimeoutError:
             reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"
         except ray.exceptions.RayError as error:
             reason = str(_engine_error(error))
         if self._end():
-            self._tell(EngineLost(self.engine, reason))
+            self._emit(EngineLost(self.engine, reason))
 
     def _end(self) -> bool:
         """Whether it was alive until now."""
@@ -189,21 +205,9 @@ class EngineHandle:
         return was_alive
 
 
-def _within(stream: Any, limit_s: float) -> Iterator[Any]:
-    """The references of a Ray generator; raises TimeoutError when the next one is late."""
-    while True:
-        ready, _ = ray.wait([stream], timeout=limit_s)
-        if not ready:
-            raise TimeoutError
-        try:
-            yield next(stream)
-        except StopIteration:
-            return
-
-
 def _engine_error(error: Exception) -> Exception:
     cause = getattr(error, "cause", None)
-    if isinstance(cause, EngineDied | EngineStartError | WeightsGone):
+    if isinstance(cause, EngineDied | EngineStartError | WeightsUnavailable):
         return cause
     if isinstance(error, ray.exceptions.GetTimeoutError):
         return EngineLate("the engine does not answer in time")

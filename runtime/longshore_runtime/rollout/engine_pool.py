@@ -12,12 +12,20 @@ from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsGone
+from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
-from longshore_runtime.rollout.fleet import Fleet, Joining, answers, failures, put_to_sleep, require_possible
+from longshore_runtime.rollout.fleet import (
+    Fleet,
+    FleetStart,
+    Joining,
+    answers,
+    failures,
+    put_to_sleep,
+    require_possible,
+)
 from longshore_runtime.rollout.published import Failure, PublishedWeights
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
@@ -31,13 +39,13 @@ _TAKES_WEIGHTS: Final = frozenset({EngineState.WAITING, EngineState.LOADING, Eng
 
 
 class EnginePool:
-    """Only engines that have confirmed the current weights are alive: no other is ever given a request.
+    """Only engines that have confirmed the current weights serve: no other is ever given a request.
 
     The states of the engines (`EngineStates`) say who serves, who gets weights and whose loss is reported; the pool
     performs. An engine runs commands in the order in which they were sent. To one that joins, weights are sent under
     the lock and only while they are the current ones, so that newer ones come after them.
 
-    One thread drives the pool; `retire` and `live` may be called from others. Each engine has a thread that reads its
+    One thread drives the pool; `release` and `live` may be called from others. Each engine has a thread that reads its
     events, and one that joins has a thread that waits for its start: they change states, too, hence the lock.
     """
 
@@ -64,7 +72,7 @@ class EnginePool:
 
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
         """Engines in these worker pods that take requests."""
-        return tuple(engine for engine in self.alive() if self.pod_of(engine) in pods)
+        return tuple(engine for engine in self.serving() if self.pod_of(engine) in pods)
 
     def pod_of(self, engine: int) -> int:
         """Worker pod that an engine lies in."""
@@ -89,11 +97,15 @@ class EnginePool:
             except EngineStartError as error:
                 raise UserError(str(error)) from error
             except EngineDied as death:
-                self._report(EngineLost(handle.engine, str(death)))
+                self._on_engine_event(EngineLost(handle.engine, str(death)))
             else:
                 self._started(handle)
 
-    def alive(self) -> Sequence[int]:
+    def starting(self) -> FleetStart:
+        """How far the start of the engines is; called from any thread while `wait_for_all` waits."""
+        return self._fleet.starting()
+
+    def serving(self) -> Sequence[int]:
         """Engines that take requests."""
         with self._lock:
             return [engine for engine in self._states.of(EngineState.SERVING) if self._fleet[engine].alive]
@@ -109,12 +121,12 @@ class EnginePool:
 
     def stats(self) -> Mapping[int, EngineStats]:
         """State of the engines that answer."""
-        return answers({engine: self._fleet[engine].stats() for engine in self.alive()}, _ANSWER_LIMIT_S)
+        return answers({engine: self._fleet[engine].stats() for engine in self.serving()}, _ANSWER_LIMIT_S)
 
     def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
         """Lengths of the unfinished responses of the engines that answer in time."""
         with self._lock:
-            replies = {engine: self._fleet[engine].live() for engine in self.alive()}
+            replies = {engine: self._fleet[engine].live() for engine in self.serving()}
         return answers(replies, timeout_s)
 
     def publish(self, weights: PublishedWeights) -> None:
@@ -134,12 +146,12 @@ class EnginePool:
                 for handle in engines:
                     self._answered(handle, weights, EngineEvent.FAILED)
             raise
-        gone = [engine for engine, failure in outcomes if not self._has_weights(engine, weights, failure)]
-        if any(engine.alive for engine in gone) and not self._states.of(EngineState.SERVING):
+        unavailable = [handle for handle, failure in outcomes if not self._has_weights(handle, weights, failure)]
+        if any(handle.alive for handle in unavailable) and not self._states.of(EngineState.SERVING):
             raise TrainerLost("the published weights are gone, and so is their trainer")
 
     def sleep(self) -> None:
-        """Leave the accelerators to the trainers, unless they have them; engines that are starting start first.
+        """Put all engines to sleep, so that the trainers get the accelerators; engines that are starting start first.
 
         The next things must be to `wake` the engines and to publish weights.
         """
@@ -150,8 +162,8 @@ class EnginePool:
         with self._lock:
             self._current = None  # The object store needs the room: the next weights are made before engines load them.
 
-    def retire(self, engines: Collection[int], timeout_s: float) -> None:
-        """Put engines on which nothing runs to sleep until the next `wake`; returns when they are.
+    def release(self, engines: Collection[int], timeout_s: float) -> None:
+        """Put engines on which nothing runs to sleep until the next `wake`, for the trainers; returns when they are.
 
         One that has not fallen asleep in time is killed, which frees its memory as well; so is one that is starting in
         the same pod, since pods leave the rollout as a whole.
@@ -284,7 +296,7 @@ class EnginePool:
         def start(place: Place, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
             self._notices.starts(number, place.worker)
-            return EngineHandle(number, place, spec, self._model, self._output, self._report)
+            return EngineHandle(number, place, spec, self._model, self._output, self._on_engine_event)
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
 
@@ -294,14 +306,14 @@ class EnginePool:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
             if self._is_current(handle):
-                self._report(EngineLost(handle.engine, str(error)))
+                self._on_engine_event(EngineLost(handle.engine, str(error)))
             return
         self._started(handle)
         while (weights := self._lacks(handle)) is not None:
             try:
                 copies = weights.stored()  # This takes time.
-            except (WeightsGone, TrainerLost) as gone:
-                self._cannot_join(handle, weights, str(gone))
+            except (WeightsUnavailable, TrainerLost) as unavailable:
+                self._cannot_join(handle, weights, str(unavailable))
                 return
             reply = None
             with self._lock:
@@ -310,7 +322,8 @@ class EnginePool:
                     self._states.change(handle.engine, EngineEvent.SENT)
             if reply is not None:
                 failure = copies.failure(reply)
-                if not self._has_weights(handle, weights, failure, joins=True) and isinstance(failure, WeightsGone):
+                has_weights = self._has_weights(handle, weights, failure, joins=True)
+                if not has_weights and isinstance(failure, WeightsUnavailable):
                     self._cannot_join(handle, weights, str(failure))
                 return
 
@@ -330,7 +343,7 @@ class EnginePool:
         """An engine waits for the next weights. If no other has or gets these either, a round would wait in vain."""
         log.warning("an engine cannot join", engine=handle.engine, reason=reason)
         with self._lock:
-            if self._lacks(handle) is weights and not self._states.of(EngineState.LOADING) and not self.alive():
+            if self._lacks(handle) is weights and not self._states.of(EngineState.LOADING) and not self.serving():
                 self._events.put(WeightsLost(f"no engine has the weights, and they are gone: {reason}"))
 
     def _is_current(self, handle: EngineHandle) -> bool:
@@ -366,10 +379,13 @@ class EnginePool:
     def _lose(self, handle: EngineHandle, reason: str) -> None:
         """Stop an engine that failed, and report it."""
         if handle.stop() and self._is_current(handle):
-            self._report(EngineLost(handle.engine, reason))
+            self._on_engine_event(EngineLost(handle.engine, reason))
 
-    def _report(self, event: Event) -> None:
-        """Called from any thread. The loss of an engine that is out of the round is none of the driver's concern."""
+    def _on_engine_event(self, event: Event) -> None:
+        """Hand an event of an engine to the driver; called from the engines' threads.
+
+        The loss of an engine that is out of the round does not concern the driver: it comes back with the next `wake`.
+        """
         with self._lock:
             if isinstance(event, EngineLost):
                 self._notices.lost(event.engine, event.reason)

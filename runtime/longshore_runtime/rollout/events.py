@@ -8,7 +8,7 @@ from enum import Enum
 from longshore.api.status import Assignment
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
-from longshore.policy.scale_down import RolloutLoad
+from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rewards.scoring import ScoreResult
 from longshore_runtime.rewards.surroundings import Surroundings
@@ -16,7 +16,7 @@ from longshore_runtime.types import Completion, EngineStats
 
 
 @dataclass(frozen=True)
-class ResponsesEnded:
+class EngineOutput:
     """Responses finished or were aborted on an engine."""
 
     engine: int
@@ -111,7 +111,7 @@ class RewardPulse:
 
 
 @dataclass(frozen=True)
-class TrainerGone:
+class ReplicaLost:
     """A trainer replica is gone."""
 
     reason: str
@@ -132,7 +132,7 @@ class LoadMeasured:
 
     sender: object
     """The repurposing that asked: a round that is sampled again has another one, and the same number."""
-    load: RolloutLoad | None
+    load: MilestoneLoad | None
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ class RetryDue:
 RewardEvent = ResponseScored | WorkerReady | WorkerLost | RetryDue | RewardPulse
 ElasticEvent = AssignmentChanged | LoadMeasured | PodsHandedOver | GradientsDone
 Event = (
-    ResponsesEnded
+    EngineOutput
     | EngineLost
     | EngineJoined
     | WeightsLost
     | GroupScored
     | RewardEvent
     | ElasticEvent
-    | TrainerGone
+    | ReplicaLost
     | StopRequested
 )
 Events = queue.SimpleQueue[Event]

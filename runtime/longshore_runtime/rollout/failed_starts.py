@@ -7,7 +7,7 @@ _GROWTH: Final = 2.0
 
 
 @dataclass(frozen=True)
-class _Row:
+class _FailureStreak:
     node: str | None
     count: int
 
@@ -18,14 +18,14 @@ class FailedStarts:
     def __init__(self, first_wait_s: float) -> None:
         """`first_wait_s`: after the first failure; each further one doubles it."""
         self._first_wait_s = first_wait_s
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _FailureStreak] = {}
 
     def failed(self, place: int, node: str | None) -> int:
         """How many in a row have failed now; `node` is None where the worker could not say where it was."""
-        before = self._rows.get(place, _Row(node, 0))
+        before = self._rows.get(place, _FailureStreak(node, 0))
         if None not in (node, before.node) and node != before.node:
-            before = _Row(node, 0)
-        self._rows[place] = _Row(node or before.node, before.count + 1)
+            before = _FailureStreak(node, 0)
+        self._rows[place] = _FailureStreak(node or before.node, before.count + 1)
         return before.count + 1
 
     def succeeded(self, place: int) -> None:

@@ -1,8 +1,10 @@
 """The engines of one tensor-parallel size, which together fill the worker pods; and how to wait for several at once."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
@@ -21,8 +23,33 @@ T = TypeVar("T")
 _PLACE_LIMIT_S: Final = 60.0
 """A pod that is there takes an engine within seconds; the engines of the others need not wait for one that is not."""
 
+_LOADED_LIMIT_S: Final = 1.0
+"""Imports keep the process of an engine from answering; there will be another question."""
+
 Start = Callable[[Place, int | None], EngineHandle]
 """Begins to start an engine in a place, with a number (None: one that no engine of the job had)."""
+
+
+@dataclass(frozen=True)
+class FleetStart:
+    """How far the start of a fleet is."""
+
+    num_started: int
+    num_engines: int
+    loading: Mapping[int, float]
+    """Share of the weights that each engine has read which is in its pod and has not started yet."""
+
+    @property
+    def detail(self) -> str:
+        """What the others wait for: the engine that has read least."""
+        if not self.loading:
+            return ""
+        engine, share = min(self.loading.items(), key=lambda one: (one[1], one[0]))
+        if share == 0.0:
+            return f"engine {engine} begins to start"
+        if share < 1.0:
+            return f"engine {engine} has read {share:.0%} of its weights"
+        return f"engine {engine} has its weights, and prepares memory and kernels"
 
 
 class Fleet:
@@ -83,6 +110,16 @@ class Fleet:
         for engine, error in lost.items():
             log.warning("an engine is not there", engine=engine, tp_size=self.tp_size, reason=str(error))
         return lost
+
+    def starting(self) -> "FleetStart":
+        """How far the start of the engines is."""
+        starting = [handle for handle in self if handle.is_starting]
+        loading: dict[int, float] = {}
+        for handle in starting:
+            if handle.is_placed:
+                with contextlib.suppress(EngineDied, EngineStartError):  # Whoever waits for its start learns why.
+                    loading[handle.engine] = handle.loaded().get(_LOADED_LIMIT_S).share
+        return FleetStart(len(self._handles) - len(starting), len(self._handles), loading)
 
     def stop(self) -> None:
         """End all engines, and wait until they are gone and their GPUs are free."""

@@ -21,7 +21,7 @@ from longshore_runtime.rewards.protocol import Answer, BadMessage, Failed, Hello
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import RewardError, ScoreItem, ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone
+from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class PodWorkers:
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-pods", daemon=True)
         self._thread.start()
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
         """Begin to look for a worker; the pod makes its functions itself, from the job's spec."""
         worker = _PodWorker(self._loop, factory)
         self._loop.call_soon_threadsafe(self._begin, worker, place // self._workers_per_pod, wait_s)
@@ -81,7 +81,7 @@ class PodWorkers:
             await asyncio.sleep(wait_s)
             async with await self._connected(pod) as socket:
                 await worker.serve(socket)
-        except (WorkerGone, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (WorkerDied, aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
         except BadMessage as error:
             reason = f"what it says cannot be read: {error}"
@@ -94,16 +94,16 @@ class PodWorkers:
 
     async def _connected(self, pod: int) -> aiohttp.ClientWebSocketResponse:
         """A connection to the pod, however long it takes to be there."""
-        said = None
+        reported = None
         while True:
             try:
                 if (address := self._address_of(pod)) is not None:
                     return await self._connect(address)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 # Its address may have another owner by now, who is asked no more than once a tick.
-                if (says := f"{type(error).__name__}: {error}") != said:
-                    log.info("a reward pod does not answer yet", pod=pod, address=address, reason=says)
-                said = says
+                if (failure := f"{type(error).__name__}: {error}") != reported:
+                    log.info("a reward pod does not answer yet", pod=pod, address=address, reason=failure)
+                reported = failure
             await asyncio.sleep(_TICK_S)
 
     async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:
@@ -144,23 +144,23 @@ async def _refuse_redirect(*_: object) -> None:
 
 
 class _PodWorker:
-    """Implements `Worker`. What is not a `Worker`'s is used by the thread of the connections alone."""
+    """Implements `RewardWorker`. What is not a `RewardWorker`'s is used by the thread of the connections alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, factory: ScorerFactory) -> None:
         self.node: Future[str] = Future()
         self.ready: Future[Surroundings] = Future()
-        self.gone: Future[str] = Future()
+        self.death: Future[str] = Future()
         self._loop = loop
         self._factory = factory
         self._functions = {function.name: function for function in factory.functions}
-        self._calls: asyncio.Queue[_Call] = asyncio.Queue()
-        self._current: _Call | None = None
+        self._calls: asyncio.Queue[_PodCall] = asyncio.Queue()
+        self._current: _PodCall | None = None
         self._number = 0
         self._is_killed = False
         self._task: asyncio.Task[None] | None = None
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
-        call = _Call(self._functions[function], items)
+        call = _PodCall(self._functions[function], items)
         self._loop.call_soon_threadsafe(self._take, call)
         return call.answer
 
@@ -175,7 +175,7 @@ class _PodWorker:
             task.cancel()
 
     async def serve(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Use a connection until it ends; raises BadMessage or WorkerGone."""
+        """Use a connection until it ends; raises BadMessage or WorkerDied."""
         async with asyncio.timeout(_HELLO_LIMIT_S):
             hello = protocol.decode(Hello, await _received(socket))
         self.node.set_result(hello.pod)
@@ -193,15 +193,15 @@ class _PodWorker:
 
     def lost(self, reason: str) -> None:
         """The worker is no more."""
-        gone = WorkerGone(reason)
+        death = WorkerDied(reason)
         while not self._calls.empty():
-            _fail(self._calls.get_nowait().answer, gone)
+            _fail(self._calls.get_nowait().answer, death)
         if self._current is not None:
-            _fail(self._current.answer, gone)
-        _fail(self.node, gone)
-        _fail(self.ready, gone)
-        if not self.gone.done():
-            self.gone.set_result(reason)
+            _fail(self._current.answer, death)
+        _fail(self.node, death)
+        _fail(self.ready, death)
+        if not self.death.done():
+            self.death.set_result(reason)
 
     async def _send(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -227,9 +227,9 @@ class _PodWorker:
             self._current = None
             call.answer.set_result(outcomes)
 
-    def _take(self, call: "_Call") -> None:
-        if self.gone.done():
-            _fail(call.answer, WorkerGone(self.gone.result()))
+    def _take(self, call: "_PodCall") -> None:
+        if self.death.done():
+            _fail(call.answer, WorkerDied(self.death.result()))
         else:
             self._calls.put_nowait(call)
 
@@ -239,7 +239,7 @@ class _PodWorker:
             self._task.cancel()
 
 
-class _Call:
+class _PodCall:
     def __init__(self, function: RewardFunction, items: Sequence[ScoreItem]) -> None:
         self.function = function
         self.items = items
@@ -247,7 +247,7 @@ class _Call:
 
 
 async def _received(socket: aiohttp.ClientWebSocketResponse) -> bytes:
-    """The next message; raises WorkerGone or BadMessage."""
+    """The next message; raises WorkerDied or BadMessage."""
     message = await socket.receive()
     match message.type:
         case aiohttp.WSMsgType.BINARY:
@@ -256,8 +256,8 @@ async def _received(socket: aiohttp.ClientWebSocketResponse) -> bytes:
         case aiohttp.WSMsgType.TEXT:
             raise BadMessage("it is text")
         case aiohttp.WSMsgType.ERROR:
-            raise WorkerGone(f"its connection broke ({socket.exception()})")
-    raise WorkerGone("its pod closed the connection")
+            raise WorkerDied(f"its connection broke ({socket.exception()})")
+    raise WorkerDied("its pod closed the connection")
 
 
 def _fail(future: "Future[Any]", error: Exception) -> None:

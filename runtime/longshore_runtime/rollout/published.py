@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 
 PUBLISH_LIMIT_S: Final = 900.0
 """An engine that has not loaded weights by then is taken for lost."""
 
-Failure = EngineDied | WeightsGone
+Failure = EngineDied | WeightsUnavailable
 """Why an engine does not have the weights: it is lost, or they cannot be had any more."""
 
 Outcome = tuple[EngineHandle, Failure | None]
@@ -27,7 +27,7 @@ class PublishedWeights(Protocol):
         """Load them into these engines, which prove it by their checksum; returns when all have or have failed."""
 
     def stored(self) -> "StoredWeights":
-        """Copies of them, for engines that come later; raises WeightsGone."""
+        """Copies of them, for engines that come later; raises WeightsUnavailable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,6 @@ def failure(checksum: str, reply: Reply[str]) -> Failure | None:
     """Wait until an engine has loaded weights; why it has not, or has loaded others than those of this checksum."""
     try:
         loaded = reply.get(PUBLISH_LIMIT_S)
-    except (EngineDied, WeightsGone) as failure:
+    except (EngineDied, WeightsUnavailable) as failure:
         return failure
     return None if loaded == checksum else EngineDied("the engine received other weights than were published")

@@ -16,7 +16,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.worker import ScorerSet
-from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone
+from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class RayWorkers:
         self.num_places = len(placements)
         self._placements = placements
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
         return _RayWorker(self._placements[place].remote(_Actor, factory), wait_s)
 
     def name(self, place: int) -> str:
@@ -70,15 +70,15 @@ class RayWorkers:
 
 
 class _RayWorker:
-    """Implements `Worker`."""
+    """Implements `RewardWorker`."""
 
     def __init__(self, actor: Any, wait_s: float) -> None:
         self._actor = actor
         self.node: Future[str] = _of(actor.node.remote().future())
         self.ready: Future[Surroundings] = _of(actor.ready.remote(wait_s).future())
-        self.gone: Future[str] = Future()
+        self.death: Future[str] = Future()
         attends: Future[None] = actor.attend.remote().future()
-        attends.add_done_callback(lambda future: self.gone.set_result(_death(future.exception())))
+        attends.add_done_callback(lambda future: self.death.set_result(_death(future.exception())))
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
         return _of(self._actor.score.remote(function, items).future())
@@ -87,24 +87,24 @@ class _RayWorker:
         ray.kill(self._actor)
 
 
-def _of(asked: "Future[T]") -> "Future[T]":
+def _of(reply: "Future[T]") -> "Future[T]":
     """The same answer, with what was raised in the worker in place of Ray's words for it."""
     answer: Future[T] = Future()
 
-    def tell(future: "Future[T]") -> None:
+    def resolve(future: "Future[T]") -> None:
         error = future.exception()
         if error is None:
             answer.set_result(future.result())
         else:
             answer.set_exception(_translated(error))
 
-    asked.add_done_callback(tell)
+    reply.add_done_callback(resolve)
     return answer
 
 
 def _translated(error: BaseException) -> BaseException:
     if isinstance(error, ray.exceptions.RayActorError):
-        return WorkerGone(_death(error))
+        return WorkerDied(_death(error))
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error
 

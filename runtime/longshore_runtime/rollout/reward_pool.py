@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
-from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutKnobs
+from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import RewardQueue, ScoreTask
@@ -38,7 +38,7 @@ from longshore_runtime.rollout.events import (
     WorkerReady,
 )
 from longshore_runtime.rollout.pulse import Pulse
-from longshore_runtime.rollout.reward_workers import Lane, RewardWorkers
+from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
 from longshore_runtime.types import Completion, PromptRecord
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ _FAULTS: Final = frozenset({ErrorKind.FAULT, ErrorKind.LOST, ErrorKind.BROKEN})
 
 
 @dataclass
-class _Group:
+class _ScoredGroup:
     responses: tuple[ResponseId, ...]
     missing: set[ScoreTask]
 
@@ -62,7 +62,7 @@ class RewardPool:
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        lanes: Sequence[RewardLane],
         factory: ScorerFactory,
         tokenizer: Tokenizer,
         events: "queue.SimpleQueue[Event]",
@@ -82,13 +82,15 @@ class RewardPool:
         self._sized = [number for number, lane in enumerate(lanes) if lane.is_sized]
         assert len(self._sized) == (on_pressure is not None), "somebody is told about the one lane that is sized"
         self._lanes = [RewardWorkers(number, lane, factory, events) for number, lane in enumerate(lanes)]
-        self._timeouts = {name: AdaptiveTimeout(_knobs(f)) for name, f in self._functions.items() if _is_adaptive(f)}
+        self._timeouts = {
+            name: AdaptiveTimeout(_limits_of(f)) for name, f in self._functions.items() if _is_adaptive(f)
+        }
         self._uncertain = [number for number, lane in enumerate(lanes) if _is_uncertain(lane)]
         self._prompts: Sequence[PromptRecord] = ()
         self._round = 0
         self._completions: dict[ResponseId, Completion] = {}
         self._results: dict[ScoreTask, ScoreResult] = {}
-        self._groups: dict[Draw, _Group] = {}
+        self._groups: dict[Draw, _ScoredGroup] = {}
         self._stopped = False
         self.stats = RewardStats()
 
@@ -126,7 +128,7 @@ class RewardPool:
         """A round is over: what nobody waits for is not scored any more."""
         for lane in self._lanes:
             lane.queue.clear()
-        self._tell_pressure()
+        self._report_pressure()
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
         """A response can be scored, should its group be served."""
@@ -141,7 +143,7 @@ class RewardPool:
         self._completions.update(responses)
         tasks = [task for response in responses for task in self._tasks(response)]
         missing = {task for task in tasks if task not in self._results}
-        self._groups[draw] = _Group(tuple(responses), missing)
+        self._groups[draw] = _ScoredGroup(tuple(responses), missing)
         now_s = self._clock.now_s()
         for task in tasks:
             if task in missing:
@@ -177,7 +179,7 @@ class RewardPool:
             case RewardPulse():
                 assert self._pulse is not None, "it put the event there"
                 self._pulse.answered()
-                self._tell_pressure()
+                self._report_pressure()
                 return None
             case RetryDue(task=task):
                 if task.round == self._round and task not in self._results:
@@ -212,7 +214,7 @@ class RewardPool:
         for lane in self._lanes:
             lane.stop()
 
-    def _tell_pressure(self) -> None:
+    def _report_pressure(self) -> None:
         if self._on_pressure is not None:
             self._on_pressure(self.pressure(self._clock.now_s()))
 
@@ -329,16 +331,16 @@ class RewardPool:
         return self._lanes[self._lane_of[task.function]].queue
 
     def _retry_later(self, task: ScoreTask, wait_s: float) -> None:
-        def tell() -> None:
+        def notify() -> None:
             if not self._stopped:
                 self._events.put(RetryDue(task))
 
-        timer = threading.Timer(wait_s, tell)
+        timer = threading.Timer(wait_s, notify)
         timer.daemon = True
         timer.start()
 
 
-def _is_uncertain(lane: Lane) -> bool:
+def _is_uncertain(lane: RewardLane) -> bool:
     """Whether a function of the lane may turn out not to work. A judge beside the engines starts with them."""
     return any(one.kind not in _BUILT_IN and not one.is_colocated for one in lane.functions)
 
@@ -347,6 +349,6 @@ def _is_adaptive(function: RewardFunction) -> bool:
     return function.kind is RewardKind.CODE and function.code.adaptive_timeout
 
 
-def _knobs(function: RewardFunction) -> TimeoutKnobs:
+def _limits_of(function: RewardFunction) -> TimeoutSettings:
     code = function.code
-    return TimeoutKnobs(code.timeout_factor, code.min_timeout_s, code.max_timeout_s)
+    return TimeoutSettings(code.timeout_factor, code.min_timeout_s, code.max_timeout_s)

@@ -32,7 +32,7 @@ from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
 from longshore_runtime.rollout.failed_starts import FailedStarts
-from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone, WorkerHost
+from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied, WorkerHost
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ _MAX_FAILED_STARTS: Final = 3
 
 
 @dataclass(frozen=True)
-class Lane:
+class RewardLane:
     """Workers of one kind: those of the reward pods, or those that hold a judge next to an engine."""
 
     functions: tuple[RewardFunction, ...]
@@ -60,13 +60,13 @@ class Lane:
 @dataclass(frozen=True)
 class _Placed:
     place: int
-    worker: Worker
+    worker: RewardWorker
 
     @property
     def node(self) -> str | None:
         """Where it is, or was, if it could say so."""
-        told = self.worker.node
-        return told.result() if told.done() and told.exception() is None else None
+        node_future = self.worker.node
+        return node_future.result() if node_future.done() and node_future.exception() is None else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class _Call:
 class RewardWorkers:
     """The workers of a lane, and what waits for them. Used by the driver's thread alone."""
 
-    def __init__(self, number: int, lane: Lane, factory: ScorerFactory, events: "queue.SimpleQueue[Event]") -> None:
+    def __init__(
+        self, number: int, lane: RewardLane, factory: ScorerFactory, events: "queue.SimpleQueue[Event]"
+    ) -> None:
         """Ask for all workers; `number` names the lane in their events."""
         assert lane.host.num_places, "somebody has to score"
         self._number = number
@@ -121,16 +123,16 @@ class RewardWorkers:
 
     def failed(self, worker: int, error: str) -> None:
         """A worker does not start: another is asked for. Raises UserError when that does not help."""
-        gone = self._workers.get(worker)
-        if gone is None:
+        placed = self._workers.get(worker)
+        if placed is None:
             return
-        num_failures = self._failed_starts.failed(gone.place, gone.node)
+        num_failures = self._failed_starts.failed(placed.place, placed.node)
         if num_failures >= _MAX_FAILED_STARTS:
             names = ", ".join(function.name for function in self._lane.functions)
             raise UserError(
                 f"reward.functions[{names}]: the worker did not start, {num_failures} times in a row: {error}"
             )
-        log.warning("reward worker does not start", lane=self._number, place=gone.place, reason=error)
+        log.warning("reward worker does not start", lane=self._number, place=placed.place, reason=error)
         self._replace(worker)
 
     def freed(self, worker: int) -> None:
@@ -157,7 +159,7 @@ class RewardWorkers:
             items = list(map(item_of, tasks))
             self._watch.began(_Call(worker), self._limit_s(tasks[0].function, items))
             answer = self._workers[worker].worker.score(tasks[0].function, items)
-            answer.add_done_callback(self._teller(tasks, worker))
+            answer.add_done_callback(self._answer_callback(tasks, worker))
 
     def pressure(self, now_s: float) -> RewardPressure:
         """How the workers keep up."""
@@ -175,25 +177,25 @@ class RewardWorkers:
         self._lane.host.close()
 
     def _replace(self, worker: int) -> None:
-        gone = self._workers.pop(worker)
+        placed = self._workers.pop(worker)
         self._ready.discard(worker)
         self._idle = [entry for entry in self._idle if entry[1] != worker]
-        gone.worker.kill()
-        self._ask_for(gone.place)
+        placed.worker.kill()
+        self._ask_for(placed.place)
 
     def _ask_for(self, place: int) -> None:
         name, wait_s = next(self._names), self._failed_starts.wait_s(place)
         worker = self._lane.host.ask_for(place, self._factory, wait_s)
         self._workers[name] = _Placed(place, worker)
         worker.node.add_done_callback(lambda _: self._watch_start(name, wait_s, worker.ready))
-        worker.gone.add_done_callback(lambda reason: self._tell(WorkerLost(self._number, name, reason.result())))
+        worker.death.add_done_callback(lambda reason: self._notify(WorkerLost(self._number, name, reason.result())))
 
     def _watch_start(self, worker: int, wait_s: float, ready: "Future[Surroundings]") -> None:
         """The worker has a place, or died before it could say so: from now on its start takes time."""
         limit_s = self._lane.start_limit_s * len(self._lane.functions)
         call = _Call(worker, f"starts for more than {limit_s:g} s")
         self._watch.began(call, wait_s + limit_s)
-        ready.add_done_callback(lambda future: self._tell_ready(call, future))
+        ready.add_done_callback(lambda future: self._report_ready(call, future))
 
     def _limit_s(self, function: str, items: Sequence[ScoreItem]) -> float:
         """Far beyond what these responses may take: scorers keep to their limits themselves unless they hang."""
@@ -203,36 +205,38 @@ class RewardWorkers:
 
     def _overdue(self, call: Hashable) -> None:
         assert isinstance(call, _Call)
-        self._tell(WorkerLost(self._number, call.worker, f"it hangs: it {call.what}"))
+        self._notify(WorkerLost(self._number, call.worker, f"it hangs: it {call.what}"))
 
-    def _tell_ready(self, call: _Call, future: "Future[Surroundings]") -> None:
+    def _report_ready(self, call: _Call, future: "Future[Surroundings]") -> None:
         self._watch.ended(call)
         worker, error = call.worker, future.exception()
         if error is None:
-            self._tell(WorkerReady(self._number, worker, found=future.result()))
-        elif not isinstance(error, WorkerGone):  # WorkerLost tells of those.
+            self._notify(WorkerReady(self._number, worker, found=future.result()))
+        elif not isinstance(error, WorkerDied):  # WorkerLost tells of those.
             kind = ErrorKind.SETUP if isinstance(error, RewardSetupError) else ErrorKind.FAULT
-            self._tell(WorkerReady(self._number, worker, _first_line(error), kind))
+            self._notify(WorkerReady(self._number, worker, _first_line(error), kind))
 
-    def _teller(self, tasks: Sequence[ScoreTask], worker: int) -> "Callable[[Future[list[ScoreOutcome]]], None]":
+    def _answer_callback(
+        self, tasks: Sequence[ScoreTask], worker: int
+    ) -> "Callable[[Future[list[ScoreOutcome]]], None]":
         """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
 
-        def tell(future: "Future[list[ScoreOutcome]]") -> None:
+        def report(future: "Future[list[ScoreOutcome]]") -> None:
             self._watch.ended(_Call(worker))
             error = future.exception()
             outcomes = future.result() if error is None else [error] * len(tasks)
             for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):
                 is_last = number == len(tasks)
                 if isinstance(outcome, ScoreResult):
-                    self._tell(ResponseScored(task, worker, outcome, is_last_of_call=is_last))
+                    self._notify(ResponseScored(task, worker, outcome, is_last_of_call=is_last))
                 else:
                     kind, sentence = _failure(task, outcome)
                     scored = ResponseScored(task, worker, error=sentence, kind=kind, is_last_of_call=is_last)
-                    self._tell(scored)
+                    self._notify(scored)
 
-        return tell
+        return report
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         if not self._is_stopped:
             self._events.put(event)
 
@@ -247,7 +251,7 @@ def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
             return ErrorKind.BROKEN, str(error)
         case RewardFault():
             return ErrorKind.FAULT, str(error)
-        case WorkerGone():
+        case WorkerDied():
             return ErrorKind.LOST, f"reward {task.function}: the reward worker is lost ({error})"
     return (
         ErrorKind.FAULT,

@@ -21,10 +21,10 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import (
+    EngineOutput,
     Event,
     GroupScored,
     ResponseScored,
-    ResponsesEnded,
     RetryDue,
     RewardEvent,
     RewardPulse,
@@ -43,7 +43,7 @@ NOTHING_KEPT: Final[Mapping[ResponseId, Completion]] = MappingProxyType({})
 class Engines(Protocol):
     """The engines of a job; events go to the queue that they were given."""
 
-    def alive(self) -> Sequence[int]:
+    def serving(self) -> Sequence[int]:
         """Engines that take requests."""
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
@@ -86,10 +86,10 @@ class RoundObserver(Protocol):
     def milestone(self, progress: RoundProgress) -> None:
         """The load of the engines now decides whether some of them `retire`."""
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         """A group of the batch is accepted and has its rewards; each group once."""
 
-    def happened(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """An event that is not about sampling or scoring."""
 
 
@@ -145,10 +145,10 @@ class RoundRunner:
         if self._pace is not None:
             self._pace.begun(kind, {engine: stats.num_steps for engine, stats in before.items()}, capacity, started_s)
         self._perform(
-            self._protocol.start(self._engines.alive(), started_s, draining=draining, kv_capacity_tokens=capacity),
+            self._protocol.start(self._engines.serving(), started_s, draining=draining, kv_capacity_tokens=capacity),
             started_s,
         )
-        while not self._protocol.is_complete:
+        while not self._protocol.is_over:
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(
@@ -171,15 +171,15 @@ class RoundRunner:
         """Responses that continued on another engine."""
         return self._protocol.num_moved
 
-    def retire(self, engines: Collection[int], on_drained: Callable[[], None]) -> None:
+    def retire(self, engines: Collection[int], on_emptied: Callable[[], None]) -> None:
         """These engines sample no more in this round; what they run continues elsewhere, by recomputation."""
-        self._on_drained = on_drained
+        self._on_drained = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def _handle(self, event: Event) -> None:
         match event:
-            case ResponsesEnded():
-                self._responses_ended(event)
+            case EngineOutput():
+                self._engine_output(event)
             case GroupScored():
                 self._group_scored(event)
             case ResponseScored() | WorkerReady() | WorkerLost() | RetryDue() | RewardPulse():
@@ -192,14 +192,14 @@ class RoundRunner:
             case messages.EngineJoined():
                 self._receive(event)
             case WeightsLost(reason=reason):
-                if not self._engines.alive():  # Otherwise it speaks of weights before these.
+                if not self._engines.serving():  # Otherwise it speaks of weights before these.
                     raise TrainerLost(reason)
             case StopRequested():
                 raise Interrupted("the pod was asked to stop")
             case _:
-                self._observer.happened(event)
+                self._observer.on_event(event)
 
-    def _responses_ended(self, event: ResponsesEnded) -> None:
+    def _engine_output(self, event: EngineOutput) -> None:
         requests = []
         for completion in event.completions:
             response = self._responses.get(completion.request_id)
@@ -241,7 +241,7 @@ class RoundRunner:
                     self._engines.abort(engine, [str(response) for response in responses])
                 case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
-                case messages.AnnounceDrained():
+                case messages.AnnounceEmptied():
                     assert self._on_drained is not None, "engines were retired"
                     self._on_drained()
                 case messages.OfferResponse(response):
@@ -254,7 +254,7 @@ class RoundRunner:
                     self._scorer.forget(draws)
                     self._wanted = {draw: group for draw, group in self._wanted.items() if draw not in draws}
                 case messages.TrainOnGroup(group):
-                    self._observer.trainable(self._scored[group.draw])
+                    self._observer.train_on(self._scored[group.draw])
                 case messages.ReportProgress(progress):
                     self._observer.progressed(progress)
                 case messages.MeasureLoad(progress):

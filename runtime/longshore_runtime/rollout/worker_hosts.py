@@ -11,18 +11,18 @@ from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.worker import ScoringThread
 
 
-class WorkerGone(Exception):
+class WorkerDied(Exception):
     """A worker was lost: one sentence."""
 
 
-class Worker(Protocol):
+class RewardWorker(Protocol):
     """One worker, from the moment that it is asked for. Its futures are done in other threads."""
 
     node: "Future[str]"
-    """Which pod it is on, as soon as it is on one; WorkerGone where it was lost before."""
+    """Which pod it is on, as soon as it is on one; WorkerDied where it was lost before."""
     ready: "Future[Surroundings]"
-    """Done once it can score; raises RewardSetupError, RewardFault, WorkerGone or what else it met."""
-    gone: "Future[str]"
+    """Done once it can score; raises RewardSetupError, RewardFault, WorkerDied or what else it met."""
+    death: "Future[str]"
     """Done when it is lost, with the reason."""
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
@@ -37,7 +37,7 @@ class WorkerHost(Protocol):
 
     num_places: int
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
         """Begin to start a worker, which waits before it makes its functions ready; does not wait itself."""
 
     def name(self, place: int) -> str:
@@ -53,7 +53,7 @@ class LocalWorkers:
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
         return _LocalWorker(factory, wait_s)
 
     def name(self, place: int) -> str:
@@ -64,12 +64,12 @@ class LocalWorkers:
 
 
 class _LocalWorker:
-    """Implements `Worker`; it is never lost."""
+    """Implements `RewardWorker`; it is never lost."""
 
     def __init__(self, factory: ScorerFactory, wait_s: float) -> None:
         self.node: Future[str] = Future()
         self.node.set_result("here")
-        self.gone: Future[str] = Future()
+        self.death: Future[str] = Future()
         self._thread = ScoringThread(factory)
         self.ready = self._thread.prepare(wait_s)
 
@@ -88,7 +88,7 @@ class JoinedHosts:
         self._starts = list(itertools.accumulate((host.num_places for host in hosts), initial=0))
         self.num_places = self._starts[-1]
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> Worker:
+    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
         host, its_place = self._at(place)
         return host.ask_for(its_place, factory, wait_s)
 

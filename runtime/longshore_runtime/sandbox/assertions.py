@@ -147,7 +147,7 @@ class _Reader:
         return value
 
     def _compiled(self, expression: ast.expr) -> CodeType:
-        prepared = ast.fix_missing_locations(ast.Expression(_Names(self._constants).visit(expression)))
+        prepared = ast.fix_missing_locations(ast.Expression(_ConstantReplacer(self._constants).visit(expression)))
         _checked(prepared.body)
         return compile(prepared, "<assertion>", "eval")
 
@@ -164,7 +164,7 @@ class _Calls(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-class _Names(ast.NodeTransformer):
+class _ConstantReplacer(ast.NodeTransformer):
     """Replaces constants of the test program by their values, and `math.isclose` by a name."""
 
     def __init__(self, constants: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ _TOLERANCE_AT_ZERO: Final = 1e-9
 """Where a float of 0 is expected: what is left when rounded numbers cancel out."""
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """How a test case ended. Passed alone is worth anything."""
 
     PASSED = "passed"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 class CaseResult:
     """Outcome of one test case."""
 
-    outcome: Outcome
+    outcome: CaseOutcome
     wall_s: float
     """From the program's first instruction to its end, without the making of the sandbox."""
     cpu_s: float
@@ -200,23 +200,25 @@ def _text(raw: Mapping[str, Any], field: str, row: str) -> str:
     return value
 
 
-def _judge(case: TestCase, ran: Ran) -> tuple[Outcome, str]:
+def _judge(case: TestCase, ran: Ran) -> tuple[CaseOutcome, str]:
     if ran.output_exhausted:
-        return Outcome.LIMIT, "printed or returned too many bytes"
+        return CaseOutcome.LIMIT, "printed or returned too many bytes"
     if ran.timed_out:
-        return Outcome.TIMED_OUT, f"ran for {ran.wall_s:.3g} s"
+        return CaseOutcome.TIMED_OUT, f"ran for {ran.wall_s:.3g} s"
     if ran.cpu_exhausted:
-        return Outcome.TIMED_OUT, f"used {ran.cpu_s:.3g} s of CPU time"
+        return CaseOutcome.TIMED_OUT, f"used {ran.cpu_s:.3g} s of CPU time"
     if ran.memory_exhausted:
-        return Outcome.LIMIT, "used too much memory"
+        return CaseOutcome.LIMIT, "used too much memory"
     if ran.processes_exhausted:
-        return Outcome.LIMIT, "started too many processes or threads"
+        return CaseOutcome.LIMIT, "started too many processes or threads"
     if ran.exit_status != 0:
-        said = _last_line(ran.stderr)
+        error = _last_line(ran.stderr)
         # What a program says of itself changes how it failed, never that it did.
-        return (Outcome.LIMIT if said.startswith("MemoryError") else Outcome.ERROR), said or _ended(ran.exit_status)
+        return (CaseOutcome.LIMIT if error.startswith("MemoryError") else CaseOutcome.ERROR), error or _ended(
+            ran.exit_status
+        )
     difference = case.difference(ran.stdout, ran.claim)
-    return (Outcome.PASSED, "") if difference is None else (Outcome.FAILED, difference)
+    return (CaseOutcome.PASSED, "") if difference is None else (CaseOutcome.FAILED, difference)
 
 
 def _ended(exit_status: int) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
-from longshore_runtime.sandbox.worker import Worker, ZygoteDied
+from longshore_runtime.sandbox.worker import SandboxWorker, ZygoteDied
 
 _TRIAL_S: Final = 30.0
 _TRIAL_USER: Final = 59_999
@@ -22,7 +22,7 @@ def _try(layer: Layer, python: str) -> str | None:
     if layer is Layer.USER and os.getuid() != 0:
         return f"the pod runs as user {os.getuid()}, not as root, and cannot change to another"
     try:
-        worker = Worker(Confinement(frozenset({layer}), SandboxLimits(), _TRIAL_USER, ()), python)
+        worker = SandboxWorker(Confinement(frozenset({layer}), SandboxLimits(), _TRIAL_USER, ()), python)
     except (LayerUnavailable, ZygoteDied) as error:
         return str(error)
     try:

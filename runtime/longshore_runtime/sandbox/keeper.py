@@ -30,7 +30,7 @@ _LOOK_INTERVAL_S: Final = 0.01
 _NUM_SPARE: Final = 2
 _ALL_CHILDREN: Final = 0x4000_0000
 """__WALL: also those that a program made with a signal of its own for their end."""
-_TELL: Final = program.CLAIM + 1
+_WRITER: Final = program.CLAIM + 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RunRequest:
     claim: int
 
 
-class _End(Enum):
+class _EndReason(Enum):
     """Why a program is waited for no longer."""
 
     BY_ITSELF = auto()
@@ -82,25 +82,25 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
         linux.adopt_orphans()
     child, ready = _fork_program(request, ground)
     with os.fdopen(ready, "rb") as pipe:
-        said = pipe.read()
-    is_ready = said.startswith(_READY)
-    started_s = float(said.removeprefix(_READY)) if is_ready else time.monotonic()
+        readiness = pipe.read()
+    is_ready = readiness.startswith(_READY)
+    started_s = float(readiness.removeprefix(_READY)) if is_ready else time.monotonic()
     apart = set() if reaper is None else {reaper}
-    end = _await_end(child, request, ground, tree, apart, started_s) if is_ready else _End.BY_ITSELF
+    end = _await_end(child, request, ground, tree, apart, started_s) if is_ready else _EndReason.BY_ITSELF
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     wall_s = time.monotonic() - started_s
     _end_descendants(reaper, tree)
     if not is_ready:
-        return {"broken": said.decode() or "the sandbox could not be made"}
+        return {"broken": readiness.decode() or "the sandbox could not be made"}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "exit_status": os.waitstatus_to_exitcode(status),
         "wall_s": wall_s,
         "cpu_s": used.ru_utime + used.ru_stime,
-        "timed_out": end is _End.TIME,
-        "memory_exhausted": end is _End.MEMORY,
-        "processes_exhausted": end is _End.PROCESSES,
+        "timed_out": end is _EndReason.TIME,
+        "memory_exhausted": end is _EndReason.MEMORY,
+        "processes_exhausted": end is _EndReason.PROCESSES,
     }
 
 
@@ -114,31 +114,32 @@ def _fork_reaper() -> int:
 
 
 def _fork_program(request: RunRequest, ground: Ground) -> tuple[int, int]:
-    ready, tell = os.pipe()
+    ready, writer = os.pipe()
     child = os.fork()
     if child:
-        os.close(tell)
+        os.close(writer)
         return child, ready
-    return _become_program(request, ground, tell)
+    return _become_program(request, ground, writer)
 
 
-def _become_program(request: RunRequest, ground: Ground, tell: int) -> NoReturn:
+def _become_program(request: RunRequest, ground: Ground, writer: int) -> NoReturn:
     try:
         source = os.pread(request.source, os.fstat(request.source).st_size, 0)
-        tell, ruleset = _take_descriptors(request, tell, ground.ruleset)
+        writer, ruleset = _take_descriptors(request, writer, ground.ruleset)
         os.setsid()
         confine(ground, ruleset)
     except (OSError, LayerUnavailable) as error:
-        os.write(tell, str(error).encode())
+        os.write(writer, str(error).encode())
         os._exit(1)
-    os.write(tell, _READY + repr(time.monotonic()).encode())
-    os.close(tell)
+    os.write(writer, _READY + repr(time.monotonic()).encode())
+    os.close(writer)
     program.run(source, request.is_function)
 
 
-def _take_descriptors(request: RunRequest, tell: int, ruleset: int | None) -> tuple[int, int | None]:
+def _take_descriptors(request: RunRequest, writer: int, ruleset: int | None) -> tuple[int, int | None]:
     """Make 0, 1, 2 and the claim those of the program, close every other; returns where the two are then."""
-    kept = [request.shown, request.stdout, request.stderr, request.claim, tell, *([] if ruleset is None else [ruleset])]
+    rulesets = [] if ruleset is None else [ruleset]
+    kept = [request.shown, request.stdout, request.stderr, request.claim, writer, *rulesets]
     # First out of the way of the low numbers, that none is closed before it was copied.
     high = [_move_up(descriptor, len(kept)) for descriptor in kept]
     for low, descriptor in enumerate(high):
@@ -146,7 +147,7 @@ def _take_descriptors(request: RunRequest, tell: int, ruleset: int | None) -> tu
     os.closerange(len(kept), 1 << 10)
     if not request.is_function:
         os.close(program.CLAIM)
-    return _TELL, None if ruleset is None else _TELL + 1
+    return _WRITER, None if ruleset is None else _WRITER + 1
 
 
 def _move_up(descriptor: int, lowest: int) -> int:
@@ -156,7 +157,7 @@ def _move_up(descriptor: int, lowest: int) -> int:
 
 def _await_end(
     child: int, request: RunRequest, ground: Ground, tree: ProcessTree, apart: Set[int], started_s: float
-) -> _End:
+) -> _EndReason:
     """Wait until the program ends, the host hangs up, or time, memory or processes are used up."""
     # In a control group the kernel counts, and misses nothing.
     is_watched = Layer.CGROUP not in ground.confinement.layers
@@ -167,24 +168,24 @@ def _await_end(
     poll.register(ended, select.POLLIN)
     poll.register(request.control, select.POLLIN)
     try:
-        while (left_s := request.wall_s - (time.monotonic() - started_s)) > 0:
-            if poll.poll(1e3 * (min(left_s, _LOOK_INTERVAL_S) if is_watched else left_s)):
-                return _End.BY_ITSELF
+        while (remaining_s := request.wall_s - (time.monotonic() - started_s)) > 0:
+            if poll.poll(1e3 * (min(remaining_s, _LOOK_INTERVAL_S) if is_watched else remaining_s)):
+                return _EndReason.BY_ITSELF
             if is_watched and (end := _excess(tree, ground, apart)) is not None:
                 return end
-        return _End.BY_ITSELF if poll.poll(0) else _End.TIME
+        return _EndReason.BY_ITSELF if poll.poll(0) else _EndReason.TIME
     finally:
         os.close(ended)
 
 
-def _excess(tree: ProcessTree, ground: Ground, apart: Set[int]) -> _End | None:
+def _excess(tree: ProcessTree, ground: Ground, apart: Set[int]) -> _EndReason | None:
     limits = ground.confinement.limits
     usage = tree.usage(ground.resident_bytes, ground.buffer_bytes, apart)
     if usage.num_bytes > limits.memory_bytes:
-        return _End.MEMORY
+        return _EndReason.MEMORY
     # The limit of the kernel, where there is one, lets a few more through: see `confinement`.
     is_counted = Layer.RLIMITS in ground.confinement.layers
-    return _End.PROCESSES if is_counted and usage.num_threads > limits.num_processes + _NUM_SPARE else None
+    return _EndReason.PROCESSES if is_counted and usage.num_threads > limits.num_processes + _NUM_SPARE else None
 
 
 def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:

@@ -89,10 +89,10 @@ def _unshare_with_users(users: Sequence[int]) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         _map_users("self", users)
         return
-    left, told = os.pipe()
+    left, ready = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
+        os.close(ready)
         status = 1
         try:
             if os.read(left, 1):
@@ -102,10 +102,10 @@ def _unshare_with_users(users: Sequence[int]) -> None:
             os._exit(status)
     try:
         linux.unshare(_SHARED | linux.CLONE_NEWUSER)
-        os.write(told, b"x")
+        os.write(ready, b"x")
     finally:
         os.close(left)
-        os.close(told)
+        os.close(ready)
         _, status = os.waitpid(child, 0)
     if status:
         raise OSError(f"a user namespace cannot have the users {list(users)}")

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from longshore_runtime.sandbox.cases import CaseResult, Outcome, Ran, StdioCase, TestCase, verdict
+from longshore_runtime.sandbox.cases import CaseOutcome, CaseResult, Ran, StdioCase, TestCase, verdict
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
-from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
+from longshore_runtime.sandbox.worker import SandboxWorker, ZygoteDied, default_python
 
 _MAX_TRIES: Final = 3
 _USERS: Final = range(1 << 30, 1 << 31)
@@ -53,7 +53,7 @@ class Sandbox:
             user=_own_user(),
             import_paths=[_import_path(path) for path in import_paths],
         )
-        self._worker: Worker | None = None
+        self._worker: SandboxWorker | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +90,7 @@ class Sandbox:
         cases: Sequence[TestCase],
         *,
         timeouts_s: Sequence[float] | None = None,
-        stop_at: Collection[Outcome] = (),
+        stop_at: Collection[CaseOutcome] = (),
     ) -> list[CaseResult]:
         """Run the program once per case, each time in a fresh fork; results in the order of the cases.
 
@@ -115,7 +115,7 @@ class Sandbox:
         try:
             source = program.encode()
         except UnicodeEncodeError as error:
-            return CaseResult(Outcome.ERROR, 0.0, 0.0, f"the program is not encodable as UTF-8 ({error.reason})")
+            return CaseResult(CaseOutcome.ERROR, 0.0, 0.0, f"the program is not encodable as UTF-8 ({error.reason})")
         return verdict(case, self._run_source(source, case, wall_s))
 
     def _run_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
@@ -135,7 +135,7 @@ class Sandbox:
     def _try_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
         """Raises ZygoteDied or LayersMissing."""
         try:
-            self._worker = self._worker or Worker(self._confinement, self._python)
+            self._worker = self._worker or SandboxWorker(self._confinement, self._python)
             return self._worker.run(source, case.shown, not isinstance(case, StdioCase), wall_s)
         except LayerUnavailable as error:
             self.close()

@@ -58,7 +58,7 @@ _TERMINAL_AND_DESCRIPTOR_QUERIES: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x545
 _NAMES_OF_THREADS_AND_MEMORY: Final = (15, 16, 0x5356_4D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
 _SIGNALS_TO_OWNERS: Final = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a kill(2) in disguise.
 _LOCKS: Final = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
-_TOLD_TO_OTHERS: Final = (5, 36, 1024, 1025, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_GETLEASE, F_NOTIFY
+_LEASES_AND_LOCK_QUERIES: Final = (5, 36, 1024, 1025, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_GETLEASE, F_NOTIFY
 _PIPE_SIZE: Final = 1031  # F_SETPIPE_SZ: as buffers of sockets.
 
 Instruction = tuple[int, int, int, int]
@@ -143,7 +143,7 @@ def _answers(values: Iterable[int], answer: int) -> list[Instruction]:
 
 
 def _fcntl() -> list[Instruction]:
-    refused = _answers((*_SIGNALS_TO_OWNERS, *_TOLD_TO_OTHERS, _PIPE_SIZE), _DENY)
+    refused = _answers((*_SIGNALS_TO_OWNERS, *_LEASES_AND_LOCK_QUERIES, _PIPE_SIZE), _DENY)
     return [_argument(1), *refused, *_answers(_LOCKS, _IGNORE), (_RETURN, 0, 0, _ALLOW)]
 
 

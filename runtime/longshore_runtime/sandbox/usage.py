@@ -17,7 +17,7 @@ _PARENT_AT: Final = 1
 _THREADS_AT: Final = 17
 _FEW_DESCRIPTORS: Final = 8
 _READ_BYTES: Final = 1 << 12
-_GONE: Final = (FileNotFoundError, ProcessLookupError)
+_PROCESS_ENDED: Final = (FileNotFoundError, ProcessLookupError)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ProcessTree:
         """
         num_bytes = num_threads = 0
         for process in self.descendants().difference(apart):
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*_PROCESS_ENDED):
                 num_threads += self._num_threads(process)
                 num_bytes += max(0, self.resident_bytes(process) - base_bytes)
                 num_bytes += max(0, self._num_descriptors(process) - _FEW_DESCRIPTORS) * buffer_bytes
@@ -78,7 +78,7 @@ class ProcessTree:
         """By the parent of every process that there is."""
         parents: dict[int, int] = {}
         for process in filter(str.isdigit, self._names(".")):
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*_PROCESS_ENDED):
                 parents[int(process)] = int(self._read(f"{process}/stat").rpartition(b")")[2].split()[_PARENT_AT])
         found = {self._root}
         while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -96,9 +96,9 @@ class ProcessTree:
 
     def _children(self, process: int) -> set[int]:
         found: set[int] = set()
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*_PROCESS_ENDED):
             for thread in self._names(f"{process}/task"):
-                with contextlib.suppress(*_GONE):
+                with contextlib.suppress(*_PROCESS_ENDED):
                     found.update(map(int, self._read(f"{process}/task/{thread}/children").split()))
         return found
 
@@ -122,6 +122,6 @@ class ProcessTree:
     def _exists(self, path: str) -> bool:
         try:
             os.stat(path, dir_fd=self._proc)
-        except _GONE:
+        except _PROCESS_ENDED:
             return False
         return True

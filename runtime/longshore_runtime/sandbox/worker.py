@@ -49,7 +49,7 @@ class ZygoteDied(Exception):
     """The zygote or a keeper ended without a report."""
 
 
-class Worker:
+class SandboxWorker:
     """One zygote."""
 
     def __init__(self, confinement: Confinement, python: str) -> None:
@@ -110,14 +110,14 @@ class Worker:
         stdout, stderr, claim = streams.contents
         if not report:
             raise ZygoteDied("a keeper ended without a report")
-        told = json.loads(report)
-        if "broken" in told:
-            raise LayerUnavailable(told["broken"])
-        ended, used_s = told["exit_status"], told["cpu_s"]
+        result = json.loads(report)
+        if "broken" in result:
+            raise LayerUnavailable(result["broken"])
+        ended, used_s = result["exit_status"], result["cpu_s"]
         if self._cgroup is not None:
-            told["memory_exhausted"] = self._cgroup.num_memory_kills() > kills_before
+            result["memory_exhausted"] = self._cgroup.num_memory_kills() > kills_before
         return Ran(
-            **told,
+            **result,
             stdout=stdout,
             stderr=stderr,
             claim=claim,
@@ -140,9 +140,9 @@ class Worker:
             raise ZygoteDied("the sandbox's interpreter does not start") from error
         if not answer:
             raise ZygoteDied("the sandbox's interpreter does not start")
-        told = json.loads(answer)
-        if "broken" in told:
-            raise LayerUnavailable(told["broken"])
+        result = json.loads(answer)
+        if "broken" in result:
+            raise LayerUnavailable(result["broken"])
 
     def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
         try:

@@ -75,6 +75,6 @@ def _serve(host: socket.socket, ground: Ground) -> None:
 
 
 def _request(message: bytes, descriptors: list[int]) -> RunRequest:
-    said = json.loads(message)
+    request = json.loads(message)
     control, *files = descriptors
-    return RunRequest(said["wall_s"], said["is_function"], socket.socket(fileno=control), *files)
+    return RunRequest(request["wall_s"], request["is_function"], socket.socket(fileno=control), *files)

@@ -37,13 +37,13 @@ class Alarms:
 
     def step(self, number: int, result: RoundResult, trained: StepTraining) -> None:
         """A step was trained."""
-        self._tell(*after_step(self._state, step_signals(result, trained), self._limits, number))
+        self._notify_new(*after_step(self._state, step_signals(result, trained), self._limits, number))
 
     def evaluated(self, state: RunState) -> None:
         """Held-out prompts were scored."""
         before, latest = state.held_out_before, state.held_out_latest
         assert before is not None and latest is not None
-        self._tell(*after_evaluation(self._state, before.rewards, latest.rewards, state.step))
+        self._notify_new(*after_evaluation(self._state, before.rewards, latest.rewards, state.step))
 
     def export(self) -> dict[str, Any]:
         """What belongs to a checkpoint."""
@@ -54,7 +54,7 @@ class Alarms:
         self._state = AlarmState.load(exported)
         self._report.alarms(self._state.raised)
 
-    def _tell(self, state: AlarmState, new: tuple[RaisedAlarm, ...]) -> None:
+    def _notify_new(self, state: AlarmState, new: tuple[RaisedAlarm, ...]) -> None:
         self._state = state
         for alarm in new:
             self._report.notice(alarm.reason.value, alarm.message)

@@ -13,7 +13,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.trackers import Trackers
 
 
-class Metrics:
+class MetricsWriter:
     """Writes the metrics of each step to `<output>/tensorboard` and `<output>/metrics.jsonl`."""
 
     def __init__(

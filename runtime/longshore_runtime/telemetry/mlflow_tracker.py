@@ -15,7 +15,7 @@ from mlflow.tracking.request_header import registry
 from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
 
 from longshore.api.tracking import Mlflow
-from longshore_runtime.telemetry.trackers import Run
+from longshore_runtime.telemetry.trackers import TrackedRun
 
 _UID: Final = "longshore.job_uid"
 _GROUP: Final = "longshore.group"
@@ -64,7 +64,7 @@ class MlflowTracker:
         self._client = MlflowClient(options.address)
         self._run_id = ""
 
-    def start(self, run: Run) -> int:
+    def start(self, run: TrackedRun) -> int:
         experiment = self._experiment(run.project)
         found = self._client.search_runs([experiment], f"tags.`{_UID}` = '{run.uid}'", max_results=1)
         if found:

@@ -9,11 +9,12 @@ import structlog
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.runtime_status import (
     Alarm,
-    Download,
     DrawCounts,
     HeldOutReward,
     KindCount,
     Notice,
+    Progress,
+    ProgressUnit,
     PromptCounts,
     RepurposingBenefit,
     ResponseTokens,
@@ -37,7 +38,7 @@ from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import KindTotals, RunState
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
 from longshore_runtime.trainer.updates import StepTraining
@@ -61,10 +62,13 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
 
 
 class Recorder:
-    """The only writer of metrics, ledger and runtime status. The driver's thread calls it; `notice`, any thread may."""
+    """The only writer of metrics, ledger and runtime status.
+
+    The driver's thread calls it; any thread may call `notice` and `progress`.
+    """
 
     def __init__(
-        self, metrics: Metrics, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
+        self, metrics: MetricsWriter, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
     ) -> None:
         """`num_gpus` of the job, by which throughput is divided."""
         self._num_gpus = num_gpus
@@ -79,16 +83,15 @@ class Recorder:
 
     def activity(self, activity: RuntimeActivity) -> None:
         """What the coordinator does now."""
-        self._update(activity=activity)
+        self._update(activity=activity, progress=None)
 
-    def download(self, what: str, num_bytes: int, total_bytes: int) -> None:
+    def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
+        """How far the activity is; `total` 0: not known."""
+        self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))
+
+    def download(self, repository: str, num_bytes: int, total_bytes: int) -> None:
         """So much of a repository has come."""
-        self._update(download=Download(repository=what, bytes=num_bytes, total_bytes=total_bytes))
-
-    def downloaded(self) -> None:
-        """Nothing is being downloaded any longer."""
-        if self._status.download is not None:
-            self._update(download=None)
+        self.progress(ProgressUnit.BYTES, num_bytes, total_bytes, repository)
 
     def prompts(self, num_train: int, num_held_out: int, num_too_long: int) -> None:
         """What the data comes to."""
@@ -159,7 +162,7 @@ class Recorder:
         # A load that was told stays until the next one: nobody may have read it yet.
         load = before.load if before is not None and before.number == number and progress.num_finished else None
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
-        self._update(activity=RuntimeActivity.ROLLOUT, round=now)
+        self._update(activity=RuntimeActivity.ROLLOUT, round=now, progress=None)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
         """How full the engines are and will be: the operator may repurpose pods, which changes the step so."""
@@ -168,8 +171,8 @@ class Recorder:
         fraction = round(progress.fraction_finished, 3)
         known = {kind: one for kind, one in self._status.repurposing.items() if kind is not progress.kind}
         benefits = known | ({progress.kind: benefit} if benefit is not None else {})
-        told = running.model_copy(update={"fraction_finished": fraction, "load": load})
-        self._update(round=told, repurposing=benefits)
+        status = running.model_copy(update={"fraction_finished": fraction, "load": load})
+        self._update(round=status, repurposing=benefits)
 
     def engines(self, tp_size: int) -> None:
         """The engines have this tensor-parallel size."""
@@ -254,7 +257,7 @@ class Recorder:
     def finished(self, final_model: str) -> None:
         """The run is complete."""
         log.info("finished", model=final_model)
-        self._update(activity=RuntimeActivity.DONE, final_model=final_model)
+        self._update(activity=RuntimeActivity.DONE, final_model=final_model, progress=None)
 
     def _recent_rounds(self, number: int, result: RoundResult) -> list[RoundSummary]:
         newest = RoundSummary(

@@ -32,8 +32,8 @@ def recording(
     with contextlib.ExitStack() as stack:
         export = None
         if collector is not None:
-            tell = _telling(notify, NoticeReason.TRACKER_FAILED)
-            export = TraceExport(collector, token("openTelemetry"), names, tell)
+            on_trouble = _telling(notify, NoticeReason.TRACKER_FAILED)
+            export = TraceExport(collector, token("openTelemetry"), names, on_trouble)
             stack.callback(export.close)
         steps = StepRecords(
             output,

@@ -1,4 +1,4 @@
-"""The responses of a step as text, with rewards and advantages: a Parquet file that `datasets` and pandas load."""
+"""The responses of a step or of an evaluation as text, with their rewards: Parquet that `datasets` and pandas load."""
 
 import io
 import zlib
@@ -12,14 +12,20 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.record.build import engine_seconds
 from longshore.record.history import history
-from longshore.record.model import Outcome
-from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.telemetry.step_done import JobFacts, StepDone
+from longshore.record.model import RecordOutcome
+from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
+from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, StepDone
 from longshore_runtime.types import PromptRecord, Sample
 
 _AT_ONCE: Final = 16
 """Responses between which other threads get their turn: the next round runs meanwhile."""
 DIRECTORY: Final = "samples"
+HELD_OUT_DIRECTORY: Final = "held-out"
+"""Apart, so that who reads all samples of the training gets no others."""
+EVALUATION: Final = "Evaluation"
+"""In place of the kind of a round."""
+EVALUATED: Final = "evaluated"
+"""In place of the outcome of a response."""
 PREFIX: Final = "step-"
 SUFFIX: Final = ".parquet"
 SCHEMA: Final = pa.schema(
@@ -53,6 +59,10 @@ SCHEMA: Final = pa.schema(
 """The same for every job and step, so that files can be read together."""
 
 
+Row = dict[str, Any]
+"""With the tokens of the response in place of its text."""
+
+
 class Decoder(Protocol):
     """What is used of a Hugging Face tokenizer here."""
 
@@ -60,9 +70,9 @@ class Decoder(Protocol):
         """Texts of token sequences."""
 
 
-def samples_file(done: StepDone, job: JobFacts, decoder: Decoder, share: float) -> bytes | None:
-    """The file of a step; None where none of its prompts is among those that are kept."""
-    rows = list(_rows(done, job, share))
+def samples_file(done: StepDone | EvaluationDone, job: JobFacts, decoder: Decoder, share: float) -> bytes | None:
+    """The file of a step or an evaluation; None where none of its prompts is among those that are kept."""
+    rows = list(_of_step(done, job, share) if isinstance(done, StepDone) else _of_evaluation(done, job, share))
     if not rows:
         return None
     out = io.BytesIO()
@@ -72,7 +82,7 @@ def samples_file(done: StepDone, job: JobFacts, decoder: Decoder, share: float) 
     return out.getvalue()
 
 
-def _table(rows: Sequence[dict[str, Any]], decoder: Decoder) -> pa.Table:
+def _table(rows: Sequence[Row], decoder: Decoder) -> pa.Table:
     texts = decoder.batch_decode([row.pop("tokens") for row in rows], skip_special_tokens=True)
     return pa.Table.from_pylist([{**row, "response": text} for row, text in zip(rows, texts, strict=True)], SCHEMA)
 
@@ -82,21 +92,38 @@ def is_kept(draw: Draw, share: float) -> bool:
     return zlib.crc32(str(draw.index).encode()) < share * 2**32
 
 
-def _rows(done: StepDone, job: JobFacts, share: float) -> Iterator[dict[str, Any]]:
-    """With the tokens of the response in place of its text."""
-    found = history(done.result.messages)
+def _of_step(done: StepDone, job: JobFacts, share: float) -> Iterator[Row]:
+    samples = {sample.response: sample for sample in done.trained.samples}
+    step = {"step": done.step, "round": done.step, "attempt": job.attempt, "kind": done.result.end.kind.value}
+    groups = [(RecordOutcome.ACCEPTED.value, group) for group in done.result.groups]
+    groups += [(RecordOutcome.ZERO_VARIANCE.value, group) for group in done.result.dropped]
+    return _rows(groups, done.result, step, job.prompts, samples, share)
+
+
+def _of_evaluation(done: EvaluationDone, job: JobFacts, share: float) -> Iterator[Row]:
+    step = {"step": done.step, "round": done.step, "attempt": job.attempt, "kind": EVALUATION}
+    groups = [(EVALUATED, group) for group in done.result.groups]
+    return _rows(groups, done.result, step, job.held_out, {}, share)
+
+
+def _rows(
+    groups: Sequence[tuple[str, ScoredGroup]],
+    result: RoundResult,
+    step: Mapping[str, Any],
+    prompts: Mapping[int, PromptRecord],
+    samples: Mapping[ResponseId, Sample],
+    share: float,
+) -> Iterator[Row]:
+    """`groups` with their outcomes; `step`: what all rows have in common; `samples`: what was trained on."""
+    found = history(result.messages)
     seconds = engine_seconds(found.stays)
     engines: dict[ResponseId, list[int]] = {}
     for stay in found.stays:
         engines.setdefault(stay.response, []).append(stay.engine)
-    samples = {sample.response: sample for sample in done.trained.samples}
-    step = {"step": done.step, "round": done.step, "attempt": job.attempt, "kind": done.result.end.kind.value}
-    groups = [(Outcome.ACCEPTED, group) for group in done.result.groups]
-    groups += [(Outcome.ZERO_VARIANCE, group) for group in done.result.dropped]
     for outcome, group in sorted(groups, key=lambda one: one[1].draw):
         if not is_kept(group.draw, share):
             continue
-        of_group = {**step, **_group(group, job.prompts[group.draw.index]), "outcome": outcome.value}
+        of_group = {**step, **_group(group, prompts[group.draw.index]), "outcome": outcome}
         for one in group.responses:
             yield {
                 **of_group,

@@ -26,12 +26,22 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class EvaluationDone:
+    """An evaluation of the weights after a step; 0: before the first. Values only, as above."""
+
+    step: int
+    result: RoundResult
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """What is equal for all steps of an attempt."""
 
     attempt: int
     prompts: Mapping[int, PromptRecord]
     """By index of the draw."""
+    held_out: Mapping[int, PromptRecord]
+    """The same for evaluations."""
     max_response_tokens: int
     is_colocated: bool
     clock_offset_s: float

@@ -41,7 +41,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthSummary:
     """Mean, quartile and maximum of response lengths, in tokens."""
 
     mean: float
@@ -50,10 +50,10 @@ class Lengths:
     min: int
 
 
-def lengths(samples: Sequence[Sample]) -> Lengths:
+def lengths(samples: Sequence[Sample]) -> LengthSummary:
     """Response lengths of a step."""
     values = sorted(len(sample.response_tokens) for sample in samples)
-    return Lengths(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
+    return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
 
 def step_metrics(

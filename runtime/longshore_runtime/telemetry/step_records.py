@@ -1,4 +1,4 @@
-"""Records every step after it is done, in a thread of its own: `samples/` and `rounds/` of the output, and traces."""
+"""Records every step after it is done, in a thread of its own: `samples/`, `held-out/` and `rounds/`, and traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +12,10 @@ from longshore_runtime.telemetry import samples
 from longshore_runtime.telemetry.background import Background
 from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.samples import Decoder
-from longshore_runtime.telemetry.step_done import JobFacts, Places, StepDone, step_facts
+from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, step_facts
 
-MAX_WAITING: Final = 2
-"""Steps: each of them keeps all its tokens in memory until it is written."""
+MAX_WAITING: Final = 3
+"""Steps and evaluations: each of them keeps all its tokens in memory until it is written."""
 
 
 class StepSink(Protocol):
@@ -27,6 +27,9 @@ class StepSink(Protocol):
     def keep(self, done: StepDone) -> None:
         """A step is done; does not wait."""
 
+    def keep_evaluation(self, done: EvaluationDone) -> None:
+        """Held-out prompts were scored; does not wait."""
+
 
 class NoRecords:
     """For loops that nobody looks at."""
@@ -35,6 +38,9 @@ class NoRecords:
         """There is nothing."""
 
     def keep(self, done: StepDone) -> None:
+        """Nothing is kept."""
+
+    def keep_evaluation(self, done: EvaluationDone) -> None:
         """Nothing is kept."""
 
 
@@ -60,8 +66,11 @@ class StepRecords:
         self._places = places
         self._on_record = on_record
         self._samples = StepFiles(output / samples.DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes)
+        self._held_out = StepFiles(
+            output / samples.HELD_OUT_DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes
+        )
         self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, options.max_rounds_bytes)
-        self._thread: Background[tuple[StepDone, Places]] = Background(
+        self._thread: Background[tuple[StepDone, Places] | EvaluationDone] = Background(
             "step-records", self._write, max_waiting, on_trouble
         )
 
@@ -73,22 +82,35 @@ class StepRecords:
     def rewind(self, step: int) -> None:
         """The run continues after `step`: what an attempt recorded beyond its checkpoint is forgotten."""
         self._samples.rewind(step)
+        self._held_out.rewind(step)
         self._rounds.rewind(step)
 
     def keep(self, done: StepDone) -> None:
         """A step is done; does not wait."""
         self._thread.give((done, self._places()))
 
+    def keep_evaluation(self, done: EvaluationDone) -> None:
+        """Held-out prompts were scored; does not wait."""
+        self._thread.give(done)
+
     def close(self) -> None:
         """Write what waits."""
         self._thread.close()
 
-    def _write(self, item: tuple[StepDone, Places]) -> None:
-        done, places = item
+    def _write(self, item: tuple[StepDone, Places] | EvaluationDone) -> None:
+        if isinstance(item, EvaluationDone):
+            self._write_samples(item, self._held_out)
+        else:
+            self._write_samples(item[0], self._samples)
+            self._write_round(*item)
+
+    def _write_samples(self, done: StepDone | EvaluationDone, files: StepFiles) -> None:
         if self._options.sample_share > 0 and self._options.max_samples_bytes:
             content = samples.samples_file(done, self._job, self._decoder, self._options.sample_share)
             if content is not None:
-                self._samples.write(done.step, content)
+                files.write(done.step, content)
+
+    def _write_round(self, done: StepDone, places: Places) -> None:
         if self._options.max_rounds_bytes or self._on_record is not None:
             record = round_record(step_facts(done, places, self._job))
             if self._options.max_rounds_bytes:

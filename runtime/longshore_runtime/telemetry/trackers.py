@@ -25,7 +25,7 @@ RETRY_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Run:
+class TrackedRun:
     """What a tracker shows of a job."""
 
     uid: str
@@ -38,7 +38,7 @@ class Run:
     output: Path
 
     @classmethod
-    def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "Run":
+    def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "TrackedRun":
         """The run of a job."""
         config = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return cls(uid, tracking.name or job, tracking.project, tracking.group, _without_credentials(config), output)
@@ -56,7 +56,7 @@ def _without_credentials(value: Any) -> Any:
 class Tracker(Protocol):
     """One service. Called by one thread; any method may raise anything and take long."""
 
-    def start(self, run: Run) -> int:
+    def start(self, run: TrackedRun) -> int:
         """Begin the run, or continue it; returns the last step that it has, -1 if none."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -88,7 +88,7 @@ class TrackerThread:
         self,
         name: str,
         make: Callable[[], Tracker],
-        run: Run,
+        run: TrackedRun,
         on_trouble: Callable[[str], None],
         *,
         max_waiting: int = MAX_WAITING,
@@ -99,13 +99,13 @@ class TrackerThread:
         self._make = make
         self._run = run
         self._on_trouble = on_trouble
-        self._has_told = threading.Event()
+        self._has_reported = threading.Event()
         self._is_closing = threading.Event()
         self._has_given_up = False
         self._retry_s = retry_s
         self._tracker: Tracker | None = None
         self._last_step = -1
-        self._thread: Background[_Step | _End] = Background(f"tracker-{name}", self._handle, max_waiting, self._tell)
+        self._thread: Background[_Step | _End] = Background(f"tracker-{name}", self._handle, max_waiting, self._report)
 
     @property
     def num_lost(self) -> int:
@@ -128,16 +128,16 @@ class TrackerThread:
             raise ConnectionError("it is not reached")
         while True:
             try:
-                self._tell_tracker(item)
+                self._send(item)
                 return
             except Exception as error:  # A service and its client fail in any way.
                 if self._is_closing.is_set():
                     self._has_given_up = True
                     raise
-                self._tell(in_one_line(error))
+                self._report(in_one_line(error))
             self._is_closing.wait(self._retry_s)
 
-    def _tell_tracker(self, item: _Step | _End) -> None:
+    def _send(self, item: _Step | _End) -> None:
         tracker = self._started()
         if isinstance(item, _Step):
             if item.step > self._last_step:
@@ -154,9 +154,9 @@ class TrackerThread:
             self._tracker = tracker
         return self._tracker
 
-    def _tell(self, reason: str) -> None:
-        if not self._has_told.is_set():
-            self._has_told.set()
+    def _report(self, reason: str) -> None:
+        if not self._has_reported.is_set():
+            self._has_reported.set()
             self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job goes on without it")
 
 
@@ -177,7 +177,7 @@ class Trackers:
             thread.close(succeeded)
 
 
-def trackers(tracking: Tracking, run: Run, on_trouble: Callable[[str], None]) -> Trackers:
+def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
     """Those that a job names."""
     makers = _makers(tracking)
     return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})

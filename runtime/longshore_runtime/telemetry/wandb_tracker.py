@@ -9,7 +9,7 @@ from typing import Any, Final
 import wandb
 
 from longshore.api.tracking import Wandb, WandbMode
-from longshore_runtime.telemetry.trackers import Run
+from longshore_runtime.telemetry.trackers import TrackedRun
 
 _INIT_LIMIT_S: Final = 60.0
 
@@ -22,7 +22,7 @@ class WandbTracker:
         self._token = token
         self._run: Any = None
 
-    def start(self, run: Run) -> int:
+    def start(self, run: TrackedRun) -> int:
         # The user of the pod has no home directory.
         for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
             os.environ.setdefault(variable, str(Path(tempfile.gettempdir()) / "wandb"))

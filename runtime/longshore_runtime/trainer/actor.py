@@ -18,14 +18,14 @@ from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.durable import sync_tree
-from longshore_runtime.errors import LogProbMismatch, WeightsGone
+from longshore_runtime.errors import LogProbMismatch, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.types import Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
-from longshore_runtime.weights.shared import Channel, Part
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket
 
 
@@ -106,7 +106,7 @@ class _TrainerActor:
     def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Bucket | str]:
         """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum.
 
-        Raises WeightsGone when they are not of this version.
+        Raises WeightsUnavailable when they are not of this version.
         """
         self._require(policy_version)
         parts = []
@@ -119,7 +119,7 @@ class _TrainerActor:
     def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool, is_read: bool) -> None:
         """From now on `fill` writes the current weights, if `is_read` where an engine on this rank's GPU reads them.
 
-        `in_pieces`: see `Trainer.tensors`. Raises WeightsGone when they are not of this version.
+        `in_pieces`: see `Trainer.tensors`. Raises WeightsUnavailable when they are not of this version.
         """
         from longshore_runtime.backends.devices import compute_device
         from longshore_runtime.backends.weight_sender import WeightSender
@@ -129,12 +129,12 @@ class _TrainerActor:
         tensors = self._running.tensors(in_pieces=in_pieces)
         self._sender = WeightSender(tensors, compute_device(), max_bucket_bytes, is_read=is_read)
 
-    def fill(self) -> Part | None:
+    def fill(self) -> BucketPart | None:
         """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""
-        part: Part | None = self._sender.fill()
+        part: BucketPart | None = self._sender.fill()
         return part
 
-    def join_engines(self, channel: Channel) -> None:
+    def join_engines(self, channel: BroadcastGroup) -> None:
         """Meet engines that this rank broadcasts to; raises RuntimeError when one does not come."""
         self._sender.join(channel)
 
@@ -184,7 +184,7 @@ class _TrainerActor:
 
     def _require(self, policy_version: int) -> None:
         if self._running.policy_version != policy_version:
-            raise WeightsGone(f"the trainer has gone on from version {policy_version} of the weights")
+            raise WeightsUnavailable(f"the trainer has gone on from version {policy_version} of the weights")
 
     @property
     def _running(self) -> Any:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import combined_checksum
-from longshore_runtime.weights.shared import Part, SharedBucket
+from longshore_runtime.weights.shared import BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Checksum
 
 _Replies = list[tuple[EngineHandle, Reply[None]]]
@@ -29,7 +29,7 @@ class Delivery:
 class SendingTrainers(Protocol):
     """The trainers as far as they send weights; they may raise TrainerLost."""
 
-    def beside(self, engine: EngineHandle) -> tuple[int, ...]:
+    def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
         """The ranks on the GPUs of an engine, one for each of its workers or one for all; none: they are elsewhere."""
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
@@ -41,11 +41,11 @@ class SendingTrainers(Protocol):
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
         """Have ranks write their weights, the first one if none is read.
 
-        Raises WeightsGone when they are of another version.
+        Raises WeightsUnavailable when they are of another version.
         """
 
     def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:
-        """Have copies of the weights made; the answer raises WeightsGone when they were of another version."""
+        """Have copies of the weights made; the answer raises WeightsUnavailable when they were of another version."""
 
 
 class DirectWeights:
@@ -65,7 +65,7 @@ class DirectWeights:
 
     def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
         """The trainers have given back what sending took of the GPUs when engines take the memory to serve."""
-        ranks = {engine: self._trainers.beside(engine) for engine in engines}
+        ranks = {engine: self._trainers.colocated_ranks(engine) for engine in engines}
         readers = {rank for own in ranks.values() for rank in own}
         direct = {
             engine: own for engine, own in ranks.items() if own or self._trainers.can_broadcast_to(engine, readers)
@@ -76,8 +76,8 @@ class DirectWeights:
             if self._begun is None and (self._keeps_copies or others):
                 self._begun = self._trainers.begin_copies(self.policy_version)
             copies = self.stored() if others else None
-        except WeightsGone as gone:
-            return [(engine, gone) for engine in engines]
+        except WeightsUnavailable as lost:
+            return [(engine, lost) for engine in engines]
         receivers.serve(self.policy_version)
         return receivers.outcomes + (copies.deliver(others) if copies is not None else [])
 
@@ -142,7 +142,7 @@ class _Receivers:
             self._lose_remote(reason, begun)
         self._await_all(begun)
 
-    def load(self, parts: Mapping[int, Part]) -> None:
+    def load(self, parts: Mapping[int, BucketPart]) -> None:
         """Does not wait."""
         broadcast = replace(next(iter(parts.values())), buffer=None)
         for engine in self._alive:
@@ -175,9 +175,9 @@ class _Receivers:
 
     def _lose_remote(self, reason: str, replies: _Replies) -> None:
         """A broadcast with one member less is over for all; what befell an engine itself says more."""
-        told = dict(replies)
+        failures = dict(replies)
         for engine in self.remote:
-            death = _death(told[engine], 0.0)
+            death = _death(failures[engine], 0.0)
             is_own = death is not None and not isinstance(death, EngineLate)
             self._failures[engine] = (
                 death if is_own else EngineDied(f"the broadcast of the weights broke off: {reason}")

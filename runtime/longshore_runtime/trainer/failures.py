@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, WeightsGone
+from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, WeightsUnavailable
 
 _LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
 """What gloo and nccl say when another rank is gone."""
@@ -26,7 +26,7 @@ def cause(error: Exception) -> Exception:
     raised = getattr(error, "cause", None)
     if type(raised).__name__ == "OutOfMemoryError":
         return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
-    return raised if isinstance(raised, UserError | LogProbMismatch | WeightsGone) else error
+    return raised if isinstance(raised, UserError | LogProbMismatch | WeightsUnavailable) else error
 
 
 def _line(text: str) -> str:

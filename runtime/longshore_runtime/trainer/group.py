@@ -21,7 +21,7 @@ from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
-from longshore_runtime.rollout.events import Event, TrainerGone
+from longshore_runtime.rollout.events import Event, ReplicaLost
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.actor import TrainerActor
@@ -120,12 +120,12 @@ class TrainerGroup:
         self._events = events
         generation = self.generation
 
-        def tell(future: "Future[None]") -> None:
+        def notify(future: "Future[None]") -> None:
             reason = f"a trainer replica is gone ({type(future.exception()).__name__})"
-            events.put(TrainerGone(reason, generation))
+            events.put(ReplicaLost(reason, generation))
 
         for actor in self._actors:
-            actor.lasts.remote().future().add_done_callback(tell)
+            actor.lasts.remote().future().add_done_callback(notify)
 
     def restart(self, timeout_s: float = _PODS_LIMIT_S) -> None:
         """End all ranks and start a new world in the same places, as `__init__` did; `load` has to follow.
@@ -170,7 +170,7 @@ class TrainerGroup:
     def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
         """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
-        asked = [
+        pending = [
             (part, rank, self._actors[rank].log_probs.remote(given))
             for replica, part in enumerate(parts)
             if part
@@ -179,8 +179,8 @@ class TrainerGroup:
         ]
         found: dict[ResponseId, tuple[float, ...]] = {}
         passes = []
-        answers = self._get([one for *_, one in asked], timeout_s)
-        for (part, rank, _), (values, took_s) in zip(asked, answers, strict=True):
+        answers = self._get([one for *_, one in pending], timeout_s)
+        for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
             found |= {part[place].response: of_sample for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
         assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
@@ -253,7 +253,7 @@ class TrainerGroup:
     ) -> Callable[[], StoredWeights]:
         """Have the ranks of one replica copy the current weights, as objects of Ray, collected on its first rank.
 
-        Does not wait; the function that is returned does, and raises WeightsGone if they were of another version.
+        Does not wait; the returned function does, and raises WeightsUnavailable if they were of another version.
         """
         ranks = self._replicas.ranks(0)
         streams = [self._actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
@@ -279,9 +279,9 @@ class TrainerGroup:
         sending.begin(max_bucket_bytes, policy_version, in_pieces=in_pieces)
         return sending
 
-    def beside(self, engine: EngineHandle) -> tuple[int, ...]:
+    def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
         """See `ReplicaPlaces.beside`."""
-        return self._replicas.beside(engine.place, engine.num_workers)
+        return self._replicas.colocated_ranks(engine.place, engine.num_workers)
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
         """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""

@@ -59,8 +59,8 @@ class Recovery:
             log.warning("trainer lost", reason=reason)
             self._lost_reason = reason
 
-    def guarded(self, work: Callable[[], T], again: Callable[[], None] = lambda: None) -> T:
-        """Do something with the trainers; if they are lost, bring them back and do it `again`.
+    def guarded(self, work: Callable[[], T], on_restored: Callable[[], None] = lambda: None) -> T:
+        """Do something with the trainers; if they are lost, bring them back, call `on_restored` and do it once more.
 
         Raises TrainerLost when that is impossible.
         """
@@ -68,7 +68,7 @@ class Recovery:
             try:
                 if self.is_lost:
                     self._bring_back()
-                    again()
+                    on_restored()
                 return work()
             except TrainerLost as loss:
                 self._count(loss)

@@ -56,7 +56,7 @@ class ReplicaPlaces:
         own = self.places[rank]
         return _pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus)
 
-    def beside(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
+    def colocated_ranks(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
         """The rank on each GPU of an engine; none unless there is one on each.
 
         Without GPUs, as many ranks of its pod as it has workers, or one for all.

@@ -7,7 +7,7 @@ import ray
 
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.trainer.failures import cause, lost_peer
-from longshore_runtime.weights.shared import Channel, Part
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 
 _LIMIT_S: Final = 600.0
 """A member that others wait for in vain gives up long before."""
@@ -27,7 +27,7 @@ class Sending:
         self._first = next(iter(actors.values()))
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
-        """Raises WeightsGone when the weights are not of this version any more."""
+        """Raises WeightsUnavailable when the weights are not of this version any more."""
         self._get(
             [
                 actor.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces, rank in self._readers)
@@ -35,16 +35,16 @@ class Sending:
             ]
         )
 
-    def channel(self, num_workers: int) -> Channel:
+    def channel(self, num_workers: int) -> BroadcastGroup:
         """Where so many workers of engines can meet the first rank."""
         ((host, port),) = self._get([self._first.rendezvous.remote()])
-        return Channel(host, port, num_workers + 1)
+        return BroadcastGroup(host, port, num_workers + 1)
 
-    def join(self, channel: Channel) -> str | None:
+    def join(self, channel: BroadcastGroup) -> str | None:
         """Meet them; why not all have come, if so."""
         return self._lost_peer(self._first.join_engines.remote(channel))
 
-    def next(self) -> Mapping[int, Part] | None:
+    def next(self) -> Mapping[int, BucketPart] | None:
         """What the readers' ranks have written, or the first one; it overwrites the last but one. None: no more."""
         parts = self._get([actor.fill.remote() for actor in self._actors.values()])
         assert all(parts) or not any(parts), "the replicas hold other parameters"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 from longshore.policy.round import ResponseId
-from longshore.policy.streaming import Part, StreamLedger, StreamSample
+from longshore.policy.streaming import SamplePart, StreamLedger, StreamSample
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone
@@ -51,7 +51,7 @@ class StreamedUpdate:
         """Gradients change no weights: what was streamed so far is lost with the trainers, and with nothing else."""
         return self._has_ended
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         samples = self._samples_of([group])
         self._samples.update((sample.response, sample) for sample in samples)
         self._ledger.accept([_stream_sample(sample) for sample in samples])
@@ -82,27 +82,27 @@ class StreamedUpdate:
             (result,), (batch,), self._first_dispatch_s, self._first_gradient_s, replica_of, streamed_tokens
         )
 
-    def again(self) -> None:
+    def restart(self) -> None:
         self._ledger.lost()
         self._update = self._trainers.begin()
 
     def _dispatch(self) -> None:
         self._give(self._ledger.next_parts(self._awake))
 
-    def _give(self, parts: Iterable[Part]) -> None:
+    def _give(self, parts: Iterable[SamplePart]) -> None:
         for part in parts:
             if self._first_dispatch_s is None:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
             samples = [self._samples[response] for response in part.responses]
             answer = self._trainers.give(self._update, part.replica, samples)
-            answer.future().add_done_callback(self._told(part.replica, self._update))
+            answer.future().add_done_callback(self._report_to(part.replica, self._update))
 
-    def _told(self, replica: int, update: PendingUpdate) -> "Callable[[Future[object]], None]":
-        def tell(future: "Future[object]") -> None:
+    def _report_to(self, replica: int, update: PendingUpdate) -> "Callable[[Future[object]], None]":
+        def report(future: "Future[object]") -> None:
             if future.exception() is None:  # What failed shows when the update is finished.
                 self._events.put(GradientsDone(replica, update))
 
-        return tell
+        return report
 
 
 def _stream_sample(sample: Sample) -> StreamSample:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
 from longshore_runtime.clock import Clock
@@ -98,7 +98,7 @@ class StepWork(Protocol):
     def may_have_updated(self) -> bool:
         """Whether the trainers' weights may no longer be those of the step before."""
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         """A group of the batch is ready."""
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
@@ -113,7 +113,7 @@ class StepWork(Protocol):
         Raises LogProbMismatch where the step is not trained on; then the trainers' gradients are to be discarded.
         """
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The trainers are back as they were before the step: whatever they were given is to be done once more."""
 
 
@@ -123,7 +123,7 @@ class StepUpdates:
     def __init__(
         self,
         trainers: TrainerGroup,
-        handover: Handover,
+        handover: HandoverQueue,
         samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
         prompts: Mapping[int, PromptRecord],
         clock: Clock,
@@ -162,9 +162,9 @@ class StepUpdates:
     def may_have_updated(self) -> bool:
         return self._first_dispatch_s is not None
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         self._groups[group.draw] = group
-        self._waiting += self._handover.trainable(TrainableGroup(group.draw, self._num_tokens(group)))
+        self._waiting += self._handover.add(TrainableGroup(group.draw, self._num_tokens(group)))
         if self._begins_during_rollout:
             self._dispatch()
 
@@ -174,7 +174,7 @@ class StepUpdates:
     def gradients_done(self, event: GradientsDone) -> None:
         """Only streamed parts are told one by one."""
 
-    def again(self) -> None:
+    def restart(self) -> None:
         self._waiting, self._given = [*self._given, *self._waiting], []
         self._update, self._updates = None, []
         self._old = None

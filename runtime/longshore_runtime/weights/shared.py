@@ -31,7 +31,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Part:
+class BucketPart:
     """One bucket, in a buffer of one rank."""
 
     buffer: BufferHandle | None
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Channel:
+class BroadcastGroup:
     """Where the members of a broadcast meet: a rank of the trainer, which is 0, and workers of engines."""
 
     host: str
@@ -61,10 +61,10 @@ class Channel:
 class SharedBucket:
     """One bucket for the workers of an engine."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BucketPart, ...]
     """One for each, in their order, or one for all."""
 
-    def part(self, worker: int) -> Part:
+    def part(self, worker: int) -> BucketPart:
         """What a worker reads."""
         return self.parts[worker % len(self.parts)]
 

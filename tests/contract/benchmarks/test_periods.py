@@ -39,10 +39,14 @@ def periods(tmp_path: Path, num_rounds: int, jobs: dict[str, Any], **spec: Any) 
 
 
 def test_a_round_that_streams_hands_a_pod_over_and_trains_before_it_ends(tmp_path: Path) -> None:
+    """Its responses are scored by a reward pod, where the workload has one."""
+    parity = {"name": "parity", "kind": "Python", "importPath": "benchmarks.workload:parity"}
+    reward = {"functions": [parity], "pods": 1, "workersPerPod": 1}
     streamed = {"strategy": "Synchronous", "handover": "Streamed", "repurposing": {"trigger": "Fixed", "fraction": 0.2}}
     jobs = {"AfterRound": {"rollout": {"strategy": "Synchronous"}}, "Streamed": {"rollout": streamed}}
-    runs = periods(tmp_path, 1, jobs)
+    runs = periods(tmp_path, 1, jobs, reward=reward)
     (after,), (during,) = runs["AfterRound"]["steps"], runs["Streamed"]["steps"]
+    assert after["samples"] == during["samples"] == 8 * 4
     assert after["draws"] == during["draws"]
     assert after["overlap_share"] == 0.0
     assert "control_path_s" not in after
@@ -52,14 +56,6 @@ def test_a_round_that_streams_hands_a_pod_over_and_trains_before_it_ends(tmp_pat
     order = ["rollout begins", "telemetry", "assigned", "replicas of pods", "first gradients", "rollout ends"]
     places = [next(at for at, event in enumerate(events) if event.startswith(name)) for name in order]
     assert places == sorted(places)
-
-
-def test_reward_pods_score_where_the_workload_has_them(tmp_path: Path) -> None:
-    parity = {"name": "parity", "kind": "Python", "importPath": "benchmarks.workload:parity"}
-    reward = {"functions": [parity], "pods": 1, "workersPerPod": 1}
-    runs = periods(tmp_path, 1, {"Only": {"rollout": {"strategy": "Synchronous"}}}, reward=reward)
-    (step,) = runs["Only"]["steps"]
-    assert step["samples"] == 8 * 4
 
 
 def test_trainers_in_pods_of_their_own_take_groups_while_the_round_runs(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from longshore.api.spec import RLJobSpec
-from longshore.checks.result import Check, CheckResult, Outcome
+from longshore.checks.result import Check, CheckOutcome, CheckResult
 from longshore_cli.main import app
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.check import Request, results
+from longshore_runtime.check import CheckRequest, results
 
 SPEC: dict[str, Any] = {
     "model": {"path": "models/tiny", "maxContextTokens": 128},
@@ -55,7 +55,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 def found(model: Path | None, data: Path | None, **changes: Any) -> dict[Check, CheckResult]:
     spec = RLJobSpec.model_validate(SPEC | changes)
-    return {one.name: one for one in results(Request(spec, model, data))}
+    return {one.name: one for one in results(CheckRequest(spec, model, data))}
 
 
 def test_a_job_that_can_work_passes_every_check(model: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_pat
     data = written(tmp_path / "train.jsonl", ROW, {**ROW, "prompt": "x" * 65}, ROW, ROW)
     prompts = found(model, data)[Check.PROMPTS]
     assert (prompts.outcome, prompts.detail) == (
-        Outcome.PASSED,
+        CheckOutcome.PASSED,
         "4 prompts, the longest has 65 tokens; 1 with more than 64 (maxContextTokens less maxResponseTokens) are left "
         "out: line 2",
     )
@@ -132,7 +132,7 @@ def test_a_reward_is_imported_and_nothing_else_is_started(
     (result,) = found(None, None, **MINE).values()
     assert result.name is Check.REWARD_IMPORTS
     if told is None:
-        assert result.outcome is Outcome.PASSED
+        assert result.outcome is CheckOutcome.PASSED
     else:
         assert told in result.mistakes[0]
         assert "add --skip reward-imports if only the image has it" in result.mistakes[0]

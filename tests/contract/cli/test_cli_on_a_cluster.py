@@ -20,7 +20,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from longshore.api import contract
-from longshore.page.view import JobView
+from longshore.page.view import JobPageView
 from longshore_cli.main import app
 from longshore_client import jobs
 from longshore_client.kube import Kube
@@ -386,7 +386,7 @@ def test_the_page_of_a_finished_job_is_a_file(kubeconfig: Path, kube: Kube, mani
     told = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
     assert told.exit_code == 0, told.output
     data = (tmp_path / "report.html").read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
-    view = JobView.model_validate_json(data)
+    view = JobPageView.model_validate_json(data)
     assert view.round_steps == view.sample_steps == (1, 2, 3)
     assert view.cluster is not None and view.cluster.conditions[0].reason == "Finished"
     assert _helper_pods(kube) == []

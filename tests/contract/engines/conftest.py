@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from longshore.api.rollout import Engine as EngineOptions
-from longshore.api.rollout import EngineBackend
+import tests.warm  # noqa: F401 - tensor-parallel ranks are forks of a process that has imported vLLM
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fake(model: Path) -> Harness:
     """The engine without a model, with the vocabulary of the checkpoint."""
-    options = EngineOptions(
+    options = EngineSettings(
         backend=EngineBackend.FAKE,
         max_num_seqs=MAX_NUM_SEQS,
         extra_args={"num_kv_blocks": NUM_KV_BLOCKS, "median_tokens": 60.0},
@@ -51,15 +51,21 @@ def fake(model: Path) -> Harness:
 @pytest.fixture(scope="session")
 def vllm(model: Path) -> Harness:
     """vLLM on the CPU, with so few KV blocks that it can be made to preempt, and steps that few prompts fill."""
-    options = EngineOptions(
+    options = EngineSettings(
         max_num_seqs=MAX_NUM_SEQS,
         enforce_eager=True,
         extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS, "max_num_batched_tokens": MAX_CONTEXT_TOKENS},
     )
     torch.set_num_threads(1)  # torch is imported here already, and read the environment then
-    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    loaded: list[int] = []
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model, loaded.append)
     return Harness(
-        engine, load_file(model / "model.safetensors"), EOS_ID, kv_block_tokens=32, bucket_bytes=BUCKET_BYTES
+        engine,
+        load_file(model / "model.safetensors"),
+        EOS_ID,
+        kv_block_tokens=32,
+        bucket_bytes=BUCKET_BYTES,
+        loaded_bytes=tuple(loaded),
     )
 
 

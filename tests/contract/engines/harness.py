@@ -13,7 +13,7 @@ from longshore_runtime.backends.weight_sender import WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Completion, Engine, FinishReason, Request, TokenRun, Weights
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
-from longshore_runtime.weights.shared import Channel, SharedBucket
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 
 MAX_NUM_SEQS = 8
 NUM_KV_BLOCKS = 24
@@ -38,6 +38,8 @@ class Harness:
     eos_id: int
     kv_block_tokens: int
     bucket_bytes: int = MAX_BUCKET_BYTES
+    loaded_bytes: tuple[int, ...] = ()
+    """What was reported while the engine started: bytes of the checkpoint that it had read."""
 
     def publish(self, policy_version: int = 0, weights: Weights | None = None) -> str:
         """Load weights, by default those of the checkpoint."""
@@ -67,7 +69,7 @@ class Harness:
         sender = WeightSender(named, CPU, 2 * self.bucket_bytes, is_read=False)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            channel = Channel(*probe.getsockname(), size=2, first=1)
+            channel = BroadcastGroup(*probe.getsockname(), size=2, first=1)
         with ThreadPoolExecutor(1) as trainer:
             joined = trainer.submit(sender.join, channel)
             self.engine.begin_weights(channel)

@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.types import Completion, Request
 from tests.contract.engines.harness import request
 
@@ -41,7 +41,7 @@ class Job:
 
     def next_event(self) -> Event:
         """Whatever happens next, apart from responses."""
-        while isinstance(event := self.events.get(timeout=LIMIT_S), ResponsesEnded):
+        while isinstance(event := self.events.get(timeout=LIMIT_S), EngineOutput):
             pass
         return event
 
@@ -53,7 +53,7 @@ class Job:
     def next_response(self, engine: int) -> Completion:
         """The next thing that happens, which must be the end of a response on this engine."""
         event = self.events.get(timeout=LIMIT_S)
-        assert isinstance(event, ResponsesEnded), event
+        assert isinstance(event, EngineOutput), event
         assert event.engine == engine
         (completion,) = event.completions
         return completion

@@ -13,15 +13,14 @@ import ray
 import torch
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Engine as EngineOptions
-from longshore.api.rollout import EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.training import TrainerBackend
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.errors import WeightsGone
+from longshore_runtime.errors import WeightsUnavailable
 from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
@@ -30,7 +29,7 @@ from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
-from longshore_runtime.weights.shared import Channel, Part
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from tests.contract.engines.harness import MAX_CONTEXT_TOKENS, PROMPT, SMALL_BUCKET_BYTES, request
 from tests.contract.engines.pods import Job
 from tests.contract.engines.reference import reference_log_probs
@@ -66,7 +65,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def start_engines(workers: Workers, backend: EngineBackend, tp_size: int = 1) -> Job:
     """All engines of a job."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    options = EngineOptions(backend=backend, enforce_eager=True, tensor_parallel_size=tp_size)
+    options = EngineSettings(backend=backend, enforce_eager=True, tensor_parallel_size=tp_size)
     pool = EnginePool(workers, EngineSpec(options, MAX_CONTEXT_TOKENS), "model", "output", events)
     pool.wait_for_all()
     return Job(pool, events)
@@ -134,7 +133,7 @@ def check(storage: Path, job: Job, trainers: TrainerGroup, monkeypatch: pytest.M
         trainers.sleep()
         job.pool.publish(trainers.weights(1))
         weights = fetched(trainers.begin_copies(1)())
-        (engine,) = job.pool.alive()
+        (engine,) = job.pool.serving()
         sampled = job.finish(engine, request())
         assert [run.policy_version for run in sampled.runs] == [1]
         expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
@@ -152,7 +151,7 @@ def test_no_engine_serves_before_the_trainers_gave_their_memory_back(
     files: list[Path] = []
     served: list[int] = []
 
-    def watched(sending: Sending) -> Mapping[int, Part] | None:
+    def watched(sending: Sending) -> Mapping[int, BucketPart] | None:
         parts = written(sending)
         files.extend(Path(part.buffer.file) for part in (parts or {}).values() if part.buffer is not None)
         assert all(file.exists() for file in files)
@@ -168,7 +167,7 @@ def test_no_engine_serves_before_the_trainers_gave_their_memory_back(
     monkeypatch.setattr(EngineHandle, "serve", asked)
     try:
         job.pool.publish(trainers.weights(0))
-        assert served == job.pool.alive() == [0, 1]
+        assert served == job.pool.serving() == [0, 1]
     finally:
         job.pool.stop()
         trainers.stop()
@@ -179,7 +178,7 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
     job = start_engines(PODS, EngineBackend.FAKE)
     try:
         job.pool.publish(trainers.weights(0))
-        assert job.pool.alive() == [0, 1, 2, 3]
+        assert job.pool.serving() == [0, 1, 2, 3]
         sampled = job.finish(0, request())
         job.lose(1)
         assert isinstance(job.next_event(), EngineLost)
@@ -189,11 +188,11 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
 
         gone = trainers.weights(0)
         trainers.train(make_samples())
-        with pytest.raises(WeightsGone, match="gone on from version 0"):
+        with pytest.raises(WeightsUnavailable, match="gone on from version 0"):
             gone.stored()
-        assert all(isinstance(failure, WeightsGone) for _, failure in gone.deliver(list(job.pool._fleet)))
+        assert all(isinstance(failure, WeightsUnavailable) for _, failure in gone.deliver(list(job.pool._fleet)))
         job.pool.publish(trainers.weights(1))
-        assert job.pool.alive() == [0, 1, 2, 3]
+        assert job.pool.serving() == [0, 1, 2, 3]
         assert job.finish(1, request()).tokens != sampled.tokens
     finally:
         job.pool.stop()
@@ -226,7 +225,7 @@ def test_an_engine_that_dies_while_weights_come_keeps_them_from_nobody_else(stor
         weights = trainers.weights(0)
         ray.kill(job.pool._fleet[2]._actor)
         job.pool.publish(weights)
-        assert job.pool.alive() == [0, 1, 3]
+        assert job.pool.serving() == [0, 1, 3]
         assert isinstance(job.next_event(), EngineLost)
     finally:
         job.pool.stop()
@@ -237,11 +236,11 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
     trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
     job = start_engines(PODS, EngineBackend.FAKE)
     try:
-        assert [bool(trainers.beside(engine)) for engine in job.pool._fleet] == [True, True, False, False]
+        assert [bool(trainers.colocated_ranks(engine)) for engine in job.pool._fleet] == [True, True, False, False]
         for version in range(2):
             job.pool.publish(trainers.weights(version))
-            assert job.pool.alive() == [0, 1, 2, 3]
-            assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+            assert job.pool.serving() == [0, 1, 2, 3]
+            assert len({job.finish(engine, request()).tokens for engine in job.pool.serving()}) == 1
             trainers.train(make_samples())
     finally:
         job.pool.stop()
@@ -258,7 +257,7 @@ def test_an_engine_that_shares_a_gpu_with_the_rank_that_broadcasts_loads_copies(
     try:
         for version in range(2):
             job.pool.publish(trainers.weights(version))
-            assert job.pool.alive() == [0, 1]
+            assert job.pool.serving() == [0, 1]
             assert job.finish(0, request()).runs == job.finish(1, request()).runs
             trainers.train(make_samples())
     finally:
@@ -273,7 +272,7 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
     job = start_engines(PODS, EngineBackend.FAKE)
     meeting = Sending.channel
 
-    def without_the_last(sending: Sending, num_workers: int) -> Channel:
+    def without_the_last(sending: Sending, num_workers: int) -> BroadcastGroup:
         ray.kill(job.pool._fleet[3]._actor)
         return replace(meeting(sending, num_workers), limit_s=5.0)
 
@@ -281,7 +280,7 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
         with monkeypatch.context() as patch:
             patch.setattr(Sending, "channel", without_the_last)
             job.pool.publish(trainers.weights(0))
-        assert job.pool.alive() == [0, 1]
+        assert job.pool.serving() == [0, 1]
         lost = {event.engine: event for event in (job.next_event(), job.next_event()) if isinstance(event, EngineLost)}
         assert lost.keys() == {2, 3}
         assert re.search("the broadcast of the weights broke off: .+|wait timeout", lost[2].reason)
@@ -289,7 +288,7 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
         for engine in lost:
             job.pool.replace(engine)
         assert {job.next_event(), job.next_event()} == {EngineJoined(2), EngineJoined(3)}
-        assert len({job.finish(engine, request()).tokens for engine in job.pool.alive()}) == 1
+        assert len({job.finish(engine, request()).tokens for engine in job.pool.serving()}) == 1
         assert trainers.policy_version() == 0, "the trainer lives on"
     finally:
         job.pool.stop()
@@ -301,7 +300,7 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
 @pytest.mark.parametrize("backend", [TrainerBackend.TORCH, TrainerBackend.MEGATRON])
 def test_weights_cross_a_gpu_by_cuda_ipc(storage: Path, backend: TrainerBackend) -> None:
     workers = Workers(replicas=1, gpus_per_pod=1)
-    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, dtype="float32")
+    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, dtype="float32")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     spec = EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True)
     pool = EnginePool(workers, spec, "model", "output", events)

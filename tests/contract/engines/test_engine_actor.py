@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from longshore.api import contract
-from longshore.api.rollout import Engine as EngineOptions
-from longshore.api.rollout import EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_actor import EngineActor, EngineThread, load_weights
 from longshore_runtime.types import Completion, FinishReason
 from longshore_runtime.weights.buckets import checksums, combined_checksum
@@ -36,7 +35,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def started(**extra_args: object) -> EngineActor:
     """An actor whose engine runs."""
     actor = EngineActor({})
-    options = EngineOptions(backend=EngineBackend.FAKE, extra_args=extra_args)
+    options = EngineSettings(backend=EngineBackend.FAKE, extra_args=extra_args)
     await actor.start(EngineSpec(options, max_context_tokens=256), "model", "output")
     return actor
 
@@ -140,11 +139,11 @@ async def test_weights_that_are_gone_do_not_end_the_engine(storage: Path, monkey
     actor = await started()
 
     def gone(self: FakeEngine, bucket: object) -> None:
-        raise WeightsGone("the published weights are gone")
+        raise WeightsUnavailable("the published weights are gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "load_bucket", gone)
-        with pytest.raises(WeightsGone):
+        with pytest.raises(WeightsUnavailable):
             await actor.publish(0, [WEIGHTS], 1)
     await actor.publish(1, [WEIGHTS], 1)
     await actor.add(2, [request()])
@@ -205,7 +204,7 @@ async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
 async def test_an_engine_that_cannot_start_says_why(storage: Path, model: str, sentence: str) -> None:
     actor = EngineActor({})
     with pytest.raises(EngineStartError, match=sentence):
-        await actor.start(EngineSpec(EngineOptions(), max_context_tokens=256), model, "output")
+        await actor.start(EngineSpec(EngineSettings(), max_context_tokens=256), model, "output")
 
 
 async def test_unknown_options_of_the_fake_engine_are_refused(storage: Path) -> None:

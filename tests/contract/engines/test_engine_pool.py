@@ -14,8 +14,7 @@ import pytest
 import ray
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Engine as EngineOptions
-from longshore.api.rollout import EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
@@ -23,7 +22,7 @@ from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
-from longshore_runtime.rollout.fleet import Fleet
+from longshore_runtime.rollout.fleet import Fleet, FleetStart
 from longshore_runtime.rollout.published import StoredWeights
 from longshore_runtime.types import LiveResponse, Weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
@@ -67,7 +66,7 @@ def start(pods: Pods) -> Iterator[Start]:
     started: list[Job] = []
 
     def start(workers: Workers = TWO_BY_TWO, **extra_args: object) -> Job:
-        options = EngineOptions(backend=EngineBackend.FAKE, extra_args=extra_args)
+        options = EngineSettings(backend=EngineBackend.FAKE, extra_args=extra_args)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         notices: list[tuple[str, str]] = []
         spec = EngineSpec(options, ENDLESS)
@@ -83,15 +82,45 @@ def start(pods: Pods) -> Iterator[Start]:
 
 def test_engines_serve_once_they_have_the_weights_and_tell_where_they_are(start: Start) -> None:
     job = start(num_kv_blocks=4)
-    assert job.pool.alive() == []
+    assert job.pool.serving() == []
     job.pool.publish(weights(3))
-    assert job.pool.alive() == [0, 1, 2, 3]
-    for engine in job.pool.alive():
+    assert job.pool.serving() == [0, 1, 2, 3]
+    for engine in job.pool.serving():
         job.samples(engine, policy_version=3)
-    assert [job.pool.pod_of(engine) for engine in job.pool.alive()] == [0, 0, 1, 1]
+    assert [job.pool.pod_of(engine) for engine in job.pool.serving()] == [0, 0, 1, 1]
     assert job.pool.engines_on([1]) == (2, 3)
     assert (job.pool.tp_size, job.pool.num_gpus_of(0)) == (1, 1)
     assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
+
+
+def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods: Pods) -> None:
+    """A third pod joins later: meanwhile the others start, and the engine without a pod is not asked."""
+    workers = TWO_BY_TWO.model_copy(update={"replicas": 3, "gpus_per_pod": 1})
+    options = EngineSettings(backend=EngineBackend.FAKE)
+    pool = EnginePool(workers, EngineSpec(options, ENDLESS), "model", "output", queue.SimpleQueue())
+    try:
+        while pool.starting().num_started < 2:
+            threading.Event().wait(0.05)
+        assert pool.starting() == FleetStart(2, 3, {})
+        pods.join(2)
+        pool.wait_for_all()
+        assert pool.starting() == FleetStart(3, 3, {})
+    finally:
+        pool.stop()
+        pods.leave(2)
+
+
+@pytest.mark.parametrize(
+    ("loading", "detail"),
+    [
+        ({}, ""),
+        ({1: 0.0, 3: 0.4}, "engine 1 begins to start"),
+        ({1: 0.5, 3: 0.4}, "engine 3 has read 40% of its weights"),
+        ({1: 1.0}, "engine 1 has its weights, and prepares memory and kernels"),
+    ],
+)
+def test_of_engines_that_start_the_one_that_has_read_least_is_named(loading: dict[int, float], detail: str) -> None:
+    assert FleetStart(1, 5, loading).detail == detail
 
 
 def test_lengths_of_running_responses_are_told_while_the_engines_step(start: Start) -> None:
@@ -124,8 +153,8 @@ def test_an_engine_that_does_not_answer_in_time_is_left_out_of_the_lengths(start
 def test_retired_engines_sleep_while_the_others_sample(start: Start) -> None:
     job = start()
     job.pool.publish(weights(0))
-    job.pool.retire(job.pool.engines_on([0]), LIMIT_S)
-    assert job.pool.alive() == [2, 3]
+    job.pool.release(job.pool.engines_on([0]), LIMIT_S)
+    assert job.pool.serving() == [2, 3]
     assert set(job.pool.live(LIMIT_S)) == {2, 3}
     job.samples(3, policy_version=0)
     with pytest.raises(AssertionError, match="an engine that has left the round takes no requests"):
@@ -133,25 +162,25 @@ def test_retired_engines_sleep_while_the_others_sample(start: Start) -> None:
     job.pool.sleep()
     job.pool.wake()
     job.pool.publish(weights(1))
-    assert job.pool.alive() == [0, 1, 2, 3]
+    assert job.pool.serving() == [0, 1, 2, 3]
     job.samples(0, policy_version=1)
 
 
 def test_engines_retire_while_the_driver_works_with_the_others(start: Start) -> None:
     job = start(TWO_BY_ONE, sleep_s=0.2)
     job.pool.publish(weights(0))
-    thread = threading.Thread(target=job.pool.retire, args=([0], LIMIT_S))
+    thread = threading.Thread(target=job.pool.release, args=([0], LIMIT_S))
     thread.start()
     while thread.is_alive():
         job.samples(1, policy_version=0)
-    assert job.pool.alive() == [1]
+    assert job.pool.serving() == [1]
 
 
 def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_next_weights(start: Start) -> None:
     job = start(TWO_BY_ONE, sleep_s=1e6)
     job.pool.publish(weights(0))
-    job.pool.retire([1], SHORT_S)
-    assert job.pool.alive() == [0]
+    job.pool.release([1], SHORT_S)
+    assert job.pool.serving() == [0]
     job.pool.wake()
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
@@ -162,7 +191,7 @@ def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_n
 def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Start) -> None:
     job = start(TWO_BY_ONE, sleep_s=1e6)
     job.pool.publish(weights(0))
-    thread = threading.Thread(target=job.pool.retire, args=([1], 10 * LIMIT_S))
+    thread = threading.Thread(target=job.pool.release, args=([1], 10 * LIMIT_S))
     thread.start()
     job.lose(1)
     thread.join(LIMIT_S)
@@ -175,7 +204,7 @@ def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Star
 
 def wait_serving(job: Job, engines: list[int]) -> None:
     """Until these engines serve; the last of them may join any time, and nothing else may happen."""
-    while job.pool.alive() != engines:
+    while job.pool.serving() != engines:
         assert isinstance(job.next_event(), EngineJoined)
 
 
@@ -188,7 +217,7 @@ def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next
     if all_sleep:
         job.pool.sleep()
     else:
-        job.pool.retire([1], LIMIT_S)
+        job.pool.release([1], LIMIT_S)
     job.lose(1)
     job.wait_lost(1)
     job.pool.replace(1)
@@ -206,7 +235,7 @@ def test_an_engine_that_dies_before_it_retires_comes_back_after_the_round(start:
     job.lose(1)
     assert job.next_event() == EngineLost(1, GONE)
     assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")]
-    job.pool.retire([1], LIMIT_S)
+    job.pool.release([1], LIMIT_S)
     job.pool.replace(1)
     assert job.pool._fleet[1].ended
     job.pool.wake()
@@ -220,8 +249,8 @@ def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start:
     job.lose(1)
     job.next_event()
     job.pool.replace(1)
-    job.pool.retire([0], LIMIT_S)
-    assert job.pool.alive() == []
+    job.pool.release([0], LIMIT_S)
+    assert job.pool.serving() == []
     job.pool.wake()
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
@@ -252,14 +281,14 @@ def test_engines_regroup_and_the_way_back_is_warm(start: Start) -> None:
     job = start()
     job.pool.publish(weights(0))
     job.pool.regroup(2)
-    assert (job.pool.tp_size, job.pool.alive()) == (2, [4, 5])
-    assert [job.pool.pod_of(engine) for engine in job.pool.alive()] == [0, 1]
+    assert (job.pool.tp_size, job.pool.serving()) == (2, [4, 5])
+    assert [job.pool.pod_of(engine) for engine in job.pool.serving()] == [0, 1]
     assert job.pool.num_gpus_of(4) == 2
     job.samples(5, policy_version=0)
     job.pool.publish(weights(1))
     job.pool.regroup(1)
-    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1, 2, 3])
-    for engine in job.pool.alive():
+    assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1, 2, 3])
+    for engine in job.pool.serving():
         job.samples(engine, policy_version=1)
 
 
@@ -268,9 +297,9 @@ def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:
     job.pool.publish(weights(0))
     job.pool.sleep()
     job.pool.regroup(2)
-    assert job.pool.alive() == []
+    assert job.pool.serving() == []
     job.pool.publish(weights(1))
-    assert job.pool.alive() == [2]
+    assert job.pool.serving() == [2]
     job.samples(2, policy_version=1)
 
 
@@ -282,9 +311,9 @@ def test_only_one_fleet_is_parked(start: Start, pods: Pods) -> None:
     job.pool.regroup(4)
     assert all(handle.ended for handle in first)
     job.pool.regroup(2)
-    assert job.pool.alive() == [4, 5], "they were parked"
+    assert job.pool.serving() == [4, 5], "they were parked"
     job.pool.regroup(1)
-    assert job.pool.alive() == [7, 8, 9, 10]
+    assert job.pool.serving() == [7, 8, 9, 10]
     job.samples(10, policy_version=0)
 
 
@@ -300,7 +329,7 @@ def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its
     assert parked[1].ended
     assert job.notices == [("EngineLost", f"engine 1 (worker 0) was lost: {GONE}")]
     job.pool.regroup(1)
-    assert job.pool.alive() == [0, 3]
+    assert job.pool.serving() == [0, 3]
     job.samples(3, policy_version=0)
 
 
@@ -316,8 +345,8 @@ def test_engines_serve_on_when_the_new_size_is_impossible(start: Start, max_tp_s
     else:
         with pytest.raises(EngineStartError, match="no engine of 2 GPUs starts: its pod is not there"):
             job.pool.regroup(2, timeout_s=0)
-    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1])
-    for engine in job.pool.alive():
+    assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1])
+    for engine in job.pool.serving():
         job.samples(engine, policy_version=0)
 
 
@@ -328,7 +357,7 @@ def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regro
     job = start(ONE_BY_TWO, sleep_s=1e6)
     job.pool.publish(weights(0))
     job.pool.regroup(2)
-    assert job.pool.alive() == [2]
+    assert job.pool.serving() == [2]
     job.samples(2, policy_version=0)
     assert [reason for reason, _ in job.notices] == ["EngineDidNotSleep"] * 2
 
@@ -343,7 +372,7 @@ def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_join
     try:
         assert {lost_engine(job.next_event()) for _ in range(2)} == {2, 3}
         job.pool.regroup(2)
-        assert job.pool.alive() == [4]
+        assert job.pool.serving() == [4]
         assert lost_engine(job.next_event()) == 5
         gone = "engine 5 (worker 1) was lost: its pod is not there"
         assert job.notices[2:] == [("EngineLost", gone)], "once, though the driver hears of it later"
@@ -374,7 +403,7 @@ def test_when_the_only_pod_dies_in_a_regroup_the_engines_that_were_come_back_wit
     try:
         with pytest.raises(EngineStartError):
             job.pool.regroup(2)
-        assert (job.pool.tp_size, job.pool.alive()) == (1, [])
+        assert (job.pool.tp_size, job.pool.serving()) == (1, [])
         lost: set[int] = set()
         while len(lost) < 2:
             engine = lost_engine(job.next_event())
@@ -441,14 +470,14 @@ def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_othe
     ray.kill(owner)
     with pytest.raises(TrainerLost, match="the published weights are gone"):
         job.pool.publish(lost)
-    assert job.pool.alive() == []
+    assert job.pool.serving() == []
     job.lose(0)
     assert lost_engine(job.next_event()) == 0
     job.pool.replace(0)
     event = job.next_event()
     assert isinstance(event, WeightsLost) and "no engine has the weights" in event.reason
     job.pool.publish(weights(2))
-    assert job.pool.alive() == [0, 1]
+    assert job.pool.serving() == [0, 1]
     job.samples(0, policy_version=2)
 
 

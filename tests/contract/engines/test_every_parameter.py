@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tokenizer
@@ -49,7 +49,7 @@ class Served:
     """An engine, and transformers on the same model."""
 
     def __init__(self, model: Path, *, accelerator: bool = False, **more: Any) -> None:
-        options = EngineOptions(max_num_seqs=2, extra_args={"num_gpu_blocks_override": 16}, **more)
+        options = EngineSettings(max_num_seqs=2, extra_args={"num_gpu_blocks_override": 16}, **more)
         torch.set_num_threads(1)
         self.model = model
         self.reference = Reference(model)

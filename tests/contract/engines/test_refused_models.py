@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings
 from longshore.checks.model_files import model_file_mistakes
 from longshore.checks.model_limits import CPU_HEAD_SIZES, context_tokens, limit_mistakes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
@@ -16,7 +16,7 @@ from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tokenizer, tiny_config
 from tests.contract.engines.harness import MAX_CONTEXT_TOKENS
 
-OPTIONS = EngineOptions(enforce_eager=True, kv_cache="4Mi")
+OPTIONS = EngineSettings(enforce_eager=True, kv_cache="4Mi")
 ROPES: tuple[dict[str, Any] | None, ...] = (
     None,
     {"rope_type": "linear", "factor": 2.0},

@@ -1,15 +1,19 @@
 """What holds of vLLM only: the numbers are those of the model."""
 
+import multiprocessing
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
@@ -34,6 +38,13 @@ from tests.contract.trainers.tiny_models import Family, build
 
 BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
+
+
+def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm: Harness, model: Path) -> None:
+    num_bytes = sum(values.nbytes for values in load_file(model / "model.safetensors").values())
+    assert len(vllm.loaded_bytes) > 2
+    assert list(vllm.loaded_bytes) == sorted(vllm.loaded_bytes)
+    assert vllm.loaded_bytes[-1] == num_bytes
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -119,10 +130,11 @@ def test_weights_are_right_after_a_load_that_broke_off(vllm: Harness, model: Pat
 def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     vllm.publish(0)
     (one,) = vllm.finish([request(temperature=0.0)])
-    options = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
+    options = EngineSettings(enforce_eager=True, tensor_parallel_size=2)
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
     both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens, BUCKET_BYTES)
     both.publish(0)
+    assert_ranks_are_forks_of_one_process(engine)
     (two,) = both.finish([request(temperature=0.0)])
     assert two.tokens == one.tokens
     np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
@@ -140,10 +152,22 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     np.testing.assert_allclose(changed.log_probs, expected, atol=2e-5)
 
 
+def assert_ranks_are_forks_of_one_process(engine: Any) -> None:
+    """A rank that is a new interpreter imports vLLM once more."""
+    ranks = engine._engine.engine_core.engine_core.model_executor.workers
+    assert {psutil.Process(rank.proc.pid).ppid() for rank in ranks} == {forks_parent()}
+
+
+def forks_parent() -> int:
+    """The process that multiprocessing's forks are forks of."""
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        return pool.apply(os.getppid)
+
+
 def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path) -> None:
     """Also of biases, and with an embedding that every rank has all of; whole, and in slices."""
     model = build(tmp_path, Family("qwen2", tied=True), hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
-    engine = create_engine(EngineSpec(EngineOptions(enforce_eager=True, tensor_parallel_size=2), 128), model)
+    engine = create_engine(EngineSpec(EngineSettings(enforce_eager=True, tensor_parallel_size=2), 128), model)
     weights = load_file(model / "model.safetensors")
     harness = Harness(engine, weights, eos_id=2, kv_block_tokens=32)
     other = {name: values[::-1].copy() if values.ndim == 1 else values.copy() for name, values in weights.items()}
@@ -182,14 +206,14 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (EngineOptions(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
-        (EngineOptions(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
-        (EngineOptions(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
-        (EngineOptions(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
+        (EngineSettings(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
+        (EngineSettings(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
+        (EngineSettings(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
+        (EngineSettings(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
     ],
 )
 def test_options_that_cannot_work_are_refused_with_a_sentence(
-    model: Path, options: EngineOptions, sentence: str
+    model: Path, options: EngineSettings, sentence: str
 ) -> None:
     with pytest.raises(EngineStartError, match=sentence) as refusal:
         create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
@@ -209,7 +233,7 @@ def test_an_engine_starts_without_another_process_that_imports_vllm(
     unknown = _LazyRegisteredModel(f"vllm.model_executor.models.{module}", name)
     monkeypatch.setitem(ModelRegistry.models, architecture, unknown)
     monkeypatch.setattr("vllm.model_executor.models.registry._run_in_subprocess", _no_process)
-    create_engine(EngineSpec(EngineOptions(enforce_eager=True, kv_cache="4Mi"), MAX_CONTEXT_TOKENS), model)
+    create_engine(EngineSpec(EngineSettings(enforce_eager=True, kv_cache="4Mi"), MAX_CONTEXT_TOKENS), model)
 
 
 def _no_process(*_: object, **__: object) -> None:
@@ -218,14 +242,14 @@ def _no_process(*_: object, **__: object) -> None:
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match=r"no Hugging Face checkpoint"):
-        create_engine(EngineSpec(EngineOptions(), MAX_CONTEXT_TOKENS), tmp_path)
+        create_engine(EngineSpec(EngineSettings(), MAX_CONTEXT_TOKENS), tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("sleep_level", [1, 2])
 def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> None:
-    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
+    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
     harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
     harness.publish(0)
@@ -245,7 +269,7 @@ def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None:
     """By recomputation of its tokens, on an engine that has slept meanwhile."""
-    options = EngineOptions(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=1)
+    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=1)
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
     harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
     harness.publish(0)

@@ -28,16 +28,17 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.training import Parts, TrainingLoop
+from longshore_runtime.training import TrainingLoop
 from longshore_runtime.types import EngineStats, PromptRecord, Request, Sample, TrainResult, Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS
@@ -91,7 +92,7 @@ class OneEngine:
         if self.stale(self.num_publications):
             self._rpc(use_head, before)
 
-    def alive(self) -> Sequence[int]:
+    def serving(self) -> Sequence[int]:
         return [0]
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
@@ -99,7 +100,7 @@ class OneEngine:
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
         aborted = self.harness.engine.abort(request_ids)
-        self.pending.append(ResponsesEnded(0, aborted, self.harness.engine.stats()))
+        self.pending.append(EngineOutput(0, aborted, self.harness.engine.stats()))
 
     def stats(self) -> dict[int, EngineStats]:
         return {0: self.harness.engine.stats()}
@@ -111,7 +112,7 @@ class OneEngine:
         while not self.pending:
             assert self.harness.engine.has_work(), "the driver waits for an event that never comes"
             if ended := self.harness.engine.step():
-                self.pending.append(ResponsesEnded(0, ended, self.harness.engine.stats()))
+                self.pending.append(EngineOutput(0, ended, self.harness.engine.stats()))
         return self.pending.popleft()
 
     def _rpc(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -172,7 +173,7 @@ def train(vllm: Harness, model: Path, root: Path, stale: Callable[[int], bool]) 
     storage = JobStorage(root, "output")
     storage.output_dir.mkdir()
     engine, trainer, reports = OneEngine(vllm, stale), OneTrainer(model, root), Reports()
-    metrics = Metrics(storage.output_dir, CollectorRegistry())
+    metrics = MetricsWriter(storage.output_dir, CollectorRegistry())
     unscripted: Any = engine
     parts = Parts(
         policy=build(Strategy.SYNCHRONOUS),

@@ -11,7 +11,7 @@ import ray
 from safetensors.numpy import load_file
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Engine as EngineOptions
+from longshore.api.rollout import EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.rollout.engine_pool import EnginePool
@@ -44,7 +44,7 @@ def job(storage: Path) -> Iterator[Job]:
     """Engines in one pod with two pretended GPUs."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with worker_pods(storage, count=1, imports=ENGINES):
-        spec = EngineSpec(EngineOptions(enforce_eager=True), MAX_CONTEXT_TOKENS)
+        spec = EngineSpec(EngineSettings(enforce_eager=True), MAX_CONTEXT_TOKENS)
         pool = EnginePool(WORKERS, spec, "model", "output", events)
         try:
             pool.wait_for_all()
@@ -80,7 +80,7 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
 
     def check(weights: Weights, version: int) -> None:
         """Of every engine: log-probabilities, and greedy responses, also those that another size began."""
-        for engine in job.pool.alive():
+        for engine in job.pool.serving():
             sampled = job.finish(engine, request(LONG_PROMPT, max_tokens=MAX_TOKENS))
             assert [run.policy_version for run in sampled.runs] == [version]
             expected = reference_log_probs(storage / "model", weights, LONG_PROMPT, sampled, 1.0)
@@ -90,15 +90,15 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
             assert resumed.tokens == whole.tokens
 
     job.pool.publish(published(old, 0))
-    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1])
+    assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1])
     check(old, 0)
     job.pool.regroup(2)
-    assert (job.pool.tp_size, job.pool.alive()) == (2, [2])
+    assert (job.pool.tp_size, job.pool.serving()) == (2, [2])
     check(old, 0)
     job.pool.publish(published(new, 1))
     check(new, 1)
     job.pool.regroup(1)
-    assert (job.pool.tp_size, job.pool.alive()) == (1, [0, 1]), "they were parked"
+    assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1]), "they were parked"
     check(new, 1)
     assert wholes[0].tokens != wholes[1].tokens
     job.pool.publish(published(old, 2))
@@ -108,7 +108,7 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
 
 def test_an_aborted_response_goes_on_after_engines_regrouped(job: Job, storage: Path) -> None:
     job.pool.publish(published(load_file(storage / "model" / "model.safetensors"), 3))
-    engine, *_ = job.pool.alive()
+    engine, *_ = job.pool.serving()
     most = MAX_CONTEXT_TOKENS - len(LONG_PROMPT)  # so that it does not end before it is stopped
     whole = job.finish(engine, greedy(max_tokens=most))
     begun = greedy(max_tokens=most)
@@ -120,5 +120,5 @@ def test_an_aborted_response_goes_on_after_engines_regrouped(job: Job, storage: 
     assert part.finish_reason is FinishReason.ABORT
     assert len(part.tokens) < len(whole.tokens)
     job.pool.regroup(3 - job.pool.tp_size)
-    engine, *_ = job.pool.alive()
+    engine, *_ = job.pool.serving()
     assert job.finish(engine, greedy(part.runs, most)).tokens == whole.tokens

@@ -91,9 +91,9 @@ def test_a_model_is_downloaded_once_whole_and_without_what_nobody_reads(hub: Hub
 def test_a_restart_uses_the_commit_that_the_job_began_with_and_needs_no_network(hub: HubServer, tmp_path: Path) -> None:
     found = Job(tmp_path, hub).fetch()
     hub.models[MODEL].files["config.json"] = b'{"new": 1}'
-    num_asked = len(hub.asked)
+    num_asked = len(hub.requests)
     assert Job(tmp_path, hub).fetch() == found
-    assert len(hub.asked) == num_asked
+    assert len(hub.requests) == num_asked
     newer = Job(tmp_path, hub, name="later").fetch()
     assert (newer.directory / "config.json").read_bytes() == b'{"new": 1}'
     assert (found.directory / "config.json").read_bytes() == b"{}"
@@ -185,7 +185,7 @@ def test_the_token_comes_from_its_file_and_opens_gated_repositories(
     assert refused(Job(tmp_path, hub)) == f"model.hub: 'acme/tiny' is gated; {url} with the account of the token"
     (tmp_path / "token").write_text("hf_s3cret\n")
     assert Job(tmp_path, hub).fetch().files
-    assert {one.authorization for one in hub.asked} == {None, "Bearer hf_other", "Bearer hf_s3cret"}
+    assert {one.authorization for one in hub.requests} == {None, "Bearer hf_other", "Bearer hf_s3cret"}
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
     assert not any(b"hf_s3cret" in path.read_bytes() for path in written)
     assert "s3cret" not in "".join(capfd.readouterr())
@@ -202,9 +202,9 @@ def test_the_token_comes_from_its_file_and_opens_gated_repositories(
 def test_what_is_not_there_is_told_by_its_field(
     hub: HubServer, tmp_path: Path, fields: dict[str, str], told: str
 ) -> None:
-    num_before = len(hub.asked)
+    num_before = len(hub.requests)
     assert refused(Job(tmp_path, hub, **fields)) == told.format(url=hub.url)
-    assert len(hub.asked) == num_before + 1, "it is not tried again"
+    assert len(hub.requests) == num_before + 1, "it is not tried again"
 
 
 def test_a_model_that_has_no_room_is_refused_before_it_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_hub_that_stays_ill_is_told_after_some_attempts(hub: HubServer, tmp_pa
     told = refused(Job(tmp_path, hub))
     assert told.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
     assert told.endswith("or set HF_HUB_OFFLINE=1 there to use what the storage has")
-    assert len({one.path for one in hub.asked}) == 1 < len(hub.asked)
+    assert len({one.path for one in hub.requests}) == 1 < len(hub.requests)
 
 
 def test_an_endpoint_where_nobody_listens_is_told_with_the_field(tmp_path: Path, monkeypatch: Any) -> None:
@@ -268,13 +268,13 @@ def test_offline_what_the_storage_has_is_used_and_nothing_else(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Job(tmp_path, hub).fetch()
-    num_asked = len(hub.asked)
+    num_asked = len(hub.requests)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert Job(tmp_path, hub, name="other").fetch() == found
     assert refused(Job(tmp_path, hub, revision="v1")).startswith(
         "model.hub: 'acme/tiny' at revision 'v1' is not in the storage, and HF_HUB_OFFLINE is set; remove that"
     )
-    assert len(hub.asked) == num_asked
+    assert len(hub.requests) == num_asked
 
 
 def test_data_sets_of_the_hub_and_of_the_storage_are_read_together(hub: HubServer, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from longshore_runtime.backends.streamed_lm.plan import MARGIN_BYTES, RING_BUFFERS, ModelShape, working_bytes
+from longshore_runtime.backends.streamed_lm.plan import MARGIN_BYTES, RING_BUFFERS, DecoderShape, working_bytes
 from longshore_runtime.backends.tiny_model import BOS_ID, EOS_ID, PAD_ID, build_tokenizer
 
 NUM_LAYERS: Final = 7
@@ -46,7 +46,7 @@ def build(directory: Path, family: str, **changes: object) -> Path:
     return directory
 
 
-def reservation(shape: ModelShape, seq_tokens: int, batch: int, num_resident: int, ring: int = RING_BUFFERS) -> int:
+def reservation(shape: DecoderShape, seq_tokens: int, batch: int, num_resident: int, ring: int = RING_BUFFERS) -> int:
     """Memory in which so many layers stay on the device."""
     working = working_bytes(seq_tokens, batch, shape)
     return shape.base_bytes + working + MARGIN_BYTES + (num_resident + ring) * shape.layer_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore_runtime.judge.addresses import Address, tell, was_told
+from longshore_runtime.judge.addresses import Address, publish, was_published
 from longshore_runtime.judge.errors import NoReply, NoReplyYet
 from longshore_runtime.judge.options import PoolJudgeOptions
 from longshore_runtime.judge.pool import PoolJudge
@@ -31,12 +31,12 @@ class Pool:
         self.options = PoolJudgeOptions(directory / "judges", num_servers, ATTEMPT, "qwen", token_file, wait_s=30.0)
         self.judge = PoolJudge(self.options)
         for replica in range(num_servers):
-            self.tell(replica, self.servers[replica])
+            self.publish(replica, self.servers[replica])
 
-    def tell(self, replica: int, server: JudgeServer, attempt: int = ATTEMPT) -> None:
-        tell(self.options.directory, replica, Address(server.url, attempt))
+    def publish(self, replica: int, server: JudgeServer, attempt: int = ATTEMPT) -> None:
+        publish(self.options.directory, replica, Address(server.url, attempt))
 
-    def asked(self) -> list[int]:
+    def num_requests(self) -> list[int]:
         """Requests by server."""
         return [len(server.received) for server in self.servers]
 
@@ -66,8 +66,8 @@ def pool(pools: Callable[[int], Pool]) -> Pool:
 
 def test_questions_spread_over_the_servers_and_replies_keep_their_order(pool: Pool) -> None:
     assert pool.judge.complete(QUESTIONS, 7) == [f"{question}, 7" for question in QUESTIONS]
-    assert sum(pool.asked()) == len(QUESTIONS)
-    assert min(pool.asked()) > len(QUESTIONS) // 4
+    assert sum(pool.num_requests()) == len(QUESTIONS)
+    assert min(pool.num_requests()) > len(QUESTIONS) // 4
 
 
 def test_no_question_has_no_reply(pool: Pool) -> None:
@@ -77,7 +77,7 @@ def test_no_question_has_no_reply(pool: Pool) -> None:
 def test_a_question_goes_to_the_server_that_has_seen_it_before(pool: Pool) -> None:
     for _ in range(3):
         pool.judge.complete(["Why?"], 7)
-    assert sorted(pool.asked()) == [0, 3]
+    assert sorted(pool.num_requests()) == [0, 3]
 
 
 def test_the_token_of_the_job_goes_with_every_question(pool: Pool) -> None:
@@ -102,13 +102,13 @@ def test_where_two_fail_it_is_a_fault_although_a_third_is_there(pools: Callable[
         server.answers = [Answer(500, b"CUDA out of memory")] * 2
     with pytest.raises(NoReplyYet, match=r"answered 500 \(CUDA out of memory\)"):
         pool.judge.complete(["Why?"], 7)
-    assert sorted(pool.asked()) == [0, 1, 1]
+    assert sorted(pool.num_requests()) == [0, 1, 1]
 
 
 def test_a_server_that_is_gone_is_passed_over(pool: Pool) -> None:
     pool.servers[0].close()
     assert pool.judge.complete(QUESTIONS, 7) == [f"{question}, 7" for question in QUESTIONS]
-    assert pool.asked() == [0, len(QUESTIONS)]
+    assert pool.num_requests() == [0, len(QUESTIONS)]
 
 
 def test_what_no_server_can_answer_is_asked_once(pool: Pool) -> None:
@@ -116,7 +116,7 @@ def test_what_no_server_can_answer_is_asked_once(pool: Pool) -> None:
         server.answers = [Answer(400, b"too long")]
     with pytest.raises(NoReply, match=r"answered 400 \(too long\)"):
         pool.judge.complete(["Why?"], 7)
-    assert sum(pool.asked()) == 1
+    assert sum(pool.num_requests()) == 1
 
 
 def test_a_lost_server_is_waited_for_and_found_at_its_new_address(pools: Callable[[int], Pool]) -> None:
@@ -125,19 +125,19 @@ def test_a_lost_server_is_waited_for_and_found_at_its_new_address(pools: Callabl
     with ThreadPoolExecutor(1) as executor:
         replies = executor.submit(pool.judge.complete, ["Why?"], 7)
         pool.servers[0] = JudgeServer(echo)
-        pool.tell(0, pool.servers[0])
+        pool.publish(0, pool.servers[0])
         assert replies.result(timeout=20) == ["Why?, 7"]
 
 
 def test_the_address_of_an_earlier_attempt_is_void(pools: Callable[[int], Pool]) -> None:
     pool = pools(1)
-    pool.tell(0, pool.servers[0], attempt=ATTEMPT - 1)
+    pool.publish(0, pool.servers[0], attempt=ATTEMPT - 1)
     hurried = PoolJudge(PoolJudgeOptions(pool.options.directory, 1, ATTEMPT, "qwen", None, wait_s=0.0))
     with pytest.raises(NoReplyYet, match="no pod of the judge could be reached for 0 s"):
         hurried.complete(["Why?"], 7)
-    assert pool.asked() == [0]
+    assert pool.num_requests() == [0]
 
 
 def test_an_address_stays_told_for_those_who_come_later(pool: Pool) -> None:
-    assert was_told(pool.options.directory, 1)
-    assert not was_told(pool.options.directory, 2)
+    assert was_published(pool.options.directory, 1)
+    assert not was_published(pool.options.directory, 2)

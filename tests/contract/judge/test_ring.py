@@ -40,7 +40,7 @@ class LateCopies:
     def release(self, buffer: int) -> None:
         self._read.discard(buffer)
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         self._under_way, self._read = {}, set()
 
 

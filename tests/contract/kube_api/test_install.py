@@ -16,6 +16,8 @@ from longshore.api import names
 from longshore_cli import chart
 from longshore_cli.chart import ChartOptions, Cluster
 from longshore_cli.errors import CliError
+from longshore_cli.examples import CHART
+from longshore_client.kube import Kube
 from longshore_client.target import Target
 from tests.contract.kube_api.api import Api
 from tests.contract.kube_api.test_definitions import quickstart_job
@@ -45,7 +47,7 @@ class Installer:
         self._kube = Target(Path(kubeconfig)).connect()
 
     def install(self, directory: Path | None = None, **values: Any) -> str:
-        options = ChartOptions(directory or chart.default_chart(), self.namespace, {"replicas": 0, **values})
+        options = ChartOptions(directory or CHART, self.namespace, {"replicas": 0, **values})
         return chart.install(self._kube, self._cluster, options)
 
     def roll_back(self) -> None:
@@ -95,13 +97,13 @@ def remove_installation(installer: Installer) -> None:
     installer.uninstall()
     installer.api.delete(f"/api/v1/namespaces/{installer.namespace}")
     installer.api.delete(CRD)
-    _until_gone(installer.api, CRD)
+    _until_deleted(installer.api, CRD)
 
 
 def broken_chart(tmp_path: Path, file: str, old: str, new: str) -> Path:
     """The chart with something in it that an API server refuses."""
     copy = tmp_path / "broken" / "longshore"
-    shutil.copytree(chart.default_chart(), copy)
+    shutil.copytree(CHART, copy)
     text = (copy / file).read_text()
     assert old in text
     (copy / file).write_text(text.replace(old, new))
@@ -150,8 +152,31 @@ def test_a_failed_installation_leaves_nothing_and_can_be_repeated(installer: Ins
         assert installer.objects() == set()
         assert api.get(CRD).status == 404 or "deletionTimestamp" in api.get(CRD).json["metadata"]
         assert not installer.namespace_exists()
-    _until_gone(api, f"/api/v1/namespaces/{installer.namespace}")
+    _until_deleted(api, f"/api/v1/namespaces/{installer.namespace}")
     assert installer.install() == "installed"
+
+
+def test_a_failed_installation_removes_the_namespace_though_an_older_one_was_still_being_deleted(
+    installer: Installer, api: Api, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/api/v1/namespaces/{installer.namespace}"
+    hold = ["contract.example.com/hold"]
+    assert api.post("/api/v1/namespaces", {"metadata": {"name": installer.namespace, "finalizers": hold}}).status == 201
+    api.delete(path)
+    find = Kube.find
+
+    def find_before_it_is_gone(kube: Kube, what: str) -> Any:
+        found = find(kube, what)
+        if what == path and found is not None and found["metadata"].get("finalizers") == hold:
+            assert "deletionTimestamp" in found["metadata"]
+            assert api.patch(path, {"metadata": {"finalizers": None}}).status == 200
+            _until_deleted(api, path)
+        return found
+
+    monkeypatch.setattr(Kube, "find", find_before_it_is_gone)
+    with pytest.raises(CliError, match="Helm could not install the chart"):
+        installer.install(broken)
+    assert not installer.namespace_exists()
 
 
 def test_a_failed_upgrade_leaves_what_worked(installer: Installer, api: Api, broken: Path) -> None:
@@ -180,7 +205,7 @@ def test_an_upgrade_that_was_interrupted_does_not_block_the_next(installer: Inst
     assert installer.install(maxConcurrency=8).startswith("upgraded to revision")
 
 
-def _until_gone(api: Api, path: str, within_s: float = 60.0) -> None:
+def _until_deleted(api: Api, path: str, within_s: float = 60.0) -> None:
     """Wait until an object that is being deleted is gone."""
     end_s = time.monotonic() + within_s
     while api.get(path).status != 404:

@@ -124,20 +124,20 @@ class TestFollowing:
 
     async def test_a_change_is_heard_within_a_second(self, client: Client, namespace: str) -> None:
         """Of the watch itself; a relist would take longer than any pause."""
-        heard: asyncio.Queue[str] = asyncio.Queue()
+        received: asyncio.Queue[str] = asyncio.Queue()
 
         async def follow() -> None:
             async for news in Reflector(client, CONFIG_MAPS.path(namespace), _own, fields=_OWN).changes():
-                heard.put_nowait("listed" if isinstance(news, Listed) else news.item)
+                received.put_nowait("listed" if isinstance(news, Listed) else news.item)
 
         task = asyncio.create_task(follow())
         async with asyncio.timeout(LIMIT_S):
-            assert await heard.get() == "listed"
+            assert await received.get() == "listed"
         for name in ("first", "second"):
             # The first one also shows that the watch stands.
             await create(client, namespace, name)
             async with asyncio.timeout(LIMIT_S if name == "first" else 1):
-                assert await heard.get() == name
+                assert await received.get() == name
         task.cancel()
 
 
@@ -271,14 +271,14 @@ class TestBlocking:
             kube.close()
 
     def test_a_process_that_ends_says_nothing(self, kubeconfig: str) -> None:
-        """An event loop that nobody closed would complain."""
+        """An event loop that nobody closed would complain, where all warnings are shown."""
         program = (
             "from longshore_kube.access import load\nfrom longshore_kube.blocking import Blocking\n"
             "kube = Blocking(load(), 'contract')\n"
             "print(kube.call(lambda client: client.request('GET', '/version'))['major'])\n"
         )
         done = subprocess.run(
-            [sys.executable, "-X", "dev", "-c", program],
+            [sys.executable, "-W", "always::ResourceWarning", "-c", program],
             env=os.environ | {"KUBECONFIG": kubeconfig},
             capture_output=True,
             text=True,

@@ -56,12 +56,12 @@ class Script:
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
         self.requests: list[web.Request] = []
-        self._heard = asyncio.Condition()
+        self._received = asyncio.Condition()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        async with self._heard:
+        async with self._received:
             self.requests.append(request)
-            self._heard.notify_all()
+            self._received.notify_all()
         assert self._answers, f"an unexpected request: {request.path_qs}"
         return await self._answers.pop(0)(request)
 
@@ -70,9 +70,9 @@ class Script:
         """The Authorization of each request."""
         return [request.headers.get("Authorization", "") for request in self.requests]
 
-    async def until_asked(self, num_requests: int) -> None:
-        async with asyncio.timeout(20), self._heard:
-            await self._heard.wait_for(lambda: len(self.requests) >= num_requests)
+    async def until_requested(self, num_requests: int) -> None:
+        async with asyncio.timeout(20), self._received:
+            await self._received.wait_for(lambda: len(self.requests) >= num_requests)
 
     @property
     def queries(self) -> list[dict[str, str]]:

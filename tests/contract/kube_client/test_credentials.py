@@ -55,7 +55,7 @@ class Plugin:
         self.plugin = ExecPlugin((str(path),), V1, cluster='{"server": "here"}')
 
     @property
-    def heard(self) -> list[Any]:
+    def reviews(self) -> list[Any]:
         """KUBERNETES_EXEC_INFO of each run."""
         return [json.loads(line) for line in self._runs.read_text().splitlines()] if self._runs.exists() else []
 
@@ -102,7 +102,7 @@ class TestPlugins:
         async with access_to(script, plugin=issuer.plugin) as access, Client(access, "test") as client:
             await asyncio.gather(*(ask(client) for _ in range(8)))
         assert script.tokens == ["Bearer token-1"] * 8
-        (info,) = issuer.heard
+        (info,) = issuer.reviews
         assert (info["kind"], info["apiVersion"]) == ("ExecCredential", V1)
         assert info["spec"] == {"interactive": False, "cluster": {"server": "here"}}
 
@@ -132,7 +132,7 @@ class TestPlugins:
         issuer, script = Plugin(tmp_path), OldTokensAreRefused()
         async with access_to(script, plugin=issuer.plugin) as access, Client(access, "test") as client:
             await asyncio.gather(*(ask(client) for _ in range(8)))
-        assert len(issuer.heard) == 2
+        assert len(issuer.reviews) == 2
 
     async def test_two_refusals_are_final(self, tmp_path: Path) -> None:
         issuer, script = Plugin(tmp_path), Script(REFUSED, REFUSED)

@@ -198,7 +198,7 @@ async def followed(script: Script, **options: Any) -> AsyncIterator["asyncio.Que
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def heard(news: "asyncio.Queue[str]", *expected: str) -> None:
+async def received(news: "asyncio.Queue[str]", *expected: str) -> None:
     async with asyncio.timeout(20):
         assert [await news.get() for _ in expected] == list(expected)
 
@@ -219,7 +219,7 @@ class TestFollowing:
             ),
         )
         async with followed(script, labels="app=demo") as news:
-            await heard(news, "listed a b", "ADDED c", "DELETED a")
+            await received(news, "listed a b", "ADDED c", "DELETED a")
         assert [query.get("continue") for query in script.queries[:2]] == [None, "more"]
         assert script.queries[2]["resourceVersion"] == "5"
         assert {query["labelSelector"] for query in script.queries} == {"app=demo"}
@@ -232,7 +232,7 @@ class TestFollowing:
             stream(event("ADDED", pod("b", 10)), stays_open=True),
         )
         async with followed(script) as news:
-            await heard(news, "listed", "ADDED a", "ADDED b")
+            await received(news, "listed", "ADDED a", "ADDED b")
         assert script.queries[2]["resourceVersion"] == "9"
 
     async def test_a_watch_that_is_cut_within_an_event_loses_nothing(self) -> None:
@@ -241,7 +241,7 @@ class TestFollowing:
             page([], 5), stream(event("ADDED", pod("a", 6)), whole[:40]), stream(whole + b"\n", stays_open=True)
         )
         async with followed(script) as news:
-            await heard(news, "listed", "ADDED a", "ADDED b")
+            await received(news, "listed", "ADDED a", "ADDED b")
         assert script.queries[2]["resourceVersion"] == "6"
 
     async def test_a_connection_that_breaks_is_resumed(self) -> None:
@@ -253,15 +253,15 @@ class TestFollowing:
 
         script = Script(page([], 5), broken, stream(event("ADDED", pod("b", 7)), stays_open=True))
         async with followed(script) as news:
-            await heard(news, "listed", "ADDED a", "ADDED b")
+            await received(news, "listed", "ADDED a", "ADDED b")
         assert script.queries[2]["resourceVersion"] == "6"
 
     @pytest.mark.parametrize("expired", [stream(GONE), failure(410, "Expired")], ids=["within", "at once"])
     async def test_an_expired_version_means_a_new_list(self, expired: Answer) -> None:
         script = Script(page([pod("a", 1)], 5), expired, page([pod("b", 8)], 9), stream(stays_open=True))
         async with followed(script) as news:
-            await heard(news, "listed a", "listed b")
-            await script.until_asked(4)
+            await received(news, "listed a", "listed b")
+            await script.until_requested(4)
         assert script.queries[3]["resourceVersion"] == "9"
 
     async def test_a_list_that_expires_between_pages_begins_again(self) -> None:
@@ -269,12 +269,12 @@ class TestFollowing:
             page([pod("a", 1)], 5, "more"), failure(410, "Expired"), page([pod("b", 6)], 7), stream(stays_open=True)
         )
         async with followed(script) as news:
-            await heard(news, "listed b")
+            await received(news, "listed b")
 
     async def test_lost_rights_are_waited_out(self) -> None:
         script = Script(page([], 5), failure(403), stream(event("ADDED", pod("a", 6)), stays_open=True))
         async with followed(script) as news:
-            await heard(news, "listed", "ADDED a")
+            await received(news, "listed", "ADDED a")
 
     async def test_whoever_follows_may_give_up(self) -> None:
         def give_up(error: KubeError, silence_s: float) -> None:
@@ -288,7 +288,7 @@ class TestFollowing:
     async def test_an_event_may_be_larger_than_any_line_buffer(self) -> None:
         large = pod("a", 6, annotations={"example.com/large": "x" * 2_000_000})
         async with followed(Script(page([], 5), stream(event("ADDED", large), stays_open=True))) as news:
-            await heard(news, "listed", "ADDED a")
+            await received(news, "listed", "ADDED a")
 
     @pytest.mark.parametrize(
         "line",
@@ -296,11 +296,11 @@ class TestFollowing:
          b'{"type": "ADDED", "object": 3}\n', b'{"type": "ERROR", "object": null}\n'],
     )  # fmt: skip
     async def test_what_is_no_event_is_answered_with_a_new_list(self, line: bytes) -> None:
-        said: list[str] = []
+        error_messages: list[str] = []
         script = Script(page([], 5), stream(line), page([pod("a", 6)], 7), stream(stays_open=True))
-        async with followed(script, on_error=lambda error, _: said.append(str(error))) as news:
-            await heard(news, "listed", "listed a")
-        assert "a watch was answered with what is no event" in said[0]
+        async with followed(script, on_error=lambda error, _: error_messages.append(str(error))) as news:
+            await received(news, "listed", "listed a")
+        assert "a watch was answered with what is no event" in error_messages[0]
 
     async def test_a_watch_of_an_unknown_version_raises_gone(self) -> None:
         async with client_of(Script(failure(410, "Expired"))) as client:

@@ -126,7 +126,7 @@ def holds(workload: Json, kind: str) -> bool:
     return bool(condition(workload, kind).get("status") == "True")
 
 
-class StandIn:
+class FakeKueue:
     """Kueue's controller, for as long as the context lasts."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -135,7 +135,7 @@ class StandIn:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.error: Exception | None = None
 
-    def __enter__(self) -> "StandIn":
+    def __enter__(self) -> "FakeKueue":
         self._thread.start()
         return self
 
@@ -174,13 +174,15 @@ class StandIn:
             queue = local.get((one["metadata"]["namespace"], one["spec"]["queueName"]))
             if queue is None:
                 message = f"LocalQueue {one['spec']['queueName']} doesn't exist"
-                if self._tell(one, {"QuotaReserved": ("False", "Inadmissible", message)}):
+                if self._report(one, {"QuotaReserved": ("False", "Inadmissible", message)}):
                     return
                 continue
-            if self._admit_or_tell(one, queues[queue["spec"]["clusterQueue"]], workloads, local):
+            if self._admit_or_report(one, queues[queue["spec"]["clusterQueue"]], workloads, local):
                 return
 
-    def _admit_or_tell(self, one: Json, queue: Json, workloads: list[Json], local: dict[tuple[str, str], Json]) -> bool:
+    def _admit_or_report(
+        self, one: Json, queue: Json, workloads: list[Json], local: dict[tuple[str, str], Json]
+    ) -> bool:
         name = queue["metadata"]["name"]
         flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
         quota = int(next(each for each in flavor["resources"] if each["name"] == GPU)["nominalQuota"])
@@ -194,7 +196,7 @@ class StandIn:
         if missing <= 0:
             return self._admit(one, name, flavor["name"])
         message = f"couldn't assign flavors: insufficient unused quota for {GPU}, {missing} more needed"
-        if self._tell(one, {"QuotaReserved": ("False", "Pending", message)}):
+        if self._report(one, {"QuotaReserved": ("False", "Pending", message)}):
             return True
         for user in reversed(users):
             is_lower = user["spec"].get("priority", 0) < one["spec"].get("priority", 0)
@@ -213,28 +215,28 @@ class StandIn:
         }
         if condition(one, "Evicted"):
             changes["Evicted"] = ("False", "QuotaReserved", "Previously evicted")
-        return self._tell(one, changes, {"clusterQueue": queue, "podSetAssignments": assignments})
+        return self._report(one, changes, {"clusterQueue": queue, "podSetAssignments": assignments})
 
     def _evict(self, one: Json, reason: str, message: str) -> bool:
-        return self._tell(one, {"Evicted": ("True", reason, message)})
+        return self._report(one, {"Evicted": ("True", reason, message)})
 
-    def _tell(self, one: Json, changes: dict[str, tuple[str, str, str]], admission: Json | None = None) -> bool:
+    def _report(self, one: Json, changes: dict[str, tuple[str, str, str]], admission: Json | None = None) -> bool:
         """Write conditions; returns whether that changed anything, so that what was read before is old."""
         known = {kind: condition(one, kind) for kind in changes}
         if admission is None and all(
-            (known[kind].get("status"), known[kind].get("reason"), known[kind].get("message")) == told
-            for kind, told in changes.items()
+            (known[kind].get("status"), known[kind].get("reason"), known[kind].get("message")) == conditions
+            for kind, conditions in changes.items()
         ):
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         kept = [each for each in (one.get("status") or {}).get("conditions") or [] if each["type"] not in changes]
-        told = [
+        conditions = [
             {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
             for kind, (status, reason, message) in changes.items()
         ]
         metadata = one["metadata"]
         body: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
-        body["status"] = {"conditions": kept + told} | ({"admission": admission} if admission else {})
+        body["status"] = {"conditions": kept + conditions} | ({"admission": admission} if admission else {})
         self._custom.patch_namespaced_custom_object_status(
             GROUP, "v1beta1", metadata["namespace"], "workloads", metadata["name"], body
         )

@@ -31,14 +31,14 @@ def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Sta
         print(operator.log())
 
 
-def wait_told(jobs: Jobs, name: str, reason: str, message: str) -> None:
+def wait_reported(jobs: Jobs, name: str, reason: str, message: str) -> None:
     """Wait until the job is told why it waits."""
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         condition = jobs.condition("Admitted", name)
         return condition.get("reason") == reason and message in condition["message"]
 
-    eventually(f"{name} waits because of {reason}: {message}", is_told)
+    eventually(f"{name} waits because of {reason}: {message}", is_reported)
 
 
 def pods_of(jobs: Jobs, name: str) -> dict[str, str]:
@@ -61,8 +61,8 @@ def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Job
     }
     jobs.create("second", **job_spec())
     jobs.create("huge", **job_spec(replicas=3))
-    wait_told(jobs, "second", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free")
-    wait_told(jobs, "huge", "TooLarge", f"needs 3 {GPU} and may have 2 at most")
+    wait_reported(jobs, "second", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free")
+    wait_reported(jobs, "huge", "TooLarge", f"needs 3 {GPU} and may have 2 at most")
 
     jobs.create("urgent", labels={"longshore.dev/priority-class": "urgent"}, **job_spec())
     jobs.wait_phase("Queued", "first")
@@ -74,7 +74,7 @@ def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Job
     operator.stop(signal.SIGKILL)
     jobs.create("third", **job_spec())
     start()
-    wait_told(jobs, "third", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free; 2 jobs are ahead")
+    wait_reported(jobs, "third", "QuotaPending", f"the job needs 2 {GPU}, and 0 are free; 2 jobs are ahead")
     assert pods_of(jobs, "urgent") == before
     assert pods_of(jobs, "second") == pods_of(jobs, "huge") == {}
 

@@ -18,7 +18,7 @@ from tests.contract.operator.test_client_faults import client_of
 GPU = "nvidia.com/gpu"
 
 
-def says(**body: Any) -> Answer:
+def ok(**body: Any) -> Answer:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(body)
 
@@ -27,7 +27,7 @@ def says(**body: Any) -> Answer:
 
 async def test_an_operator_that_comes_before_the_definition_says_how_to_install_it_and_waits_for_it() -> None:
     script = Script(
-        failure(404, "NotFound"), failure(403, "Forbidden"), says(resources=[]), says(resources=[{"name": "rljobs"}])
+        failure(404, "NotFound"), failure(403, "Forbidden"), ok(resources=[]), ok(resources=[{"name": "rljobs"}])
     )  # fmt: skip
     with structlog.testing.capture_logs() as logs:
         async with client_of(script) as kube, asyncio.timeout(20):
@@ -42,7 +42,7 @@ async def test_a_candidate_that_may_not_read_the_lease_says_so_and_leads_when_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader, "RETRY_PERIOD_S", 0)
-    script = Script(failure(403, "Forbidden"), failure(404, "NotFound"), says(metadata={"name": "lease"}))
+    script = Script(failure(403, "Forbidden"), failure(404, "NotFound"), ok(metadata={"name": "lease"}))
     with structlog.testing.capture_logs() as logs:
         async with client_of(script) as kube, asyncio.timeout(20):
             await Election(kube, "system", "lease", "me", utc_now).acquire()

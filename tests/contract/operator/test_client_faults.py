@@ -10,7 +10,7 @@ from aiohttp import web
 
 from longshore_kube.errors import ApiError
 from longshore_operator.informer import Key, PodInformer
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from tests.contract.kube_client.script import Script, access_to, event, failure, page, stream
 
 KEY = ("team", "demo")
@@ -23,8 +23,8 @@ def pod(name: str, version: int, **metadata: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def client_of(script: Script) -> AsyncIterator[Kube]:
-    async with access_to(script) as access, Kube(access) as kube:
+async def client_of(script: Script) -> AsyncIterator[KubeClient]:
+    async with access_to(script) as access, KubeClient(access) as kube:
         yield kube
 
 
@@ -32,7 +32,7 @@ async def client_of(script: Script) -> AsyncIterator[Kube]:
 async def informer_of(script: Script) -> AsyncIterator[tuple[PodInformer, "asyncio.Queue[Key]"]]:
     changes: asyncio.Queue[Key] = asyncio.Queue()
     async with client_of(script) as kube:
-        informer = PodInformer(kube, None, changes.put_nowait)
+        informer = PodInformer(kube, None, changes.put_nowait, changes.put_nowait)
         task = asyncio.create_task(informer.run())
         try:
             yield informer, changes
@@ -98,7 +98,7 @@ class TestInformer:
         )
         async with informer_of(script) as (informer, changes):
             await until_pods_are(informer, changes, "b")
-            await script.until_asked(4)
+            await script.until_requested(4)
         assert script.queries[3]["resourceVersion"] == "9"
 
     async def test_a_damaged_pod_does_not_stop_the_others(self) -> None:

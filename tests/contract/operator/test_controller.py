@@ -14,8 +14,8 @@ from longshore_kube.access import Access, from_kubeconfig
 from longshore_kube.client import Client, Patch
 from longshore_operator.controller import EVENT_BURST, RESYNC, Controller
 from longshore_operator.handlers import JobNews
-from longshore_operator.kube import RLJOBS, Kube, Object
-from longshore_operator.metrics import Metrics
+from longshore_operator.kube import RLJOBS, KubeClient, Object
+from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.observed import pod_view
 from longshore_operator.plan import OperatorConfig
 from tests.contract.operator.harness import CHART
@@ -35,7 +35,7 @@ class CountingClient(Client):
         return await super().request(method, path, **options)
 
 
-class CountingKube(Kube):
+class CountingKube(KubeClient):
     """With such a client."""
 
     client: CountingClient
@@ -51,7 +51,7 @@ class Operator:
     def __init__(self, kube: CountingKube) -> None:
         self.kube = kube
         self.now = datetime.now(UTC)
-        self.metrics = Metrics()
+        self.metrics = OperatorMetrics()
         config = OperatorConfig(runtime_image="unused", network_policies=False)
         self.controller = Controller(kube, config, self.metrics, "default", clock=lambda: self.now)
 
@@ -61,7 +61,7 @@ class Operator:
         await self.controller._pass(KEY)
         return [(method, path.split("/default/")[1].split("/")[0]) for method, path in self.kube.client.calls]
 
-    async def settled(self) -> None:
+    async def until_idle(self) -> None:
         """Passes until one only reads the job, and the claim that its pod waits for."""
         for _ in range(10):
             if await self.look() == RESTING:
@@ -72,7 +72,7 @@ class Operator:
         """What the coordinator does."""
         metadata = {"namespace": KEY[0], "name": KEY[1]}
         body = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata}
-        async with Kube(self.kube.client.access, "longshore-coordinator") as coordinator:
+        async with KubeClient(self.kube.client.access, "longshore-coordinator") as coordinator:
             await coordinator.apply(body | {"status": {"runtime": runtime}}, "status")
 
     async def pod_status(self, status: dict[str, Any], node: str = "") -> None:
@@ -96,13 +96,13 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
             while not await _created(kube, job):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
         operator = Operator(kube)
-        await operator.settled()
+        await operator.until_idle()
         yield operator
         await operator.controller.close()
     await server.stop()
 
 
-async def _created(kube: Kube, job: Object) -> bool:
+async def _created(kube: KubeClient, job: Object) -> bool:
     """Whether the job could be made: a definition takes a moment to be served."""
     try:
         return await kube.create(job) is not None
@@ -169,7 +169,22 @@ async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(ope
     assert stored is not None
     assert stored["status"]["phase"] == "Failed"
     generation = stored["metadata"]["generation"]
-    controller.tell(key, JobNews("newer", generation))
+    controller.on_news(key, JobNews("newer", generation))
     assert controller.schedule.num_pending() == 0
-    controller.tell(key, JobNews("newer", generation + 1))
+    controller.on_news(key, JobNews("newer", generation + 1))
     assert controller.schedule.num_pending() == 1
+
+
+async def test_a_job_that_changed_is_looked_at_before_those_that_are_only_listed(operator: Operator) -> None:
+    controller = operator.controller
+    calls: list[tuple[str, str]] = []
+    operator.kube.client.calls = calls
+    for index in range(40):
+        controller.on_news(("default", f"other-{index}"), JobNews("1", 1, is_listed=True))
+    controller.on_news(KEY, JobNews("newer", 99))
+    controller.schedule.open()
+    async with asyncio.timeout(60):
+        while controller.schedule.num_pending():  # noqa: ASYNC110 - passes end without telling anybody
+            await asyncio.sleep(0.01)
+    assert calls[0][1].endswith("/rljobs/demo")
+    assert len({path for _, path in calls if "/rljobs/other-" in path}) == 40

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from longshore_kube.access import Access
 from longshore_operator.children import children
 from longshore_operator.execute import ApplyFailed, Executor
-from longshore_operator.kube import Kube
+from longshore_operator.kube import KubeClient
 from longshore_operator.plan import Action, DeleteJob, Event, OperatorConfig
 from tests.unit.operator.model import make_job
 
@@ -49,7 +49,7 @@ class SlowRoles:
     async def executor(self) -> AsyncIterator[Executor]:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
-        async with TestServer(app) as server, Kube(Access(str(server.make_url("")).rstrip("/"))) as kube:
+        async with TestServer(app) as server, KubeClient(Access(str(server.make_url("")).rstrip("/"))) as kube:
             yield Executor(kube, lambda *_: None, lambda _: None, lambda *_: None)
 
 

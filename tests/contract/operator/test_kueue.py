@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, StandIn, install_definitions, is_served
+from tests.contract.operator.kueue import FakeKueue, Kueue, install_definitions, is_served
 
 IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
 ON_LINUX = {"kubernetes.io/os": "linux"}
@@ -26,7 +26,7 @@ def controller(cluster: Cluster, chart: None) -> Iterator[None]:
     if not IS_EMBEDDED:
         pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
     install_definitions(cluster)
-    with StandIn(cluster):
+    with FakeKueue(cluster):
         yield
 
 
@@ -61,15 +61,15 @@ def pods_of(jobs: Jobs, name: str) -> list[str]:
     )
 
 
-def wait_told(jobs: Jobs, name: str, reason: str, message: str) -> None:
+def wait_reported(jobs: Jobs, name: str, reason: str, message: str) -> None:
     """Wait until the job is told why it waits."""
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         condition = jobs.condition("Admitted", name)
         return condition.get("reason") == reason and message in condition["message"]
 
     try:
-        eventually(f"{name} waits because of {reason}: {message}", is_told)
+        eventually(f"{name} waits because of {reason}: {message}", is_reported)
     except AssertionError as error:
         raise AssertionError(f"{error}; it is {jobs.condition('Admitted', name)}") from None
 
@@ -95,7 +95,7 @@ def test_a_job_that_waits_says_why_in_kueues_words_and_has_no_pods(jobs: Jobs, k
     jobs.create("first", labels=TEAM, **job_spec())
     wait_admitted(jobs, "first")
     jobs.create("second", labels=TEAM, **job_spec())
-    wait_told(jobs, "second", "QuotaPending", f"insufficient unused quota for {GPU}")
+    wait_reported(jobs, "second", "QuotaPending", f"insufficient unused quota for {GPU}")
     assert jobs.status("second")["phase"] == "Queued"
     assert pods_of(jobs, "second") == []
 
@@ -121,14 +121,14 @@ def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
     wait_admitted(jobs, "second")
     assert pods_of(jobs, "first") == []
     jobs.patch({"suspend": False, "workers": {"replicas": 1}}, "first")
-    wait_told(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    wait_reported(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
     jobs.delete("second")
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
 
 
 def test_a_queue_that_does_not_exist_is_told_and_mended(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
-    wait_told(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
+    wait_reported(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
     kueue.create_local_queue(jobs.namespace, "later")
     wait_admitted(jobs, "first")
 

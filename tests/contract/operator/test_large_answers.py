@@ -8,8 +8,8 @@ from aiohttp import web
 
 from longshore_kube.client import METADATA_LIST_TYPE, METADATA_TYPE
 from longshore_kube.errors import Unreadable
-from longshore_operator.handlers import rljob_session, watch_jobs
-from tests.contract.kube_client.script import Script, access_to, stream
+from longshore_operator.handlers import JobNews, rljob_session, watch_jobs
+from tests.contract.kube_client.script import Script, access_to, event, stream
 from tests.contract.operator.test_client_faults import client_of
 
 RLJOBS = "/apis/longshore.dev/v1alpha1/rljobs"
@@ -36,37 +36,44 @@ async def test_jobs_are_listed_and_watched_without_what_they_hold() -> None:
     assert accepted == [METADATA_LIST_TYPE, METADATA_TYPE, "*/*"]
 
 
-async def test_all_jobs_are_listed_sixteen_at_a_time() -> None:
+async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_told_apart_from_them() -> None:
     """180 jobs of a megabyte each, in one answer, would be more memory than the operator has."""
     names = [f"job-{index}" for index in range(40)]
-    limits, listed = [], asyncio.Event()
+    change = event("MODIFIED", partial("job-7", version="8"))
+    limits, listed, changes, arrived = [], set(), [], asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path != RLJOBS:
             return web.json_response(DISCOVERY.get(request.path, {}), status=200 if request.path in DISCOVERY else 404)
         if "watch" in request.query:
-            listed.set()
-            return await stream(stays_open=True)(request)
+            return await stream(change, stays_open=True)(request)
         limits.append(request.query["limit"])
         first = int(request.query.get("continue") or 0)
         until = first + int(request.query["limit"])
         metadata = {"resourceVersion": "7", "continue": str(until) if until < len(names) else ""}
         return web.json_response({"metadata": metadata, "items": [partial(name) for name in names[first:until]]})
 
-    woken: set[str] = set()
+    def wake(key: tuple[str, str], news: JobNews) -> None:
+        if news.is_listed:
+            listed.add(key[1])
+        else:
+            changes.append((key[1], news.resource_version))
+            arrived.set()
+
     async with access_to(Script(*[answer] * 100)) as access:
         stop = asyncio.Event()
-        watching = asyncio.create_task(watch_jobs(access, None, lambda key, news: woken.add(key[1]), stop))
+        watching = asyncio.create_task(watch_jobs(access, None, wake, stop))
         async with asyncio.timeout(60):
-            await listed.wait()
+            await arrived.wait()
             stop.set()
             await watching
     assert limits == ["16"] * 3
-    assert woken == set(names)
+    assert changes == [("job-7", "8")]
+    assert listed | {"job-7"} == set(names), "news of one job that arrive together are one"
 
 
-def partial(name: str) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1", "generation": 1}
+def partial(name: str, version: str = "1") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": version, "generation": 1}
     return {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}
 
 

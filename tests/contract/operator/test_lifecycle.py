@@ -205,6 +205,17 @@ def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended
         scheduling.delete_priority_class(name)
 
 
+def is_refused(jobs: Jobs, message: str) -> bool | None:
+    """Whether a pod is refused with this message: policies take effect a moment after they were created."""
+    container = {"name": "main", "image": "unused"}
+    pod = {"metadata": {"generateName": "try-"}, "spec": {"containers": [container]}}
+    try:
+        jobs.cluster.core.create_namespaced_pod(jobs.namespace, pod, dry_run="All")
+    except client.ApiException as error:
+        return message in error.body or None
+    return None
+
+
 def test_pods_that_a_policy_of_the_cluster_refuses_are_named_with_its_sentence(jobs: Jobs) -> None:
     name = f"no-pods-{jobs.namespace}"
     admission = client.AdmissionregistrationV1Api(jobs.cluster.client)
@@ -216,6 +227,7 @@ def test_pods_that_a_policy_of_the_cluster_refuses_are_named_with_its_sentence(j
     admission.create_validating_admission_policy({"metadata": {"name": name}, "spec": policy})
     admission.create_validating_admission_policy_binding({"metadata": {"name": name}, "spec": binding})
     try:
+        eventually("the policy in force", lambda: is_refused(jobs, refused["message"]))
         jobs.create(**job_spec())
         assert refused["message"] in jobs.wait_condition("Ready", "ApplyFailed")["message"]
         assert jobs.pods() == {}

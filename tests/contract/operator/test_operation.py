@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from tests.contract.operator.harness import (
 )
 from tests.contract.operator.newer import NEW_FIELD
 
+NEWER_IMAGE = os.environ.get("LONGSHORE_TEST_IMAGE", "newer")
+"""On a real cluster an image that it can pull."""
 SERVICE = "kubernetes"
 """The service of the API server, in the namespace `default`."""
 
@@ -93,7 +96,7 @@ class TestRestart:
         first.stop()
 
         jobs.patch({"backoffLimit": 5})
-        options = ("--all-namespaces", "--runtime-image=newer")
+        options = ("--all-namespaces", f"--runtime-image={NEWER_IMAGE}")
         newer = Operator(operator_kubeconfig, tmp_path / "newer.log", *options, module="tests.contract.operator.newer")
         operators.append(newer)
         eventually("the newer version has looked", lambda: jobs.status()["settings"]["generation"] == 2)
@@ -110,7 +113,7 @@ class TestRestart:
 
         jobs.delete_pod("demo-coordinator")
         jobs.wait_phase("Running", attempt=2)
-        assert {pod.spec.containers[0].image for pod in jobs.pods().values()} == {"newer"}
+        assert {pod.spec.containers[0].image for pod in jobs.pods().values()} == {NEWER_IMAGE}
         settings = jobs.cluster.core.read_namespaced_config_map("demo-config", jobs.namespace).data["spec.json"]
         assert NEW_FIELD in json.loads(settings)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestServer
+from docs.screenshots import pictures
 
+from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.page import document
 from longshore.page.build import job_head
 from longshore.page.fleet import FleetView
@@ -22,6 +24,7 @@ from tests.unit.cli.samples import at_step, condition, rljob
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 NUM_STEPS = 12
+ASSETS = Path(__file__).parents[3] / "docs" / "assets"
 HAS_SAMPLES = "document.querySelector('.response pre') !== null"
 COLOURS = """(() => {
   const canvas = document.querySelector('canvas.timeline');
@@ -143,6 +146,64 @@ async def test_a_live_page_follows_the_job_and_says_when_it_cannot(page: Browser
     await page.until("document.body.innerText.includes('no connection')")
     assert all("Failed to load resource" in complaint for complaint in page.complaints)
     page.complaints.clear()
+
+
+async def test_what_could_not_be_read_once_is_asked_for_again(page: Browser, tmp_path: Path) -> None:
+    write_job(tmp_path, 3)
+    reported = [status(3)]
+    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: reported[-1])
+    with page_server(job, ["127.0.0.1"], port=0) as served:
+        await page.open(f"http://127.0.0.1:{served.port}/")
+        await page.until(HAS_SAMPLES)
+        await page.evaluate("""(() => {
+          const real = window.fetch;
+          window.fetch = (path, options) => {
+            if (!path.includes('rounds/2')) return real(path, options);
+            window.fetch = real;
+            return Promise.reject(new Error('cut off'));
+          };
+          document.querySelector('button[aria-label="Older round"]').click();
+        })()""")
+        await page.until("document.body.innerText.includes('cut off')")
+        reported.append(status(3).model_copy(update={"reward": 0.7}))
+        await page.until("document.querySelector('canvas.timeline').getAttribute('aria-label').includes('round 2')")
+
+
+async def test_a_step_for_deferred_prompts_and_the_progress_of_an_activity_are_shown(
+    page: Browser, tmp_path: Path
+) -> None:
+    progress = Progress(unit=ProgressUnit.STEPS, done=75, total=300, detail="warm start")
+    reported = status(61).model_copy(update={"activity": RuntimeActivity.PREPARE_MODEL, "progress": progress})
+    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: reported)
+    with page_server(job, ["127.0.0.1"], port=0) as served:
+        await page.open(f"http://127.0.0.1:{served.port}/")
+        text = await page.evaluate("document.body.innerText")
+        assert "Step 60 of 60 + 1 for deferred prompts · now: model and warm start" in text
+        assert "75 of 300 steps · warm start" in text
+        share = "(one => one.value / one.max)(document.querySelector('progress[aria-label=\"Model and warm start\"]'))"
+        assert await page.evaluate(share) == 0.25
+
+
+async def test_answers_to_held_out_prompts_are_apart_from_those_of_the_training(page: Browser, report: str) -> None:
+    await page.open(report)
+    await page.until(HAS_SAMPLES)
+    assert "advantage" in await page.evaluate("document.querySelector('#samples').innerText")
+    await page.evaluate("""(() => {
+      const kind = document.querySelector('select[aria-label="Samples of"]');
+      kind.value = 'held-out';
+      kind.dispatchEvent(new Event('change'));
+    })()""")
+    await page.until("document.querySelector('.groups').innerText.includes('evaluated')")
+    await page.until("!document.querySelector('#samples').innerText.includes('advantage')")
+    steps = "[...document.querySelector('select[aria-label=Step]').options].map(one => one.value)"
+    assert await page.evaluate(steps) == ["10", "0"]
+
+
+async def test_the_pictures_of_the_docs_can_be_taken(report: str) -> None:
+    """Each shows something: a page without its charts compresses to a few kilobytes."""
+    taken = await pictures(report)
+    assert taken.keys() == {path.name for path in ASSETS.glob("page-*.png")}
+    assert all(picture.startswith(b"\x89PNG") and len(picture) > 30_000 for picture in taken.values())
 
 
 async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> None:

@@ -93,7 +93,7 @@ class Launched:
             preexec_fn=lambda: os.nice(5),
         )
         assert self.process.stdout is not None
-        self.says: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.report: dict[str, Any] = json.loads(self.process.stdout.readline())
 
     def end(self) -> None:
         """Let the worker end, and wait for its launcher."""
@@ -104,15 +104,15 @@ def test_a_worker_has_the_command_the_environment_and_the_files_of_its_launcher(
     server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
 ) -> None:
     worker = Launched(tmp_path, socket_path, "0", "--flag=a b", COLOUR="blue")
-    assert worker.says["arguments"] == ["0", "--flag=a b"]
-    assert worker.says["main"] == "__main__"
-    assert worker.says["environment"]["COLOUR"] == "blue"
-    assert worker.says["niceness"] == os.nice(0) + 5
-    assert worker.says["imported"], "the server has imported it"
-    assert worker.says["leads_group"], "what a worker leaves behind is ended with its group"
-    assert worker.says["pid"] != worker.process.pid
+    assert worker.report["arguments"] == ["0", "--flag=a b"]
+    assert worker.report["main"] == "__main__"
+    assert worker.report["environment"]["COLOUR"] == "blue"
+    assert worker.report["niceness"] == os.nice(0) + 5
+    assert worker.report["imported"], "the server has imported it"
+    assert worker.report["leads_group"], "what a worker leaves behind is ended with its group"
+    assert worker.report["pid"] != worker.process.pid
     assert worker.process.poll() is None, "the launcher lives as long as the worker"
-    forked = psutil.Process(worker.says["pid"])
+    forked = psutil.Process(worker.report["pid"])
     worker.end()
     forked.wait(LIMIT_S)
 
@@ -122,8 +122,8 @@ def test_workers_share_nothing_but_imports(
 ) -> None:
     first = Launched(tmp_path, socket_path, "3", ONLY="first")
     second = Launched(tmp_path, socket_path, "0")
-    assert "ONLY" not in second.says["environment"]
-    os.kill(first.says["pid"], signal.SIGKILL)
+    assert "ONLY" not in second.report["environment"]
+    os.kill(first.report["pid"], signal.SIGKILL)
     first.process.wait(LIMIT_S)
     assert second.process.poll() is None
     second.end()
@@ -134,16 +134,16 @@ def test_a_worker_of_another_job_or_raylet_starts_as_ray_starts_it(
 ) -> None:
     """Ray's library has read these variables when the server imported it."""
     worker = Launched(tmp_path, socket_path, "4", RAY_JOB_ID="02000000")
-    assert worker.says["pid"] == worker.process.pid
-    assert worker.says["arguments"] == ["4"]
-    assert not worker.says["imported"]
+    assert worker.report["pid"] == worker.process.pid
+    assert worker.report["arguments"] == ["4"]
+    assert not worker.report["imported"]
     worker.end()
     assert worker.process.returncode == 4
 
 
 def test_without_a_server_a_worker_starts_as_ray_starts_it(socket_path: Path, tmp_path: Path) -> None:
     worker = Launched(tmp_path, socket_path, "0")
-    assert worker.says["pid"] == worker.process.pid
+    assert worker.report["pid"] == worker.process.pid
     worker.end()
 
 
@@ -155,7 +155,7 @@ def test_a_launcher_that_is_killed_before_it_has_sent_everything_does_no_harm(
             connection.connect(str(socket_path))
             connection.sendall(sent)
     worker = Launched(tmp_path, socket_path, "0")
-    assert worker.says["imported"], "the server is still there"
+    assert worker.report["imported"], "the server is still there"
     worker.end()
 
 
@@ -175,7 +175,7 @@ def test_a_worker_that_asks_while_imports_spoil_the_server_starts_as_ray_starts_
     (tmp_path / "spoils.py").write_text(f"import time\ntime.sleep(1)  # A worker asks meanwhile.\n{module}\n")
     with started(socket_path, "spoils"):
         worker = Launched(tmp_path, socket_path, "0")
-        assert worker.says["pid"] == worker.process.pid
+        assert worker.report["pid"] == worker.process.pid
         worker.end()
 
 
@@ -189,7 +189,7 @@ def test_the_server_ends_with_the_pods_main_process_and_reaps_its_workers(
     server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
 ) -> None:
     worker = Launched(tmp_path, socket_path, "0")
-    forked = psutil.Process(worker.says["pid"])
+    forked = psutil.Process(worker.report["pid"])
     worker.end()
     forked.wait(LIMIT_S)  # Until it is reaped.
     (alone,) = members(server.pid)

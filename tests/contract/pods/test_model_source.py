@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from longshore.api.model import Model
-from longshore.api.rollout import Engine
-from longshore.api.training import Trainer, TrainerBackend
+from longshore.api.rollout import EngineSettings
+from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.model_source import check_model
 from longshore_runtime.storage import JobStorage
 
-TORCH = Trainer()
+TORCH = TrainerSettings()
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def storage(built: Path, tmp_path: Path) -> JobStorage:
     return JobStorage(tmp_path, "out")
 
 
-def check(storage: JobStorage, trainer: Trainer = TORCH, **model: Any) -> None:
-    check_model(Model(path="models/tiny", **model), Engine(), trainer, storage, has_accelerator=False)
+def check(storage: JobStorage, trainer: TrainerSettings = TORCH, **model: Any) -> None:
+    check_model(Model(path="models/tiny", **model), EngineSettings(), trainer, storage, has_accelerator=False)
 
 
 def test_what_transformers_writes_is_accepted(storage: JobStorage) -> None:
@@ -48,10 +48,10 @@ def test_a_context_beyond_the_models_is_refused(storage: JobStorage) -> None:
 
 
 def test_a_model_that_does_not_split_as_its_trainer_asks_is_refused_before_engines_start(storage: JobStorage) -> None:
-    megatron = Trainer(backend=TrainerBackend.MEGATRON, tensor_parallel_size=3)
+    megatron = TrainerSettings(backend=TrainerBackend.MEGATRON, tensor_parallel_size=3)
     with pytest.raises(UserError, match=r"^trainer.tensorParallelSize: 3 does not divide the model's \d+ attention"):
         check(storage, megatron)
-    check(storage, Trainer(backend=TrainerBackend.MEGATRON))
+    check(storage, TrainerSettings(backend=TrainerBackend.MEGATRON))
 
 
 def edited(**changes: Any) -> Callable[[Path], None]:

@@ -33,5 +33,7 @@ def test_lengths_that_no_question_has_are_not_measured(storage: Path) -> None:
 
 def test_a_judge_that_does_not_start_is_left_out(storage: Path) -> None:
     figures = Figures()
-    measure_judges([judge("taste", "nowhere")], placement(0), "output", 100, figures)
+    measured: list[tuple[int, int, str]] = []
+    measure_judges([judge("taste", "nowhere")], placement(0), "output", 100, figures, lambda *one: measured.append(one))
     assert figures.profile().judge == []
+    assert measured == [(0, 1, "taste")]

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Engine, EngineBackend
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.training import TrainerBackend
 from longshore.sim.lengths import LognormalLengths
@@ -22,7 +22,7 @@ from longshore_runtime.places import trainer_places
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.trainer_probe import TrainerLimits
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import Event, RewardPulse, StopRequested, TrainerGone
+from longshore_runtime.rollout.events import Event, ReplicaLost, RewardPulse, StopRequested
 from longshore_runtime.trainer.group import TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS
 
@@ -41,7 +41,9 @@ SCOPE = Scope(
 def running() -> Iterator[Machine]:
     """Two engines, and two trainer replicas."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    options = Engine(backend=EngineBackend.FAKE, max_num_seqs=8, extra_args={"step_s": STEP_S, "num_kv_blocks": 256})
+    options = EngineSettings(
+        backend=EngineBackend.FAKE, max_num_seqs=8, extra_args={"step_s": STEP_S, "num_kv_blocks": 256}
+    )
     engines = EnginePool(WORKERS, EngineSpec(options, max_context_tokens=256), "model", "output", events)
     trainers = TrainerGroup(trainer_places(WORKERS, None), TrainerSpec(TrainerBackend.FAKE, OPTIONS), "model", "output")
     engines.wait_for_all()
@@ -61,10 +63,13 @@ def machine(storage: Path) -> Iterator[Machine]:
 
 def test_everything_is_measured_at_every_size_and_says_how_often(machine: Machine) -> None:
     stages: list[RuntimeActivity] = []
-    profiler = Profiler(machine, SCOPE, stages.append)
+    measured: list[tuple[int, int, str]] = []
+    profiler = Profiler(machine, SCOPE, stages.append, lambda *progress: measured.append(progress))
     profiler.run(budget_s=6.0)
     profile = profiler.profile()
     assert stages == ["ProfileEngines", "ProfileTrainers", "ProfileSizes"]
+    assert [what for done, _, what in measured if done == 0] == ["engines of size 1", "trainers", "engines of size 2"]
+    assert all(done < most for done, most, _ in measured)
     assert profile.tp_sizes == (1, 2)
     assert {point.num_running for point in profile.decode if point.tp_size == 1} == {7, 4, 2, 1}
     for point in profile.decode:
@@ -99,7 +104,7 @@ def test_trainers_with_gpus_of_their_own_switch_nothing(machine: Machine) -> Non
 
 
 @pytest.mark.parametrize(
-    ("event", "error"), [(StopRequested(), Interrupted), (TrainerGone("rank 1 is gone"), TrainerLost)]
+    ("event", "error"), [(StopRequested(), Interrupted), (ReplicaLost("rank 1 is gone"), TrainerLost)]
 )
 def test_a_request_to_stop_and_a_lost_trainer_end_it(storage: Path, event: Event, error: type[Exception]) -> None:
     with running() as machine:
@@ -116,6 +121,6 @@ def test_an_engine_that_is_lost_is_left_out_and_comes_back(storage: Path) -> Non
         profiler.measure()
         counts = {point.measurements for point in profiler.profile().decode}
         assert min(filter(None, counts)) == 3, "two engines, and then the other one alone"
-        while len(machine.engines.alive()) < 2:
+        while len(machine.engines.serving()) < 2:
             with contextlib.suppress(queue.Empty):
                 machine.events.get(timeout=0.1)

@@ -30,7 +30,7 @@ class Endpoint:
 
     address: str
     """Scheme, host and port."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of all requests, in order."""
 
 
@@ -68,7 +68,7 @@ def serving(behaviour: Behaviour = service, token: str | None = None) -> Iterato
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            endpoint.asked.append(body)
+            endpoint.requests.append(body)
             if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
                 self._answer(Reply(401, {"error": "who are you?"}))
             else:

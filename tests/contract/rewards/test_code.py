@@ -13,7 +13,7 @@ from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, Sco
 from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport
-from longshore_runtime.sandbox.worker import Worker
+from longshore_runtime.sandbox.worker import SandboxWorker
 from tests.unit.runtime.rewards.test_code import CALLS, DOUBLES
 
 WRONG_FOR_TWO = "number = int(input())\nprint(5 if number == 2 else 2 * number)"
@@ -98,14 +98,14 @@ def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(mo
 def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_says_so(
     strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Worker.run
+    run = SandboxWorker.run
 
-    def broken_by_this_program(worker: Worker, source: bytes, *arguments: Any, **options: Any) -> Ran:
+    def broken_by_this_program(worker: SandboxWorker, source: bytes, *arguments: Any, **options: Any) -> Ran:
         if b"breaks" in source:
             os.kill(worker.pid, signal.SIGKILL)
         return run(worker, source, *arguments, **options)
 
-    monkeypatch.setattr(Worker, "run", broken_by_this_program)
+    monkeypatch.setattr(SandboxWorker, "run", broken_by_this_program)
     result = scored(strict, "print('breaks')", DOUBLES)
     assert (result.reward, result.timed_out, result.runs) == (0.0, False, ())
     assert result.broken == (
@@ -117,7 +117,7 @@ def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_
 def test_a_sandbox_that_dies_on_every_program_is_a_fault_of_the_worker_and_never_a_reward(
     strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Worker, "run", dying(Worker.run))
+    monkeypatch.setattr(SandboxWorker, "run", dying(SandboxWorker.run))
     with pytest.raises(
         WorkerBroken,
         match=r"^reward tests: data.jsonl, line 3: the sandbox died 3 times .*, and on one that does nothing$",
@@ -130,9 +130,9 @@ def test_a_sandbox_that_dies_on_every_program_is_a_fault_of_the_worker_and_never
 
 
 def dying(run: Callable[..., Ran]) -> Callable[..., Ran]:
-    """`Worker.run` on an interpreter that something kills."""
+    """`SandboxWorker.run` on an interpreter that something kills."""
 
-    def killed(worker: Worker, *arguments: Any, **options: Any) -> Ran:
+    def killed(worker: SandboxWorker, *arguments: Any, **options: Any) -> Ran:
         os.kill(worker.pid, signal.SIGKILL)
         return run(worker, *arguments, **options)
 

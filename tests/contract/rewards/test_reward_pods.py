@@ -28,7 +28,7 @@ from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
 from longshore_runtime.rollout.pod_workers import PodWorkers
-from longshore_runtime.rollout.worker_hosts import Worker, WorkerGone
+from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 LIMIT_S = 120.0
 TOKEN = "let-me-in"
@@ -120,12 +120,12 @@ def host(token: Path) -> Iterator[PodWorkers]:
     host.close()
 
 
-def asked(host: PodWorkers) -> Worker:
+def requested(host: PodWorkers) -> RewardWorker:
     return host.ask_for(0, ScorerFactory((MATHS,), "output"), 0.0)
 
 
 def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to(pod: Pod, host: PodWorkers) -> None:
-    worker = asked(host)
+    worker = requested(host)
     assert worker.ready.result(LIMIT_S).sandbox is None
     (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
     assert isinstance(result, ScoreResult) and result.reward == 1.0
@@ -137,18 +137,18 @@ def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to
     pod.process.send_signal(signal.SIGTERM)
     assert pod.process.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert (pod.directory / "why").read_text() == "the pod was asked to stop"
-    assert worker.gone.result(LIMIT_S) == "its pod closed the connection"
+    assert worker.death.result(LIMIT_S) == "its pod closed the connection"
 
 
 def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: PodWorkers) -> None:
-    worker = asked(host)
+    worker = requested(host)
     worker.ready.result(LIMIT_S)
     os.kill(pod.process.pid, signal.SIGSTOP)
     answer = worker.score("maths", [ITEM])
     pod.process.kill()
-    with pytest.raises(WorkerGone):
+    with pytest.raises(WorkerDied):
         answer.result(LIMIT_S)
-    assert worker.gone.result(LIMIT_S)
+    assert worker.death.result(LIMIT_S)
 
 
 @pytest.mark.parametrize("header", [None, "Bearer ", "Bearer wrong", TOKEN], ids=str)
@@ -239,8 +239,8 @@ def test_an_answer_that_breaks_the_protocol_costs_the_pod_its_worker(
     hostile: Hostile, token: Path, reason: str
 ) -> None:
     host = workers_of("127.0.0.1", token, hostile.port)
-    worker = asked(host)
-    with pytest.raises(WorkerGone, match=reason):
+    worker = requested(host)
+    with pytest.raises(WorkerDied, match=reason):
         worker.score("maths", [ITEM]).result(LIMIT_S)
     host.close()
 
@@ -248,7 +248,7 @@ def test_an_answer_that_breaks_the_protocol_costs_the_pod_its_worker(
 @pytest.mark.parametrize("hostile", [saying(GOOD.replace(b":1,", b":99,", 1), GOOD, GOOD)], indirect=True)
 def test_answers_that_nobody_asked_for_are_dropped(hostile: Hostile, token: Path) -> None:
     host = workers_of("127.0.0.1", token, hostile.port)
-    worker = asked(host)
+    worker = requested(host)
     (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
     assert isinstance(result, ScoreResult) and result.reward == 1.0
     host.close()
@@ -263,10 +263,10 @@ async def _elsewhere(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize("hostile", [_elsewhere], indirect=True)
 def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) -> None:
     host = workers_of("127.0.0.1", token, hostile.port)
-    worker = asked(host)
+    worker = requested(host)
     assert [hostile.requests.get(timeout=LIMIT_S) for _ in range(2)] == [protocol.PATH] * 2, "it only tries again"
     worker.kill()
-    assert worker.gone.result(LIMIT_S)
+    assert worker.death.result(LIMIT_S)
     host.close()
 
 

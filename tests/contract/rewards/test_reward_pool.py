@@ -19,12 +19,11 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.events import Event, GroupScored
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import LocalWorkers
 from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
-from longshore_runtime.sandbox.worker import Worker as SandboxWorker
-from longshore_runtime.sandbox.worker import default_python
+from longshore_runtime.sandbox.worker import SandboxWorker, default_python
 from tests.unit.runtime.reward_driver import (
     LIMIT_S,
     UNGRADABLE,
@@ -116,7 +115,7 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock, found = Hands(), list[Surroundings]()
-    lane = Lane((function,), LocalWorkers(1))
+    lane = RewardLane((function,), LocalWorkers(1))
     pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])

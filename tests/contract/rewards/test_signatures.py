@@ -8,7 +8,7 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
-from longshore_runtime.rewards.protocol import Begin, Request, decode, encode_begin, encode_request, items_of
+from longshore_runtime.rewards.protocol import Begin, ScoreRequest, decode, encode_begin, encode_request, items_of
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
 
@@ -39,7 +39,7 @@ def item(response: str, *, chat: bool = True, **row: Any) -> ScoreItem:
 
 def reward(one: RewardFunction, scored: ScoreItem) -> float:
     """What it scores in a reward pod: everything has crossed the network as JSON."""
-    request = decode(Request, encode_request(1, one, [scored]))
+    request = decode(ScoreRequest, encode_request(1, one, [scored]))
     scorer = ChildScorer(one)
     try:
         return scorer.score(items_of(request.items)[0]).reward

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, StdioCase
 
-EARNS_NOTHING: Final = frozenset({Outcome.FAILED, Outcome.ERROR})
+EARNS_NOTHING: Final = frozenset({CaseOutcome.FAILED, CaseOutcome.ERROR})
 
 EARLY_END_CASES: Final = (StdioCase("", "42"), FunctionCase("f", [], 42))
 EARLY_ENDS: Final = (

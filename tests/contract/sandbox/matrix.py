@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from longshore_runtime.sandbox.cases import Outcome, StdioCase, TestCase
+from longshore_runtime.sandbox.cases import CaseOutcome, StdioCase, TestCase
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
@@ -42,7 +42,7 @@ class Row:
     name: str
     programs: Sequence[str]
     cases: Sequence[TestCase]
-    contained: frozenset[Outcome]
+    contained: frozenset[CaseOutcome]
     wall_s: float = LIMITS.wall_s
 
     def is_contained(self, sandbox: Sandbox) -> bool:

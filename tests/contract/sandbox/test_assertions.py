@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longshore_runtime.sandbox import literals
 from longshore_runtime.sandbox.assertions import read_test_program
-from longshore_runtime.sandbox.cases import AssertionCase, Outcome, Ran, parse_case, verdict
+from longshore_runtime.sandbox.cases import AssertionCase, CaseOutcome, Ran, parse_case, verdict
 from longshore_runtime.sandbox.sandbox import Sandbox
 
 _KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
@@ -33,7 +33,7 @@ check(f)
 _RIGHT: list[Any] = [{1: "a", (2, 3): None}, [1], [], 1.5000001, 3.1415, None]
 
 
-def _outcome(test: str, values: list[Any]) -> Outcome:
+def _outcome(test: str, values: list[Any]) -> CaseOutcome:
     case = parse_case({"entry": "f", "test": test}, "row 7")
     return verdict(case, Ran(0, 0.1, 0.1, claim=literals.dumps(values).encode())).outcome
 
@@ -53,7 +53,7 @@ def test_what_is_no_literal_is_refused(text: str) -> None:
 
 
 def test_assertions_hold_for_the_values_that_they_ask_for() -> None:
-    assert _outcome(_CHECK, _RIGHT) is Outcome.PASSED
+    assert _outcome(_CHECK, _RIGHT) is CaseOutcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_one_that_does_not_hold_or_cannot_be_evaluated_fails(place: int, wrong: 
     values[place] = wrong
     if place == 1:
         values[2] = [7]
-    assert _outcome(_CHECK, values) is Outcome.FAILED
+    assert _outcome(_CHECK, values) is CaseOutcome.FAILED
 
 
 def test_values_of_some_calls_only_are_not_enough() -> None:
-    assert _outcome(_CHECK, _RIGHT[:-1]) is Outcome.FAILED
-    assert _outcome(_CHECK, []) is Outcome.FAILED
+    assert _outcome(_CHECK, _RIGHT[:-1]) is CaseOutcome.FAILED
+    assert _outcome(_CHECK, []) is CaseOutcome.FAILED
 
 
 def test_the_program_sees_the_calls_and_not_what_is_expected() -> None:
@@ -107,7 +107,10 @@ def test_calls_of_a_test_program_follow_one_another_in_one_program(sandbox: Sand
     case = parse_case({"entry": "f", "test": "assert f({1: (2, 3)}) == {(2, 3): 1}\nassert f({}) == {}"}, "row 7")
     right = "def f(given): return {value: key for key, value in given.items()}"
     wrong = "def f(given): return {}"
-    assert [sandbox.run(program, [case])[0].outcome for program in (right, wrong)] == [Outcome.PASSED, Outcome.FAILED]
+    assert [sandbox.run(program, [case])[0].outcome for program in (right, wrong)] == [
+        CaseOutcome.PASSED,
+        CaseOutcome.FAILED,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_calls_of_a_test_program_follow_one_another_in_one_program(sandbox: Sand
 )
 def test_an_assertion_cannot_be_forged(sandbox: Sandbox, program: str) -> None:
     case = parse_case({"entry": "f", "test": "def check(c):\n    assert c(1) == {'a': 1}\ncheck(f)"}, "row 7")
-    assert sandbox.run(program, [case])[0].outcome in (Outcome.FAILED, Outcome.ERROR)
+    assert sandbox.run(program, [case])[0].outcome in (CaseOutcome.FAILED, CaseOutcome.ERROR)
 
 
 def test_a_test_program_is_read_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore_runtime.sandbox.cases import FunctionCase, Outcome, Ran, StdioCase, parse_case, verdict
+from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, Ran, StdioCase, parse_case, verdict
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -16,20 +16,20 @@ _JSON = st.recursive(
 )
 
 
-def _returned(expected: Any, claim: bytes) -> Outcome:
+def _returned(expected: Any, claim: bytes) -> CaseOutcome:
     return verdict(FunctionCase("f", [], expected), Ran(0, 0.1, 0.1, claim=claim)).outcome
 
 
-def _printed(expected: str, stdout: bytes) -> Outcome:
+def _printed(expected: str, stdout: bytes) -> CaseOutcome:
     return verdict(StdioCase("", expected), Ran(0, 0.1, 0.1, stdout=stdout)).outcome
 
 
 @settings(max_examples=40)
 @given(_JSON)
 def test_a_value_equals_itself_and_nothing_that_wraps_it(value: Any) -> None:
-    assert _returned(value, json.dumps(value).encode()) is Outcome.PASSED
-    assert _returned(value, json.dumps([value]).encode()) is Outcome.FAILED
-    assert _returned(value, json.dumps({"value": value}).encode()) is Outcome.FAILED
+    assert _returned(value, json.dumps(value).encode()) is CaseOutcome.PASSED
+    assert _returned(value, json.dumps([value]).encode()) is CaseOutcome.FAILED
+    assert _returned(value, json.dumps({"value": value}).encode()) is CaseOutcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_value_equals_itself_and_nothing_that_wraps_it(value: Any) -> None:
     ],
 )
 def test_values_are_compared_by_kind(expected: Any, claim: bytes, right: bool) -> None:
-    assert _returned(expected, claim) is (Outcome.PASSED if right else Outcome.FAILED)
+    assert _returned(expected, claim) is (CaseOutcome.PASSED if right else CaseOutcome.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_values_are_compared_by_kind(expected: Any, claim: bytes, right: bool) -
     ],
 )
 def test_output_is_compared_but_for_trailing_space(stdout: bytes, right: bool) -> None:
-    assert _printed("1 2\n3\n", stdout) is (Outcome.PASSED if right else Outcome.FAILED)
+    assert _printed("1 2\n3\n", stdout) is (CaseOutcome.PASSED if right else CaseOutcome.FAILED)
 
 
 @given(st.integers(min_value=-64, max_value=255).filter(bool), st.booleans(), st.booleans())
 def test_only_a_run_that_ended_well_can_pass(status: int, timed_out: bool, over: bool) -> None:
     ran = Ran(status, 0.1, 0.1, stdout=b"1", claim=b"1", timed_out=timed_out, output_exhausted=over)
     for case in (StdioCase("", "1"), FunctionCase("f", [], 1)):
-        assert verdict(case, ran).outcome not in (Outcome.PASSED, Outcome.FAILED)
+        assert verdict(case, ran).outcome not in (CaseOutcome.PASSED, CaseOutcome.FAILED)
 
 
 @given(_JSON, st.text())

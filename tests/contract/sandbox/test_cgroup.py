@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from longshore_runtime.sandbox import cgroup
-from longshore_runtime.sandbox.cases import Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, StdioCase
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
 from longshore_runtime.sandbox.sandbox import Sandbox
 from tests.contract.sandbox.attacks import ATTACKS
@@ -124,7 +124,7 @@ def test_in_a_control_group_the_kernel_counts_the_memory_of_all_processes(
     with Sandbox({Layer.CGROUP}, LIMITS) as sandbox:
         for attack in (attack for attack in ATTACKS if attack.kind == "memory"):
             (result,) = sandbox.run(attack.program(targets.names), [StdioCase("", "contained")])
-            assert result.outcome in {Outcome.LIMIT, Outcome.ERROR}, attack
+            assert result.outcome in {CaseOutcome.LIMIT, CaseOutcome.ERROR}, attack
 
 
 def _remove(group: Path) -> None:

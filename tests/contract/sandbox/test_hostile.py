@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longshore_runtime.sandbox import worker
-from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, StdioCase
 from longshore_runtime.sandbox.sandbox import Sandbox
 from tests.contract.sandbox.attacks import ATTACKS, DAEMONS, ENDLESS, Attack
 from tests.contract.sandbox.forgeries import EARLY_END_CASES, EARLY_ENDS, EARNS_NOTHING, FORGED, FORGED_CASES
@@ -23,7 +23,7 @@ def test_an_attack_is_contained_and_the_next_sample_runs_as_ever(
     assert targets.is_unharmed()
     assert survivors() == []
     (after,) = sandbox.run("print(sum(map(int, input().split())))", [StdioCase("1 2", "3")])
-    assert after.outcome is Outcome.PASSED
+    assert after.outcome is CaseOutcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_a_sample_changes_is_gone_for_the_next(sandbox: Sandbox) -> None:
         "import builtins, math, os\nbuiltins.print = None\nmath.pi = 3\nos.environ['X'] = '1'", [StdioCase("", "")]
     )
     (result,) = sandbox.run("import math, os\nprint(math.pi > 3, 'X' in os.environ)", [StdioCase("", "True False")])
-    assert result.outcome is Outcome.PASSED
+    assert result.outcome is CaseOutcome.PASSED
 
 
 # Own memory, page by page from where objects and buffers lie, for what looks like an answer. The arguments are put

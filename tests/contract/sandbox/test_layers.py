@@ -11,14 +11,14 @@ from typing import Final
 
 import pytest
 
-from longshore_runtime.sandbox.cases import Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, StdioCase
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
 from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
 from longshore_runtime.sandbox.syscalls import ALLOWED, CHECKED
 from longshore_runtime.sandbox.worker import default_python
 from tests.contract.sandbox.attacks import ATTACKS, DAEMONS, ENDLESS
-from tests.contract.sandbox.conftest import FULL, WITHOUT_NAMESPACES
+from tests.contract.sandbox.conftest import FULL, REQUIRE_NAMESPACES, WITHOUT_NAMESPACES, need
 from tests.contract.sandbox.world import LIMITS, World, survivors
 
 _NUM_SANDBOXES: Final = 3
@@ -99,9 +99,23 @@ def test_no_system_call_is_both_allowed_and_checked(machine: str) -> None:
     assert len(set(checked.values())) == len(checked)
 
 
+def test_a_machine_without_namespaces_skips_their_tests_unless_it_is_meant_to_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(REQUIRE_NAMESPACES, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="lacks Namespaces"):
+        need(FULL, WITHOUT_NAMESPACES)
+    monkeypatch.setenv(REQUIRE_NAMESPACES, "1")
+    with pytest.raises(pytest.fail.Exception, match="lacks Namespaces"):
+        need(FULL, WITHOUT_NAMESPACES)
+    with pytest.raises(pytest.skip.Exception, match="lacks Cgroup"):
+        need({Layer.CGROUP}, FULL)
+    need(WITHOUT_NAMESPACES, FULL)
+
+
 def _elsewhere(
     become: Callable[[], None], layers: frozenset[Layer], programs: list[tuple[str, float]]
-) -> list[Outcome]:
+) -> list[CaseOutcome]:
     """Outcomes of programs in the sandbox of a process that first gave up rights."""
     if os.getuid() != 0:
         pytest.skip("only root can become somebody else; the other tests run as this user already")
@@ -122,7 +136,7 @@ def _elsewhere(
     os.waitpid(child, 0)
     if isinstance(told, str):
         pytest.skip(told)
-    return [Outcome(outcome) for outcome in told]
+    return [CaseOutcome(outcome) for outcome in told]
 
 
 def _run_all(python: str, layers: frozenset[Layer], programs: list[tuple[str, float]]) -> list[str] | str:

@@ -16,24 +16,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longshore_runtime.sandbox.cases import FunctionCase, Outcome, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, StdioCase
 from longshore_runtime.sandbox.confinement import Confinement, Ground, process_limit
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox
-from longshore_runtime.sandbox.worker import Worker, ZygoteDied, default_python
+from longshore_runtime.sandbox.worker import SandboxWorker, ZygoteDied, default_python
+from tests.contract.sandbox.conftest import need
 from tests.contract.sandbox.world import LIMITS, survivors, zygotes
 
 _ADD = "a, b = map(int, input().split())\nprint(a + b)"
 
 
-def _outcome(sandbox: Sandbox, program: str, expected: str = "", stdin: str = "") -> tuple[Outcome, str]:
+def _outcome(sandbox: Sandbox, program: str, expected: str = "", stdin: str = "") -> tuple[CaseOutcome, str]:
     (result,) = sandbox.run(program, [StdioCase(stdin, expected)])
     return result.outcome, result.detail
 
 
 def test_a_program_is_judged_by_what_it_prints(sandbox: Sandbox) -> None:
     results = sandbox.run(_ADD, [StdioCase("1 2\n", "3\n"), StdioCase("2 2\n", "5\n"), StdioCase("", "")])
-    assert [result.outcome for result in results] == [Outcome.PASSED, Outcome.FAILED, Outcome.ERROR]
+    assert [result.outcome for result in results] == [CaseOutcome.PASSED, CaseOutcome.FAILED, CaseOutcome.ERROR]
     assert [result.detail for result in results] == ["", "printed '4\\n'", "EOFError: EOF when reading a line"]
 
 
@@ -50,26 +51,28 @@ def test_a_function_is_judged_by_what_it_returns(sandbox: Sandbox) -> None:
             FunctionCase("add", [], None),
         ],
     )
-    assert [result.outcome for result in results] == [Outcome.PASSED] * 3 + [Outcome.FAILED] + [Outcome.ERROR] * 2
+    assert [result.outcome for result in results] == [CaseOutcome.PASSED] * 3 + [CaseOutcome.FAILED] + [
+        CaseOutcome.ERROR
+    ] * 2
 
 
 def test_a_script_runs_as_main_and_a_module_of_functions_does_not(sandbox: Sandbox) -> None:
     program = "def f(): return __name__\nif __name__ == '__main__': print('main')"
     results = sandbox.run(program, [StdioCase("", "main"), FunctionCase("f", [], "program")])
-    assert all(result.outcome is Outcome.PASSED for result in results), results
+    assert all(result.outcome is CaseOutcome.PASSED for result in results), results
 
 
 def test_cases_after_a_failure_can_be_left_out(sandbox: Sandbox) -> None:
     cases = [StdioCase("1 2", "3"), StdioCase("1 2", "4"), StdioCase("1 2", "3")]
     assert len(sandbox.run(_ADD, cases)) == 3
-    stopped = sandbox.run(_ADD, cases, stop_at={Outcome.FAILED})
-    assert [result.outcome for result in stopped] == [Outcome.PASSED, Outcome.FAILED]
+    stopped = sandbox.run(_ADD, cases, stop_at={CaseOutcome.FAILED})
+    assert [result.outcome for result in stopped] == [CaseOutcome.PASSED, CaseOutcome.FAILED]
 
 
 def test_each_case_has_its_own_time_limit(sandbox: Sandbox) -> None:
     program = "import time\ntime.sleep(float(input()))"
     results = sandbox.run(program, [StdioCase("60", ""), StdioCase("0.2", "")], timeouts_s=[0.1, LIMITS.wall_s])
-    assert [result.outcome for result in results] == [Outcome.TIMED_OUT, Outcome.PASSED]
+    assert [result.outcome for result in results] == [CaseOutcome.TIMED_OUT, CaseOutcome.PASSED]
     assert results[0].wall_s >= 0.1
     assert results[1].wall_s >= 0.2
 
@@ -82,13 +85,12 @@ def test_cpu_time_is_told_apart_from_waiting(sandbox: Sandbox) -> None:
 
 
 def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]) -> None:
-    if Layer.NAMESPACES not in available:
-        pytest.skip("this machine lacks Namespaces, and programs have no children")
+    need({Layer.NAMESPACES}, available)  # Without them programs have no children.
     program = "import os, time\nfor _ in range({}): os.fork()\nkept = bytearray(b'x') * (45 << 20)\ntime.sleep(1.0)"
     with Sandbox(available, LIMITS) as sandbox:
         few, many = (sandbox.run(program.format(forks), [StdioCase("", "")])[0] for forks in (1, 2))
-    assert few.outcome is Outcome.PASSED, few
-    assert (many.outcome, many.detail) == (Outcome.LIMIT, "used too much memory"), many
+    assert few.outcome is CaseOutcome.PASSED, few
+    assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "used too much memory"), many
     assert many.wall_s < LIMITS.wall_s
 
 
@@ -96,8 +98,8 @@ def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available
     program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep(0.3)"
     with Sandbox(available - {Layer.CGROUP}, dataclasses.replace(LIMITS, memory_bytes=8 << 20)) as sandbox:
         few, many = (sandbox.run(program.format(pairs), [StdioCase("", "")])[0] for pairs in (4, 28))
-    assert few.outcome is Outcome.PASSED, few
-    assert (many.outcome, many.detail) == (Outcome.LIMIT, "used too much memory"), many
+    assert few.outcome is CaseOutcome.PASSED, few
+    assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "used too much memory"), many
 
 
 def test_threads_are_counted_of_the_program_alone_however_many_its_user_has_elsewhere(
@@ -115,8 +117,8 @@ def test_threads_are_counted_of_the_program_alone_however_many_its_user_has_else
         few, many = (sandbox.run(program.format(number), [StdioCase("", "True")])[0] for number in (6, 24))
     for thread in threads:
         thread.join()
-    assert few.outcome is Outcome.PASSED, few
-    assert (many.outcome, many.detail) == (Outcome.LIMIT, "started too many processes or threads"), many
+    assert few.outcome is CaseOutcome.PASSED, few
+    assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "started too many processes or threads"), many
 
 
 def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_runs_as_it() -> None:
@@ -136,29 +138,29 @@ def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
     with Sandbox(available, dataclasses.replace(LIMITS, cpu_s=1.0, wall_s=120.0)) as sandbox:
         for program in ("while True: pass", f"{ignoring}while True: pass"):
             (result,) = sandbox.run(program, [StdioCase("", "")])
-            assert result.outcome is Outcome.TIMED_OUT
+            assert result.outcome is CaseOutcome.TIMED_OUT
             assert "CPU" in result.detail
 
 
 @pytest.mark.parametrize(
     ("program", "outcome"),
     [
-        ("x = bytearray(1 << 30)", Outcome.LIMIT),
-        ("print('x' * (1 << 20))", Outcome.LIMIT),
-        ("raise ValueError('no')", Outcome.ERROR),
-        ("import sys; sys.exit(3)", Outcome.ERROR),
-        ("(", Outcome.ERROR),
-        ("\0", Outcome.ERROR),
-        ("def f(): f()\nf()", Outcome.ERROR),
-        ("import sys; sys.stdout.buffer.write(b'\\xff')", Outcome.FAILED),
+        ("x = bytearray(1 << 30)", CaseOutcome.LIMIT),
+        ("print('x' * (1 << 20))", CaseOutcome.LIMIT),
+        ("raise ValueError('no')", CaseOutcome.ERROR),
+        ("import sys; sys.exit(3)", CaseOutcome.ERROR),
+        ("(", CaseOutcome.ERROR),
+        ("\0", CaseOutcome.ERROR),
+        ("def f(): f()\nf()", CaseOutcome.ERROR),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", CaseOutcome.FAILED),
     ],
 )
-def test_programs_fail_in_ways_that_are_told_apart(sandbox: Sandbox, program: str, outcome: Outcome) -> None:
+def test_programs_fail_in_ways_that_are_told_apart(sandbox: Sandbox, program: str, outcome: CaseOutcome) -> None:
     assert _outcome(sandbox, program)[0] is outcome
 
 
 def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox) -> None:
-    assert _outcome(sandbox, "print('\ud800')")[0] is Outcome.ERROR
+    assert _outcome(sandbox, "print('\ud800')")[0] is CaseOutcome.ERROR
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox)
     ],
 )
 def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
-    assert _outcome(sandbox, program, "True", "a\nb\n") == (Outcome.PASSED, "")
+    assert _outcome(sandbox, program, "True", "a\nb\n") == (CaseOutcome.PASSED, "")
 
 
 @pytest.mark.parametrize(
@@ -190,10 +192,9 @@ def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
     ],
 )
 def test_with_namespaces_files_and_children_work_too(available: frozenset[Layer], program: str) -> None:
-    if Layer.NAMESPACES not in available:
-        pytest.skip("this machine lacks Namespaces")
+    need({Layer.NAMESPACES}, available)
     with Sandbox(available, LIMITS) as sandbox:
-        assert _outcome(sandbox, program, "True") == (Outcome.PASSED, "")
+        assert _outcome(sandbox, program, "True") == (CaseOutcome.PASSED, "")
 
 
 def test_runs_are_alike(sandbox: Sandbox) -> None:
@@ -214,9 +215,9 @@ def packages() -> Iterator[str]:
 def test_packages_are_there_when_asked_for(available: frozenset[Layer], packages: str) -> None:
     program = "import helpful; print(helpful.answer)"
     with Sandbox(available, LIMITS, import_paths=[packages]) as sandbox:
-        assert _outcome(sandbox, program, "42") == (Outcome.PASSED, "")
+        assert _outcome(sandbox, program, "42") == (CaseOutcome.PASSED, "")
     with Sandbox(available, LIMITS) as sandbox:
-        assert _outcome(sandbox, program, "42") == (Outcome.ERROR, "ModuleNotFoundError: No module named 'helpful'")
+        assert _outcome(sandbox, program, "42") == (CaseOutcome.ERROR, "ModuleNotFoundError: No module named 'helpful'")
 
 
 def test_packages_that_the_own_tmp_would_hide_are_refused() -> None:
@@ -227,10 +228,10 @@ def test_packages_that_the_own_tmp_would_hide_are_refused() -> None:
 def test_a_dead_interpreter_is_started_again(available: frozenset[Layer]) -> None:
     with Sandbox(available, LIMITS) as sandbox:
         others = zygotes()
-        assert _outcome(sandbox, "print(1)", "1")[0] is Outcome.PASSED
+        assert _outcome(sandbox, "print(1)", "1")[0] is CaseOutcome.PASSED
         (zygote,) = zygotes() - others
         zygote.kill()
-        assert _outcome(sandbox, "print(1)", "1")[0] is Outcome.PASSED
+        assert _outcome(sandbox, "print(1)", "1")[0] is CaseOutcome.PASSED
         assert not zygote.is_running()
 
 
@@ -253,7 +254,7 @@ def test_nothing_is_left_of_a_run_that_could_not_be_sent() -> None:
 
 
 def _fail_to_send() -> None:
-    worker = Worker(Confinement(frozenset(), LIMITS, os.getuid(), ()), default_python())
+    worker = SandboxWorker(Confinement(frozenset(), LIMITS, os.getuid(), ()), default_python())
     with contextlib.closing(worker):
         os.kill(worker.pid, signal.SIGKILL)
         psutil.wait_procs([psutil.Process(worker.pid)])

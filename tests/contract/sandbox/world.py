@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,10 @@ def world() -> Iterator[World]:
         loose = directory / "loose"
         loose.write_text("of anybody")
         loose.chmod(0o666)
+        device = stack.enter_context(Path(os.devnull).open("rb"))
+        # Shared, because other runs of these tests hold one too. Of the open file, because a lock of the process would
+        # end when it closes any other descriptor of the device.
+        fcntl.fcntl(device, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
         locked = stack.enter_context(_READ_BY_ALL.open("rb"))
         fcntl.flock(locked, fcntl.LOCK_EX)
         fcntl.lockf(locked, fcntl.LOCK_SH)

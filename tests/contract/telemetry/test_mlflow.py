@@ -21,11 +21,11 @@ from mlflow.tracking import MlflowClient
 
 from longshore.api.tracking import Mlflow
 from longshore_runtime.telemetry.mlflow_tracker import MlflowTracker
-from longshore_runtime.telemetry.trackers import Run, TrackerThread
+from longshore_runtime.telemetry.trackers import TrackedRun, TrackerThread
 
 SERVER = Path(os.environ.get("LONGSHORE_TEST_MLFLOW", ".venv/mlflow/bin/mlflow"))
 START_LIMIT_S = 300.0
-RUN = Run("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6, "name": "GRPO"}}, Path())
+RUN = TrackedRun("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6, "name": "GRPO"}}, Path())
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def wait_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
     raise AssertionError("the server does not start")
 
 
-def attempt(address: str, run: Run, steps: range, succeeded: bool | None) -> None:
+def attempt(address: str, run: TrackedRun, steps: range, succeeded: bool | None) -> None:
     options = Mlflow(address=address)
     told: list[str] = []
     thread = TrackerThread("mlflow", lambda: MlflowTracker(options, None), run, told.append)
@@ -89,9 +89,9 @@ def test_a_job_that_is_resumed_is_one_run_with_every_step_once(server: str) -> N
 
 
 def test_another_job_is_another_run_and_one_that_fails_is_shown_as_failed(server: str) -> None:
-    other = Run("uid-2", "demo", "geometry", None, {}, Path())
+    other = TrackedRun("uid-2", "demo", "geometry", None, {}, Path())
     attempt(server, other, range(1, 2), False)
-    attempt(server, Run("uid-3", "demo", "geometry", None, {}, Path()), range(1, 2), None)
+    attempt(server, TrackedRun("uid-3", "demo", "geometry", None, {}, Path()), range(1, 2), None)
     client = MlflowClient(server)
     runs = client.search_runs([client.get_experiment_by_name("geometry").experiment_id])
     assert sorted(run.info.status for run in runs) == ["FAILED", "RUNNING"]

@@ -9,7 +9,7 @@ from typing import Any
 from wandb.proto.wandb_internal_pb2 import Record
 
 from longshore.api.tracking import Wandb, WandbMode
-from longshore_runtime.telemetry.trackers import Run, TrackerThread
+from longshore_runtime.telemetry.trackers import TrackedRun, TrackerThread
 from longshore_runtime.telemetry.wandb_tracker import WandbTracker
 from tests.unit.runtime.telemetry.test_trackers import wait_for
 
@@ -41,7 +41,7 @@ def value(history: Any, name: str) -> str:
 
 
 def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
-    run = Run("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6}}, output)
+    run = TrackedRun("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6}}, output)
     told: list[str] = []
     options = Wandb(mode=WandbMode.OFFLINE)
     thread = TrackerThread("wandb", lambda: WandbTracker(options, None), run, told.append)

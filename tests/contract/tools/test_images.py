@@ -1,6 +1,7 @@
 """Images are built by what is there, from pinned parts, as users who are not root."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -8,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+OWN = ("longshore", "longshore-devcluster")
 CPU, GPU = ("requirements.lock", "requirements-gpu.lock")
 
 
@@ -33,9 +37,10 @@ def locked(file: str) -> dict[str, str]:
 def test_the_lock_files_hold_what_the_project_names_and_hashes_of_everything(file: str, extras: list[str]) -> None:
     versions = locked(file)
     wanted = [*PROJECT["dependencies"], *(one for extra in extras for one in EXTRAS[extra])]
-    for requirement in wanted:
-        name, version = re.sub(r"\[.*\]", "", requirement).split("==")
-        assert versions[name.lower().replace("_", "-")].partition("+")[0] == version
+    for requirement in map(Requirement, wanted):
+        name = canonicalize_name(requirement.name)
+        if name not in OWN:
+            assert requirement.specifier.contains(versions[name], prereleases=True), requirement
 
 
 class Builders:
@@ -121,3 +126,16 @@ def test_a_module_that_cannot_be_imported_fails_the_build(tmp_path: Path) -> Non
     done = run_check(tmp_path, "whole.*")
     assert done.returncode != 0
     assert "library_that_is_not_there" in done.stderr
+
+
+@pytest.mark.soak
+def test_what_the_runtime_image_checks_can_be_imported_in_one_process() -> None:
+    """With the packages of the CPU image, which are those of the development environment."""
+    (run,) = re.findall(
+        r"python -I check_imports\.py (.*?)\n[A-Z]", (ROOT / "images/runtime.Dockerfile").read_text(), re.DOTALL
+    )
+    names = shlex.split(run.replace("\\\n", "").replace('"$@"', "vllm._C"))
+    assert "longshore_runtime.*" in names
+    command = [sys.executable, "-I", str(ROOT / "images/check_imports.py"), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

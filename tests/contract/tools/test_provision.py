@@ -114,5 +114,25 @@ def test_pip_trusts_the_certificates_that_the_system_trusts(machine: Machine) ->
     assert told == f"cert={machine.bin}/bundle.pem install --quiet --disable-pip-version-check uv==1"
 
 
+def test_uv_trusts_the_certificates_that_the_system_trusts(machine: Machine, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    environment = machine.venv / "bin"
+    environment.mkdir(parents=True)
+    for name, script in (
+        ("uv", f'echo "certs=$UV_SYSTEM_CERTS $1 $2" >> {asked}'),
+        ("pip", "true"),
+        ("python", "exit 9"),
+    ):
+        (environment / name).write_text(f"#!/bin/sh\n{script}\n")
+        (environment / name).chmod(0o755)
+    done = machine.make("setup")
+    assert done.returncode == 0, done.stderr
+    assert asked.read_text().splitlines() == ["certs=true pip install"] * 2
+    asked.unlink()
+    (machine.venv / ".ready").unlink()
+    machine.make("setup", "UV_SYSTEM_CERTS=false")
+    assert asked.read_text().startswith("certs=false ")
+
+
 def test_certificates_that_pip_is_configured_with_stay(machine: Machine) -> None:
     assert provision(machine, pip="echo \"global.cert='/company/ca.pem'\"").startswith("cert=/company/ca.pem ")

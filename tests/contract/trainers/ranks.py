@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import psutil
 
+import tests.warm  # noqa: F401 - ranks are forks of a process that has imported the trainers
 from longshore_runtime.backends.world import World
 
-PRELOAD: Final = ["longshore_runtime.backends.torch_trainer", "longshore_runtime.backends.megatron.trainer"]
 MAX_THREADS: Final = 40
 """gloo leaves threads behind with every world, which go on polling: hundreds of them keep a core busy."""
 
@@ -21,8 +21,7 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         """Start them."""
-        context = multiprocessing.get_context("forkserver")  # Whose imports are those of all ranks.
-        context.set_forkserver_preload(PRELOAD)
+        context = multiprocessing.get_context("forkserver")
         pairs = [context.Pipe() for _ in range(size)]
         self._pipes = [ours for ours, _ in pairs]
         self._processes = [context.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pairs]

@@ -25,7 +25,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Knobs:
+class LossSettings:
     clip_low: float
     clip_high: float
     kl_coefficient: float
@@ -34,52 +34,54 @@ class Knobs:
     """Of truncated importance sampling; None: clipped ratios."""
 
 
-def reference_loss(name: AlgorithmName, batch: Sequence[Response], knobs: Knobs) -> Tensor:
+def reference_loss(name: AlgorithmName, batch: Sequence[Response], settings: LossSettings) -> Tensor:
     """Loss of one step; 0 where no token is in the loss."""
     responses = [response for response in batch if response.places]
-    return _LOSSES[name](responses, knobs) if responses else torch.zeros((), dtype=torch.float64)
+    return _LOSSES[name](responses, settings) if responses else torch.zeros((), dtype=torch.float64)
 
 
-def _token_mean(responses: Sequence[Response], knobs: Knobs) -> Tensor:
-    losses = [_token(response, place, knobs) for response in responses for place in response.places]
+def _token_mean(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+    losses = [_token(response, place, settings) for response in responses for place in response.places]
     return torch.stack(losses).mean()
 
 
-def _dr_grpo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
-    per_response = [sum(_token(one, place, knobs) for place in one.places) / knobs.max_tokens for one in responses]
+def _dr_grpo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+    per_response = [
+        sum(_token(one, place, settings) for place in one.places) / settings.max_tokens for one in responses
+    ]
     return _mean(per_response)
 
 
-def _rloo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
-    return _mean([sum(_token(one, place, knobs) for place in one.places) for one in responses])
+def _rloo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+    return _mean([sum(_token(one, place, settings) for place in one.places) for one in responses])
 
 
-def _gspo(responses: Sequence[Response], knobs: Knobs) -> Tensor:
-    assert knobs.cap is None
+def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+    assert settings.cap is None
     losses = []
     for one in responses:
         likelihood_ratio = torch.exp(sum(one.new[place] - one.old[place] for place in one.places))
         ratio = likelihood_ratio ** (1 / len(one.places))
         penalty = _mean([_k3(one, place) for place in one.places])
-        losses.append(_clip(ratio, one.advantage, knobs) + knobs.kl_coefficient * penalty)
+        losses.append(_clip(ratio, one.advantage, settings) + settings.kl_coefficient * penalty)
     return _mean(losses)
 
 
-def _token(one: Response, place: int, knobs: Knobs) -> Tensor:
+def _token(one: Response, place: int, settings: LossSettings) -> Tensor:
     ratio = torch.exp(one.new[place] - one.old[place])
-    if knobs.cap is not None:
-        policy = -min(ratio.item(), knobs.cap) * one.advantage * one.new[place]
+    if settings.cap is not None:
+        policy = -min(ratio.item(), settings.cap) * one.advantage * one.new[place]
     else:
-        policy = _clip(ratio, one.advantage, knobs)
-    return policy + knobs.kl_coefficient * _k3(one, place)
+        policy = _clip(ratio, one.advantage, settings)
+    return policy + settings.kl_coefficient * _k3(one, place)
 
 
-def _clip(ratio: Tensor, advantage: float, knobs: Knobs) -> Tensor:
+def _clip(ratio: Tensor, advantage: float, settings: LossSettings) -> Tensor:
     """A gain is paid up to the clip; a loss is paid in full."""
-    if advantage > 0 and ratio.item() > 1 + knobs.clip_high:
-        return torch.tensor(-(1 + knobs.clip_high) * advantage, dtype=ratio.dtype)
-    if advantage < 0 and ratio.item() < 1 - knobs.clip_low:
-        return torch.tensor(-(1 - knobs.clip_low) * advantage, dtype=ratio.dtype)
+    if advantage > 0 and ratio.item() > 1 + settings.clip_high:
+        return torch.tensor(-(1 + settings.clip_high) * advantage, dtype=ratio.dtype)
+    if advantage < 0 and ratio.item() < 1 - settings.clip_low:
+        return torch.tensor(-(1 - settings.clip_low) * advantage, dtype=ratio.dtype)
     return -ratio * advantage
 
 
@@ -92,7 +94,7 @@ def _mean(values: Sequence[Tensor | int]) -> Tensor:
     return sum(values, torch.zeros((), dtype=torch.float64)) / len(values)
 
 
-_LOSSES: dict[AlgorithmName, Callable[[Sequence[Response], Knobs], Tensor]] = {
+_LOSSES: dict[AlgorithmName, Callable[[Sequence[Response], LossSettings], Tensor]] = {
     AlgorithmName.GRPO: _token_mean,
     AlgorithmName.DAPO: _token_mean,
     AlgorithmName.GSPO: _gspo,

@@ -24,10 +24,10 @@ class Answer:
     """Of a replica to one part, at the moment that the test chooses."""
 
     replica: int
-    told: "Future[object]" = field(default_factory=Future)
+    reply: "Future[object]" = field(default_factory=Future)
 
     def future(self) -> "Future[object]":
-        return self.told
+        return self.reply
 
 
 @dataclass
@@ -68,9 +68,9 @@ class Replicas:
 
     def answer_one(self, rng: random.Random) -> None:
         """One replica has computed the oldest part that it has in hand."""
-        waiting = {one.replica: one for one in reversed(self.answers) if not one.told.done()}
+        waiting = {one.replica: one for one in reversed(self.answers) if not one.reply.done()}
         if waiting:
-            rng.choice(list(waiting.values())).told.set_result(None)
+            rng.choice(list(waiting.values())).reply.set_result(None)
 
 
 def stream(replicas: Replicas, batch: Sequence[Sample], rng: random.Random, *, loses_world: bool = False) -> None:
@@ -86,7 +86,7 @@ def stream(replicas: Replicas, batch: Sequence[Sample], rng: random.Random, *, l
         if isinstance(one, int):
             update.replicas_awake([one])
         else:
-            update.trainable(one)
+            update.train_on(one)
         for _ in range(rng.randrange(3)):
             replicas.answer_one(rng)
         while not events.empty():
@@ -94,5 +94,5 @@ def stream(replicas: Replicas, batch: Sequence[Sample], rng: random.Random, *, l
             assert isinstance(event, GradientsDone)
             update.gradients_done(event)
     if loses_world:
-        update.again()
+        update.restart()
     update.finish()

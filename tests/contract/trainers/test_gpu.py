@@ -11,7 +11,7 @@ from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.weight_sender import WeightSender, read
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Trainer, TrainerOptions
-from longshore_runtime.weights.shared import BufferHandle, Part
+from longshore_runtime.weights.shared import BucketPart, BufferHandle
 from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, with_masks, without_kl
 from tests.contract.trainers.test_verification import DENOMINATOR, SAMPLES, dropped
@@ -99,7 +99,7 @@ def test_sending_weights_gives_back_what_it_took(large: Kind, is_read: bool) -> 
 OPENED: dict[BufferHandle, torch.Tensor] = {}
 
 
-def read_buffer(part: Part) -> None:
+def read_buffer(part: BucketPart) -> None:
     """In another process, like a worker of an engine."""
     assert part.buffer is not None
     if part.buffer not in OPENED:

@@ -14,7 +14,7 @@ from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.events import Event, TrainerGone
+from longshore_runtime.rollout.events import Event, ReplicaLost
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 from tests.contract.trainers.test_group import published
@@ -111,7 +111,7 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
 def generation_of(events: "queue.SimpleQueue[Event]") -> int:
     """Of the next lost rank."""
     event = events.get(timeout=LIMIT_S)
-    assert isinstance(event, TrainerGone)
+    assert isinstance(event, ReplicaLost)
     return event.generation
 
 

@@ -18,7 +18,7 @@ from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, TrainerOptions
-from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
+from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
 from tests.properties import examples
 
@@ -149,8 +149,10 @@ def expected(name: AlgorithmName, batch: Batch, options: TrainerOptions) -> tupl
         for one, new, initial in zip(batch.samples, pieces, batch.initial, strict=True)
     ]
     cap = options.importance_cap if options.importance_sampling is ImportanceSampling.TRUNCATED else None
-    knobs = Knobs(options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap)
-    loss = reference_loss(name, responses, knobs) + 0.0 * log_probs.sum()
+    loss_settings = LossSettings(
+        options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap
+    )
+    loss = reference_loss(name, responses, loss_settings) + 0.0 * log_probs.sum()
     return loss.item(), torch.autograd.grad(loss, log_probs)[0].tolist()
 
 

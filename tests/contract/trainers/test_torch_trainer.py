@@ -12,7 +12,7 @@ from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, TrainerOptions
-from tests.contract.trainers.reference_losses import Knobs, Response, reference_loss
+from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, step, with_masks, without_kl
 
 BATCHES = [make_samples(seed=seed) for seed in range(3)]
@@ -52,8 +52,10 @@ class PlainTrainer:
     def step(self, samples: list[Sample]) -> float:
         options = self.options
         cap = options.importance_cap if options.importance_sampling is ImportanceSampling.TRUNCATED else None
-        knobs = Knobs(options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap)
-        loss = reference_loss(self.name, [self.response(sample) for sample in samples], knobs)
+        settings = LossSettings(
+            options.clip_low, options.clip_high, options.kl_coefficient, options.max_response_tokens, cap
+        )
+        loss = reference_loss(self.name, [self.response(sample) for sample in samples], settings)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.max_grad_norm)

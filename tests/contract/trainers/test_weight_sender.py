@@ -11,7 +11,7 @@ from torch import Tensor
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.weight_sender import Assembly, Named, WeightSender, read, tensor_checksum
 from longshore_runtime.weights.buckets import Receipt, combined_checksum
-from longshore_runtime.weights.shared import Part, SharedBucket, Slot
+from longshore_runtime.weights.shared import BucketPart, SharedBucket, Slot
 from tests.properties import examples
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[Named]
     return [(f"p{index}", one, None) for index, one in enumerate(laid_out)]
 
 
-Written = list[tuple[Part, list[tuple[Slot, Tensor]]]]
+Written = list[tuple[BucketPart, list[tuple[Slot, Tensor]]]]
 """Buckets, and what was in them before they were overwritten."""
 
 

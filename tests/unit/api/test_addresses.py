@@ -21,10 +21,10 @@ def test_credentials_are_left_out(url: str, shown: str) -> None:
 
 @pytest.mark.parametrize("password", ["s3cret", "s3/cret", "s3#cret", "s3?cret", "s3'cret", "s3@cret"])
 def test_a_password_is_left_out_of_a_text_whatever_characters_it_has(password: str) -> None:
-    told = redacted(f"no answer from http://user:{password}@grader:8000/v1: connection refused")
-    assert told == "no answer from http://grader:8000/v1: connection refused"
+    message = redacted(f"no answer from http://user:{password}@grader:8000/v1: connection refused")
+    assert message == "no answer from http://grader:8000/v1: connection refused"
 
 
 def test_a_text_without_credentials_stays_as_it_is() -> None:
-    told = "no answer from http://grader:8000/v1, ask admin@example.org"
-    assert redacted(told) == told
+    message = "no answer from http://grader:8000/v1, ask admin@example.org"
+    assert redacted(message) == message

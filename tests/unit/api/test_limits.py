@@ -25,7 +25,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def said(stored: Any) -> str:
+def refusal(stored: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         RLJobSpec.model_validate(stored)
     return sentence(caught.value, "spec")
@@ -47,7 +47,7 @@ TOO_MANY = [
 @pytest.mark.parametrize("changes", TOO_MANY, ids=["judges", "rewards", "rewards at most", "trainers"])
 def test_the_pods_of_a_job_are_bounded_together(changes: dict[str, Any]) -> None:
     for mistakes in (from_python(changes), from_api_server(changes)):
-        assert any(f"more than {MAX_PODS:,} pods together" in told for _, told in mistakes)
+        assert any(f"more than {MAX_PODS:,} pods together" in message for _, message in mistakes)
 
 
 def test_as_many_pods_as_the_bound_are_taken() -> None:
@@ -59,12 +59,12 @@ def test_as_many_pods_as_the_bound_are_taken() -> None:
 def test_the_hostile_spec_that_is_small_is_refused_at_once() -> None:
     stored = spec(pools(32, 4_096))
     assert len(json.dumps(stored)) < 8_000
-    assert f"more than {MAX_PODS:,} pods together" in said(stored)
+    assert f"more than {MAX_PODS:,} pods together" in refusal(stored)
 
 
 @pytest.mark.parametrize("field", ["workers.template", "coordinator.template", "reward.template"])
 def test_a_template_that_is_too_large_is_told_with_its_field(field: str) -> None:
-    assert said(spec({field: {"metadata": {"annotations": {"a": "x" * MAX_FREEFORM_BYTES}}}})) == (
+    assert refusal(spec({field: {"metadata": {"annotations": {"a": "x" * MAX_FREEFORM_BYTES}}}})) == (
         f"spec.{field}: the object is larger than 32 KiB"
     )
 
@@ -72,23 +72,27 @@ def test_a_template_that_is_too_large_is_told_with_its_field(field: str) -> None
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 255, 900])
 @pytest.mark.parametrize("field", ["workers.template", "rollout.engine.extraArgs"])
 def test_nesting_that_nothing_could_write_out_again_is_told_with_its_field(field: str, depth: int) -> None:
-    assert said(spec({field: nested(depth)})) == f"spec.{field}: the object is nested more than {MAX_DEPTH} levels deep"
+    assert (
+        refusal(spec({field: nested(depth)})) == f"spec.{field}: the object is nested more than {MAX_DEPTH} levels deep"
+    )
 
 
 def test_a_spec_that_is_too_large_as_a_whole_is_told_with_its_largest_field() -> None:
     function = {"name": "a", "kind": "Maths", "domains": ["d" * MAX_SPEC_BYTES]}
-    assert said(spec({"reward.functions": [function]})) == "spec: reward is too large: a whole spec has at most 256 KiB"
+    assert (
+        refusal(spec({"reward.functions": [function]})) == "spec: reward is too large: a whole spec has at most 256 KiB"
+    )
 
 
 def test_what_is_nested_where_no_object_belongs_is_told_without_being_shown() -> None:
     deep: Any = 1
     for _ in range(10_000):
         deep = [deep]
-    assert "nested too deeply" in said(spec({"algorithm.steps": deep}))
+    assert "nested too deeply" in refusal(spec({"algorithm.steps": deep}))
 
 
 @pytest.mark.parametrize("quantity", ["1" * 40, "many", "-1"])
 def test_a_quantity_that_is_none_is_refused_from_python_as_by_the_api_server(quantity: str) -> None:
     changes = {"workers.resources": {"memory": quantity}}
-    assert said(spec(changes)).startswith("spec.workers.resources.memory: a quantity is a number")
+    assert refusal(spec(changes)).startswith("spec.workers.resources.memory: a quantity is a number")
     assert from_api_server(changes)

@@ -11,7 +11,7 @@ from tests.unit.api.specs import spec
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"algorithm.steps": 0}, "spec.algorithm.steps: input should be greater than or equal to 1, not 0"),
         (
@@ -25,15 +25,15 @@ from tests.unit.api.specs import spec
         ({"algorithm.steps": -1, "algorithm.promptsPerStep": 0}, "(and 1 more)"),
     ],
 )
-def test_the_sentence_names_the_field_from_the_root_and_what_is_there(changes: dict[str, Any], told: str) -> None:
-    assert told in said(spec(changes))
+def test_the_sentence_names_the_field_from_the_root_and_what_is_there(changes: dict[str, Any], message: str) -> None:
+    assert message in refusal(spec(changes))
 
 
 def test_what_is_there_is_shown_in_part_where_it_is_long() -> None:
-    assert said(spec({"algorithm.steps": "9" * 10_000})).endswith(", not " + ('"' + "9" * 199) + "...")
+    assert refusal(spec({"algorithm.steps": "9" * 10_000})).endswith(", not " + ('"' + "9" * 199) + "...")
 
 
-def said(stored: Any) -> str:
+def refusal(stored: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         RLJobSpec.model_validate(stored)
     return sentence(caught.value, "spec")

@@ -52,13 +52,13 @@ def test_what_breaks_a_promise_is_refused_by_both_in_the_same_sentence(changes: 
 
 
 def test_every_rule_that_both_check_is_broken_above() -> None:
-    told = {message for changes, _ in BROKEN for _, message in from_python(changes)}
+    found = {message for changes, _ in BROKEN for _, message in from_python(changes)}
     models, tables = [*ApiModel.__subclasses__()], []
     for model in models:
         models += model.__subclasses__()
         tables.append(model.rules)
     in_spec = {rule.message for table in tables for rule in table if _checked_by_both(rule)}
-    assert in_spec - told == {rule.message for rule in RLJob.rules}
+    assert in_spec - found == {rule.message for rule in RLJob.rules}
 
 
 def _checked_by_both(rule: Rule[Any]) -> bool:
@@ -68,9 +68,9 @@ def _checked_by_both(rule: Rule[Any]) -> bool:
 def test_arguments_of_a_chat_template_that_longshore_sets_are_refused() -> None:
     chat = {"templateArguments": {"enable_thinking": False, "tokenize": True}}
     changes = reward(kind="Maths") | {"data.builtin": None, "data.path": "a.jsonl", "data.chat": chat}
-    ((field, told),) = from_python(changes)
+    ((field, found),) = from_python(changes)
     assert field == "data.chat.templateArguments"
-    assert told.endswith("tokenize, which Longshore sets: remove them")
+    assert found.endswith("tokenize, which Longshore sets: remove them")
 
 
 def test_two_sources_of_one_name_are_refused_by_both_each_in_its_own_words() -> None:
@@ -149,10 +149,10 @@ def changed_specs() -> st.SearchStrategy[Json]:
 @settings(max_examples=examples(100), deadline=None)
 @given(changed_specs())
 def test_python_and_the_api_server_always_agree(changes: Json) -> None:
-    told, answered = set(from_python(changes)), set(from_api_server(changes))
-    assert told <= answered
-    unsaid = answered - told
-    assert not unsaid or min(map(_level, told), default=9) < min(map(_level, unsaid)), "Python stops at inner models"
+    found, answered = set(from_python(changes)), set(from_api_server(changes))
+    assert found <= answered
+    unsaid = answered - found
+    assert not unsaid or min(map(_level, found), default=9) < min(map(_level, unsaid)), "Python stops at inner models"
 
 
 def _level(mistake: tuple[str, str]) -> int:
@@ -176,9 +176,9 @@ def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url
     changes = service(url) if kind == "http" else judge("Remote", url=url)
     with pytest.raises(ValidationError) as caught:
         RLJobSpec.model_validate(spec(changes))
-    told = sentence(caught.value, "spec")
-    assert told.startswith(f"spec.reward.functions.0.{kind}.url: must be http:// or https://, a host, and if a port")
-    assert told.endswith("from 1 to 65535"), "the value may hold a password"
+    found = sentence(caught.value, "spec")
+    assert found.startswith(f"spec.reward.functions.0.{kind}.url: must be http:// or https://, a host, and if a port")
+    assert found.endswith("from 1 to 65535"), "the value may hold a password"
     if not url.endswith(CLOSER):
         assert [field for field, _ in from_api_server(changes)] == [f"reward.functions[0].{kind}.url"]
 
@@ -207,9 +207,9 @@ def test_numbers_that_resolvers_read_as_addresses_are_none(url: str) -> None:
 def test_a_path_stays_in_the_storage(field: str, path: str) -> None:
     other = {"model.path": "model.builtin", "data.path": "data.builtin"}.get(field)
     changes: Json = {field: path} | ({other: None} if other else {}) | reward(kind="Maths")
-    told = "the path must stay inside the storage of the job: remove the '..'"
-    assert from_python(changes) == [(field, told)]
-    assert from_api_server(changes) == [(field, f"{json.dumps(path)}: {told}")]
+    found = "the path must stay inside the storage of the job: remove the '..'"
+    assert from_python(changes) == [(field, found)]
+    assert from_api_server(changes) == [(field, f"{json.dumps(path)}: {found}")]
 
 
 @pytest.mark.parametrize("path", ["a..b/c", "..a", "a/...", "models/a/./b", "a//b/"])
@@ -285,8 +285,8 @@ def test_a_running_job_is_suspended_before_its_strategy_or_batch_changes(changes
 def test_a_running_job_is_suspended_before_the_pods_of_its_trainer_change() -> None:
     before, more = disaggregated(gpus=1), disaggregated(gpus=2)
     assert from_api_server(before, old=before) == []
-    told = "trainerWorkers may change only while the job is suspended: set suspend to true first"
-    assert from_api_server(more, old=before) == [("trainerWorkers", told)]
+    found = "trainerWorkers may change only while the job is suspended: set suspend to true first"
+    assert from_api_server(more, old=before) == [("trainerWorkers", found)]
     assert from_api_server(more | {"suspend": True}, old=before | {"suspend": True}) == []
 
 

@@ -41,8 +41,8 @@ class Driver:
 
     def __init__(self, spec: RLJobSpec) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.told: list[Assignment] = []
-        self.operator = LocalOperator(spec, self.events, self.told.append)
+        self.assignments: list[Assignment] = []
+        self.operator = LocalOperator(spec, self.events, self.assignments.append)
 
     def assigned(self) -> list[Assignment]:
         found = []
@@ -61,7 +61,7 @@ def test_telemetry_at_a_milestone_is_answered_through_the_events_of_the_driver()
     assert assignment.epoch == before.epoch + 1
     assert assignment.overlay == Overlay(round=1, attempt=1, trainer_pods=[1])
     assert driver.operator.newest() == assignment
-    assert driver.told == [assignment]
+    assert driver.assignments == [assignment]
 
 
 def test_the_same_telemetry_again_is_not_answered_and_the_next_round_is() -> None:

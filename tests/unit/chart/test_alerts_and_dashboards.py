@@ -14,7 +14,7 @@ from longshore.api.reasons import AlarmReason
 from longshore.api.runtime_status import Alarm, RuntimeStatus
 from longshore.api.status import Assignment, Phase, RLJobStatus
 from longshore_cli.dashboards import STEP_METRIC, STEP_PANELS
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "longshore" / "files"
@@ -26,7 +26,7 @@ TARGET_LABELS = {"namespace", "pod"}
 
 def metrics() -> dict[str, set[str]]:
     """Series that there are, with the names of their labels."""
-    operator = Metrics()
+    operator = OperatorMetrics()
     alarm = Alarm(reason="Example", message="", step=0)
     operator.show(("team", "demo"), RLJobStatus(phase=Phase.RUNNING, runtime=RuntimeStatus(alarms=[alarm])))
     operator.count_assignment(Assignment(), Assignment(epoch=1))
@@ -107,14 +107,14 @@ def test_phases_and_alarms_that_alerts_name_exist() -> None:
 
 def test_every_metric_of_the_operator_is_on_the_dashboard_of_the_fleet() -> None:
     [fleet] = [path for path in DASHBOARDS if "fleet" in path.name]
-    asked = {
+    queried = {
         selector.name
         for panel in json.loads(fleet.read_text())["panels"]
         for target in panel["targets"]
         for selector in Selectors(target["expr"])
     }
-    families = {family.name for family in Metrics().registry.collect()}
-    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in asked}
+    families = {family.name for family in OperatorMetrics().registry.collect()}
+    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in queried}
 
 
 def test_metrics_of_steps_on_the_dashboard_are_written_by_the_runtime() -> None:

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from longshore.api.spec import RLJobSpec
 from longshore.checks.job import few_prompts, file_checks
-from longshore.checks.result import Check, Outcome
+from longshore.checks.result import Check, CheckOutcome
 
 SPEC: dict[str, Any] = {
     "model": {"path": "models/mine", "maxContextTokens": 2048},
@@ -45,13 +45,13 @@ class Files:
     def spec(self, **changes: Any) -> None:
         self.job = RLJobSpec.model_validate(SPEC | changes)
 
-    def found(self, gpu_bytes: float | None = 80 * GIB) -> dict[Check, tuple[Outcome, tuple[str, ...], str]]:
+    def found(self, gpu_bytes: float | None = 80 * GIB) -> dict[Check, tuple[CheckOutcome, tuple[str, ...], str]]:
         results = file_checks(self.job, self.model, self.data, gpu_bytes)
         return {one.name: (one.outcome, one.mistakes, one.detail) for one in results}
 
     def mistakes(self, check: Check) -> tuple[str, ...]:
         outcome, mistakes, _ = self.found()[check]
-        assert (outcome is Outcome.FAILED) == bool(mistakes)
+        assert (outcome is CheckOutcome.FAILED) == bool(mistakes)
         return mistakes
 
 
@@ -63,7 +63,7 @@ def files(tmp_path: Path) -> Files:
 def test_a_job_that_can_work_passes_every_check(files: Files) -> None:
     found = files.found()
     assert list(found) == [Check.MODEL_FILES, Check.MODEL_LIMITS, Check.GPU_MEMORY, Check.DATA_ROWS]
-    assert {outcome for outcome, _, _ in found.values()} == {Outcome.PASSED}
+    assert {outcome for outcome, _, _ in found.values()} == {CheckOutcome.PASSED}
     assert found[Check.MODEL_FILES][2].startswith("12 parameters")
 
 
@@ -93,7 +93,7 @@ def test_what_the_model_cannot_do_and_too_few_rows_are_mistakes(files: Files) ->
 
 def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:
     outcome, _, detail = files.found(gpu_bytes=None)[Check.GPU_MEMORY]
-    assert outcome is Outcome.NOT_CHECKED
+    assert outcome is CheckOutcome.NOT_CHECKED
     assert "an engine needs about" in detail and "name the GPU with --gpu-type" in detail
     engine, trainer = files.found(gpu_bytes=GIB)[Check.GPU_MEMORY][1]
     assert engine.startswith("rollout.engine.gpuMemoryUtilization: 0.5 of a GPU's 1.0 GiB are 0.5 GiB")
@@ -109,8 +109,8 @@ def test_pods_without_real_gpus_have_no_gpu_memory_to_check(files: Files, worker
 
 def test_what_is_not_looked_at_is_named(files: Files) -> None:
     model, rows = file_checks(files.job, None, None, None)
-    assert (model.outcome, model.detail) == (Outcome.NOT_CHECKED, "name a copy of 'models/mine' with --model")
-    assert (rows.outcome, rows.detail) == (Outcome.NOT_CHECKED, "name a copy of 'data/train.jsonl' with --data")
+    assert (model.outcome, model.detail) == (CheckOutcome.NOT_CHECKED, "name a copy of 'models/mine' with --model")
+    assert (rows.outcome, rows.detail) == (CheckOutcome.NOT_CHECKED, "name a copy of 'data/train.jsonl' with --data")
 
 
 def test_fewer_prompts_than_a_step_wants_are_worth_a_word() -> None:

@@ -40,7 +40,7 @@ def test_files_of_other_systems_are_read(tmp_path: Path, content: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (GOOD + '{"prompt": "é"}'.encode("latin-1"), "line 2: byte 13 (0xe9) is not UTF-8; save the file as UTF-8"),
         (GOOD.decode().encode("utf-16"), "line 1: the file is encoded in UTF-16; save it as UTF-8"),
@@ -55,10 +55,12 @@ def test_files_of_other_systems_are_read(tmp_path: Path, content: bytes) -> None
         (b'{"a": ' + b"[" * 100_000, "line 1: not valid JSON (it is nested too deeply)"),
     ],
 )
-def test_a_line_that_is_no_row_is_told_with_its_number_and_no_other(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_line_that_is_no_row_is_told_with_its_number_and_no_other(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     with pytest.raises(RowError) as caught:
         rows(write(tmp_path, content))
-    assert str(caught.value).startswith(f"data/rows.jsonl, {told}")
+    assert str(caught.value).startswith(f"data/rows.jsonl, {message}")
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(

@@ -40,7 +40,7 @@ SECOND = "model-00002-of-00002.safetensors"
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda m: (m / "tokenizer.json").unlink(), "model.path: 'models/mine' has no tokenizer (tokenizer.json"),
         (lambda m: (m / "config.json").unlink(), "model.path: 'models/mine' has no config.json"),
@@ -63,11 +63,11 @@ SECOND = "model-00002-of-00002.safetensors"
     ],
 )
 def test_what_is_wrong_is_told_with_the_file_and_what_to_do(
-    model: Path, damage: Callable[[Path], object], told: str
+    model: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(model)
     (mistake,) = model_file_mistakes(model, "models/mine")
-    assert told in mistake
+    assert message in mistake
     assert "\n" not in mistake
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.rollout import Engine
+from longshore.api.rollout import EngineSettings
 from longshore.checks.model_limits import context_tokens, limit_mistakes
 
 QWEN = {
@@ -14,7 +14,7 @@ QWEN = {
 
 
 def mistakes(config: dict[str, Any], max_context_tokens: int = 4096, *, gpus: bool = True, **engine: Any) -> list[str]:
-    return limit_mistakes(config, Engine(**engine), max_context_tokens, has_accelerator=gpus)
+    return limit_mistakes(config, EngineSettings(**engine), max_context_tokens, has_accelerator=gpus)
 
 
 def test_a_job_that_the_model_suits_has_no_mistakes() -> None:
@@ -34,8 +34,8 @@ def test_quantised_weights_are_refused_and_plain_ones_are_not(quantization: obje
 
 
 def test_a_context_that_the_model_cannot_have_is_told_with_what_it_can() -> None:
-    told = "model.maxContextTokens: 32769 exceeds the 32768 tokens of the model; lower it"
-    assert mistakes(QWEN, 32769) == [told]
+    mistake = "model.maxContextTokens: 32769 exceeds the 32768 tokens of the model; lower it"
+    assert mistakes(QWEN, 32769) == [mistake]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,17 @@ def test_overrides_of_the_configuration_count() -> None:
 
 @pytest.mark.parametrize("config", [QWEN | {"head_dim": 16}, QWEN | {"hidden_size": 12 * 48}])
 def test_heads_that_have_no_kernel_on_the_cpu_are_refused_there_alone(config: dict[str, Any]) -> None:
-    (told,) = mistakes(config, gpus=False)
+    (mistake,) = mistakes(config, gpus=False)
     size = config.get("head_dim", 48)
-    assert told.startswith(f"model.path: the attention heads have size {size}, which vLLM does not support on the CPU")
+    assert mistake.startswith(
+        f"model.path: the attention heads have size {size}, which vLLM does not support on the CPU"
+    )
     assert mistakes(config) == mistakes(config, gpus=False, backend="Fake") == []
 
 
 def test_a_model_that_does_not_split_is_told_with_the_field() -> None:
-    (told,) = mistakes(QWEN, tensor_parallel_size=8)
-    assert told.startswith("rollout.engine.tensorParallelSize: the model does not split into 8 parts")
+    (mistake,) = mistakes(QWEN, tensor_parallel_size=8)
+    assert mistake.startswith("rollout.engine.tensorParallelSize: the model does not split into 8 parts")
 
 
 @pytest.mark.parametrize("config", [{}, {"text_config": 3}, {"num_attention_heads": 0, "hidden_size": "x"}])

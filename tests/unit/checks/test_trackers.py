@@ -5,7 +5,7 @@ import pytest
 from longshore.api.spec import RLJobSpec
 from longshore.checks import trackers
 from longshore.checks.job import file_checks
-from longshore.checks.result import Check, CheckResult, Outcome
+from longshore.checks.result import Check, CheckOutcome, CheckResult
 from tests.unit.checks.test_job import SPEC
 
 TRACKING = {"mlflow": {"address": "http://mlflow:5000"}, "wandb": {"mode": "Offline"}}
@@ -19,7 +19,7 @@ def checks(tracking: object) -> list[CheckResult]:
 def test_a_package_that_is_missing_fails_the_check_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == "mlflow" else object())
     (result,) = checks(TRACKING)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is CheckOutcome.FAILED
     assert result.mistakes == (
         "tracking.mlflow: the Python package mlflow is not installed; use an image with longshore[trackers], or remove "
         "tracking.mlflow; add --skip trackers if the image has it",

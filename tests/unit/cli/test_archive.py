@@ -121,7 +121,7 @@ HUGE = (archive.INDEX, b'{"bytes": 99999999999999999, "isFile": false}')
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "message"),
     [
         ((INDEX, (archive.SUMS, b"{}")), "holds no file, or not a single checksum"),
         ((INDEX, ("a", b"x"), (archive.SUMS, b"{}")), "checksum of 'a' differs"),
@@ -136,10 +136,10 @@ HUGE = (archive.INDEX, b'{"bytes": 99999999999999999, "isFile": false}')
     ],
 )
 def test_an_archive_that_proves_nothing_is_refused(
-    tmp_path: Path, members: tuple[tuple[str, bytes], ...], told: str
+    tmp_path: Path, members: tuple[tuple[str, bytes], ...], message: str
 ) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(ArchiveError, match=told):
+    with pytest.raises(ArchiveError, match=message):
         unpack(archive_of(*members), tmp_path / "out" / "copy")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -238,7 +238,7 @@ def rounds(tmp_path: Path) -> Path:
     ],
 )
 def test_a_choice_of_files_arrives_and_nothing_else(
-    rounds: Path, tmp_path: Path, choices: list[archive.Choice], steps: list[int]
+    rounds: Path, tmp_path: Path, choices: list[archive.FileSelection], steps: list[int]
 ) -> None:
     out = io.BytesIO()
     pack(rounds, out, choices=[*choices, {"match": "profile.json"}, {"match": "there-is-none"}])

@@ -34,7 +34,7 @@ QUOTA, NO_RWX = failed("quota", "2026-01-01T00:00:01Z"), failed("no\n RWX here",
 
 
 @pytest.mark.parametrize(
-    ("pending", "classes", "events", "told"),
+    ("pending", "classes", "events", "found"),
     [
         pytest.param(
             claim(), [FAST, LATE], [], "no default one; set storageClassName of the claim to one of fast, late.",
@@ -63,11 +63,11 @@ QUOTA, NO_RWX = failed("quota", "2026-01-01T00:00:01Z"), failed("no\n RWX here",
     ],
 )  # fmt: skip
 def test_the_sentence_names_what_the_claim_waits_for(
-    pending: Json, classes: list[Json] | None, events: list[Json], told: str
+    pending: Json, classes: list[Json] | None, events: list[Json], found: str
 ) -> None:
     sentence = why_unbound(pending, classes, events)
     assert sentence.startswith("The claim shared is not bound: ")
-    assert told in sentence
+    assert found in sentence
 
 
 class Cluster:
@@ -89,8 +89,8 @@ class Cluster:
 def test_it_is_told_once_for_each_reason_and_no_more_when_the_claim_is_bound() -> None:
     fast = [storage_class("fast")]
     cluster: Any = Cluster([claim(), claim(), claim(), claim("Bound")], [[], [], fast])
-    told = [trouble.message for trouble in claims.troubles(cluster, "shared")]
-    assert [("has none" in sentence, "one of fast" in sentence) for sentence in told] == [(True, False), (False, True)]
+    found = [trouble.message for trouble in claims.troubles(cluster, "shared")]
+    assert [("has none" in sentence, "one of fast" in sentence) for sentence in found] == [(True, False), (False, True)]
 
 
 def test_a_claim_that_is_bound_is_not_worth_a_word() -> None:

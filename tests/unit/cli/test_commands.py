@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from longshore.api.names import Component
 from longshore_cli import chart, fetch
 from longshore_cli.cluster import is_available
+from longshore_cli.examples import CHART
 from longshore_cli.main import app
 from longshore_client import jobs, outputs, state
 from longshore_client.errors import ClientError
@@ -41,10 +42,10 @@ def refused(status: int, message: str) -> ApiError:
     ],
 )  # fmt: skip
 def test_an_expected_error_is_one_sentence_with_a_fix(error: KubeError, sentence: str, fix: str) -> None:
-    told = explain(error)
-    assert sentence in told.message
-    assert "\n" not in told.message
-    assert fix in told.fix
+    explanation = explain(error)
+    assert sentence in explanation.message
+    assert "\n" not in explanation.message
+    assert fix in explanation.fix
 
 
 def test_a_missing_kubeconfig_ends_without_traceback(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_deployment_is_available_when_its_newest_revision_runs_alone() -> None
 
 
 def test_the_chart_accepts_the_values() -> None:
-    with helm_python.Chart.load(str(chart.default_chart())) as loaded:
+    with helm_python.Chart.load(str(CHART)) as loaded:
         loaded.validate_schema(chart.values({}, "registry/operator:1", "registry/runtime:1"))
         with pytest.raises(helm_python.HelmValuesError):
             loaded.validate_schema({"image": "registry/operator:1"})

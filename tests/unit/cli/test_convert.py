@@ -179,7 +179,7 @@ def test_a_misspelt_key_is_told_with_what_it_may_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "key", "told"),
+    ("found", "key", "message"),
     [
         (verl(algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "it needs a critic"),
         (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "greater than or equal to 2, not 1"),
@@ -197,9 +197,9 @@ def test_a_misspelt_key_is_told_with_what_it_may_mean() -> None:
         (trl(max_completion_length=0), "max_completion_length", "responses need a limit"),
     ],
 )  # fmt: skip
-def test_the_key_that_prevents_a_job_is_named(found: Conversion, key: str, told: str) -> None:
+def test_the_key_that_prevents_a_job_is_named(found: Conversion, key: str, message: str) -> None:
     assert found.job is None
-    assert told in found.prevented[key]
+    assert message in found.prevented[key]
 
 
 _VALUES: Final = st.one_of(
@@ -223,7 +223,7 @@ def test_every_key_is_accounted_for_and_a_job_is_valid_or_its_obstacle_named(
     changed = data.draw(st.dictionaries(st.sampled_from(_keys(system)), _VALUES, max_size=12))
     given_keys = RUNS[system.name] | changed
     found = convert(system, given_keys, FIXED)
-    told = [*found.converted, *found.same, *found.left_out, *found.unknown]
+    message = [*found.converted, *found.same, *found.left_out, *found.unknown]
     if found.job is None:
         fields = {path for one in system.entries for path in one.fields}
         known = {key for one in system.entries for key in one.keys}
@@ -231,7 +231,7 @@ def test_every_key_is_accounted_for_and_a_job_is_valid_or_its_obstacle_named(
         assert all(key in known or key in fields or key.startswith("spec.") for key in found.prevented)
     else:
         RLJob.model_validate_json(json.dumps(found.job), strict=True)
-        assert set(given_keys) <= set(told)
+        assert set(given_keys) <= set(message)
     assert not set(found.converted) & set(found.unknown)
 
 
@@ -275,7 +275,7 @@ def test_a_script_of_trl_is_read_and_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nothing.yaml"], "There is no file nothing.yaml"),
         ([], "There is nothing to convert"),
@@ -283,8 +283,8 @@ def test_a_script_of_trl_is_read_and_not_run(tmp_path: Path) -> None:
         (["a.yaml", "b.yaml"], "one file too many"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(arguments: list[str], told: str) -> None:
-    with pytest.raises(BadInput, match=told.replace("[", r"\[")):
+def test_what_cannot_be_read_is_one_sentence(arguments: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message.replace("[", r"\[")):
         sources.read(arguments)
 
 

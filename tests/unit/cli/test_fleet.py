@@ -29,8 +29,8 @@ def running(name: str, namespace: str = "team", idle: float = 0.1, rollout: int 
 
 def queued(name: str, position: int = 0, queue: str = "", why: str = "wait", **spec: Any) -> Json:
     admission = {"admitted": False, "position": position, "queue": queue}
-    told = (condition("Admitted", "False", "QuotaPending", why),)
-    return named(name, rljob(phase="Queued", conditions=told, admission=admission), **spec)
+    message = (condition("Admitted", "False", "QuotaPending", why),)
+    return named(name, rljob(phase="Queued", conditions=message, admission=admission), **spec)
 
 
 def column(header: tuple[str, ...], rows: list[tuple[str, ...]], name: str) -> list[str]:

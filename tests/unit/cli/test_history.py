@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from longshore.api.runtime_status import RoundKind
-from longshore_cli.watch.history import History, Line, Notice, StepDone, advance, begin
+from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.text import line_text
 from longshore_client.view import job_view
 from tests.unit.cli.samples import at_step, rljob
 
 
-def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[History, list[Line]]:
+def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[WatchHistory, list[Line]]:
     """Fold (time, job) pairs."""
     (first_s, first), *rest = jobs
     history = begin(job_view(first), first_s)
     lines: list[Line] = []
     for now_s, job in rest:
-        history, told = advance(history, job_view(job), now_s)
-        lines += told
+        history, new_lines = advance(history, job_view(job), now_s)
+        lines += new_lines
     return history, lines
 
 
@@ -30,7 +30,7 @@ def test_a_finished_step_is_told_once_with_the_kind_of_its_own_round() -> None:
         (3, rljob(at_step(4, "Short", fraction=0.5))),
     )
     (done,) = lines
-    assert isinstance(done, StepDone)
+    assert isinstance(done, WatchedStep)
     assert (done.step, done.steps, done.num_steps, done.kind) == (4, 10, 1, RoundKind.LONG)
 
 
@@ -39,7 +39,7 @@ def test_steps_that_were_reported_together_are_averaged() -> None:
     after = at_step(5, short={"rounds": 4, "rolloutSeconds": 7.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
     _, lines = watched((0, rljob(before)), (12, rljob(after)))
     (done,) = lines
-    assert isinstance(done, StepDone)
+    assert isinstance(done, WatchedStep)
     assert done.num_steps == 3
     assert done.rollout_s == pytest.approx(3.0)
     assert done.wall_s == pytest.approx(4.0)
@@ -48,9 +48,9 @@ def test_steps_that_were_reported_together_are_averaged() -> None:
 def test_time_left_follows_the_pace_of_the_last_steps() -> None:
     history, _ = watched(*((10.0 + 2 * step, rljob(at_step(step))) for step in range(1, 5)))
     assert history.step_s == pytest.approx(2.0)
-    assert history.left_s(now_s=18.0) == pytest.approx(12.0)
-    assert history.left_s(now_s=19.0) == pytest.approx(11.0)
-    assert history.left_s(now_s=1_000.0) == pytest.approx(10.0), "a late step does not count below the next one"
+    assert history.remaining_s(now_s=18.0) == pytest.approx(12.0)
+    assert history.remaining_s(now_s=19.0) == pytest.approx(11.0)
+    assert history.remaining_s(now_s=1_000.0) == pytest.approx(10.0), "a late step does not count below the next one"
 
 
 def test_preparations_are_no_part_of_the_pace() -> None:
@@ -62,13 +62,13 @@ def test_preparations_are_no_part_of_the_pace() -> None:
 
 def test_a_step_for_deferred_draws_is_told_apart_from_those_that_were_asked_for() -> None:
     history, lines = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
-    assert (history.view.steps, history.left_s(now_s=1.0)) == (10, 0.0)
+    assert (history.view.steps, history.remaining_s(now_s=1.0)) == (10, 0.0)
     assert line_text(lines[-1]).startswith("step 10/10 + 1  ")
 
 
 def test_time_left_is_unknown_before_two_steps_were_seen() -> None:
     history, _ = watched((0, rljob(at_step(1))))
-    assert history.left_s(now_s=5.0) is None
+    assert history.remaining_s(now_s=5.0) is None
 
 
 def test_a_restart_goes_back_to_the_checkpoint() -> None:
@@ -78,12 +78,12 @@ def test_a_restart_goes_back_to_the_checkpoint() -> None:
         (7, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)),
         (9, rljob(at_step(1), attempt=2)),
     )  # fmt: skip
-    assert [line.text for line in lines if isinstance(line, Notice)] == [
+    assert [line.text for line in lines if isinstance(line, JobChange)] == [
         "Restarting",
         "Running",
         "continues from step 1",
     ]
-    assert [line.step for line in lines if isinstance(line, StepDone)] == [2, 3]
+    assert [line.step for line in lines if isinstance(line, WatchedStep)] == [2, 3]
     assert [step for step, _ in history.rewards] == [1]
     assert history.step_s is None, "the time of the restart is no step's"
 
@@ -98,7 +98,7 @@ def test_a_watch_that_begins_during_a_restart_takes_the_checkpoint_for_no_step()
     _, lines = watched(
         (0, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)), (2, rljob(at_step(6), attempt=2))
     )
-    assert lines == [Notice("continues from step 6")]
+    assert lines == [JobChange("continues from step 6")]
 
 
 def test_changes_of_phase_and_activity_are_told_but_not_those_of_every_round() -> None:
@@ -110,7 +110,11 @@ def test_changes_of_phase_and_activity_are_told_but_not_those_of_every_round() -
         (4, rljob(at_step(0))),
         (5, rljob(at_step(0, activity="Train"))),
     )
-    assert [line.text for line in lines if isinstance(line, Notice)] == ["Starting", "Running", "start of the engines"]
+    assert [line.text for line in lines if isinstance(line, JobChange)] == [
+        "Starting",
+        "Running",
+        "start of the engines",
+    ]
 
 
 def test_time_is_booked_to_what_the_job_did_meanwhile() -> None:
@@ -127,3 +131,32 @@ def test_time_is_booked_to_what_the_job_did_meanwhile() -> None:
 def test_rewards_are_kept_by_step() -> None:
     history, _ = watched(*((step, rljob(at_step(step))) for step in (0, 1, 2, 2, 3)))
     assert history.rewards == ((1, 0.51), (2, 0.52), (3, 0.53))
+
+
+def test_a_log_tells_every_quarter_of_what_takes_long_once() -> None:
+    def warm_start(done: int) -> dict[str, Any]:
+        return rljob({"activity": "PrepareModel", "progress": {"unit": "Steps", "done": done, "total": 300}})
+
+    _, lines = watched(
+        (0, rljob({"activity": "WaitForWorkers"})), (1, rljob({"activity": "PrepareModel"})),
+        *((2 + done, warm_start(done)) for done in (10, 70, 80, 90, 160, 290, 300)),
+        (400, rljob({"activity": "StartEngines"})),
+    )  # fmt: skip
+    assert [line_text(line) for line in lines] == [
+        "model and warm start",
+        "model and warm start: 80 of 300 steps",
+        "model and warm start: 160 of 300 steps",
+        "model and warm start: 290 of 300 steps",
+        "model and warm start: 300 of 300 steps",
+        "start of the engines",
+    ]
+
+
+def test_a_checkpoint_is_worth_a_line_only_where_it_takes_long() -> None:
+    def checkpoint(done: int) -> dict[str, Any]:
+        return rljob(at_step(3, activity="Checkpoint", progress={"unit": "Bytes", "done": done, "total": 4_000_000}))
+
+    _, quick = watched((0, rljob(at_step(3))), (1, rljob(at_step(3, activity="Checkpoint"))), (2, rljob(at_step(3))))
+    assert quick == []
+    _, slow = watched((0, rljob(at_step(3))), (1, checkpoint(0)), (9, checkpoint(2_000_000)))
+    assert [line_text(line) for line in slow] == ["checkpoint: 2.0 MB of 4.0 MB"]

@@ -49,7 +49,7 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
 
 
 @pytest.mark.parametrize(
-    ("documents", "files", "told"),
+    ("documents", "files", "expected"),
     [
         ([CLAIM], FILES, "Reward modules belong to one RLJob, and this file has 0."),
         ([JOB, JOB], FILES, "Reward modules belong to one RLJob, and this file has 2."),
@@ -60,11 +60,11 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
     ],
 )  # fmt: skip
 def test_what_cannot_be_submitted_is_told_before_anything_is_applied(
-    documents: list[Any], files: dict[str, bytes], told: str
+    documents: list[Any], files: dict[str, bytes], expected: str
 ) -> None:
     with pytest.raises(ClientError) as caught:
         with_modules(documents, files)
-    assert caught.value.message.startswith(told)
+    assert caught.value.message.startswith(expected)
 
 
 def test_files_are_read_by_their_names(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ async def coordinator() -> AsyncIterator[TestServer]:
     """Answers with what it was asked."""
 
     async def echo(request: web.Request) -> web.Response:
-        asked = {"path": request.path, "tag": request.headers.get("If-None-Match")}
-        return web.json_response(asked, headers={"ETag": '"new"', "Set-Cookie": "a=b"})
+        request_seen = {"path": request.path, "tag": request.headers.get("If-None-Match")}
+        return web.json_response(request_seen, headers={"ETag": '"new"', "Set-Cookie": "a=b"})
 
     application = web.Application()
     application.router.add_get("/{path:.*}", echo)

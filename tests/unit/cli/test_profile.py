@@ -12,7 +12,7 @@ from longshore.api.rljob import RLJob
 from longshore.sim.profile import JudgePoint
 from longshore_cli import profile as profiling
 from longshore_cli.errors import CliError
-from longshore_cli.profile import Plan, profiling_job, profiling_name
+from longshore_cli.profile import ProfilePlan, profiling_job, profiling_name
 from longshore_client.kube import Kube
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
@@ -61,14 +61,14 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     out.write_text("{}")
     with pytest.raises(CliError, match=r"profile\.json exists already"):
-        profiling.run(NO_CLUSTER, Plan(manifest(tmp_path), out), Console())
+        profiling.run(NO_CLUSTER, ProfilePlan(manifest(tmp_path), out), Console())
 
 
 def test_a_manifest_without_a_job_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.yaml"
     path.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
     with pytest.raises(CliError, match="holds 0 RLJobs; exactly one is profiled"):
-        profiling.run(NO_CLUSTER, Plan(path, tmp_path / "out.json"), Console())
+        profiling.run(NO_CLUSTER, ProfilePlan(path, tmp_path / "out.json"), Console())
 
 
 def test_a_missing_cluster_ends_without_traceback(tmp_path: Path) -> None:
@@ -130,6 +130,6 @@ def test_a_size_in_round_figures_is_the_same_model(tmp_path: Path) -> None:
 def test_a_profile_of_something_else_is_refused_and_both_are_named(
     tmp_path: Path, measured: object, options: tuple[str, ...], sentence: str
 ) -> None:
-    told = refusal(manifest(tmp_path), "--profile", saved(tmp_path, subject=measured), *options)
-    assert sentence in told
-    assert "longshore profile" in told
+    message = refusal(manifest(tmp_path), "--profile", saved(tmp_path, subject=measured), *options)
+    assert sentence in message
+    assert "longshore profile" in message

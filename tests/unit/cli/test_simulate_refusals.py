@@ -10,11 +10,11 @@ MODEL = ("--model", "Qwen2.5-7B")
 
 
 def test_a_path_says_nothing_of_the_size_of_a_model(tmp_path: Path) -> None:
-    told = refusal(manifest(tmp_path))
-    assert "names a path (models/qwen) but no size of the model" in told
+    message = refusal(manifest(tmp_path))
+    assert "names a path (models/qwen) but no size of the model" in message
     other = manifest(tmp_path, model={"hub": "acme/own-7B", "maxContextTokens": 2048})
     assert "names a repository (acme/own-7B) but no size of the model" in refusal(other)
-    assert "--model Qwen2.5-7B" in told
+    assert "--model Qwen2.5-7B" in message
 
 
 def test_a_repository_of_a_known_model_says_its_size(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_trace_is_refused_at_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("prompt,num_tokens\na,5\na,-5\n")
-    told = refusal(manifest(tmp_path), *MODEL, "--lengths", trace)
-    assert "trace.csv: line 3, column num_tokens: -5, but a response has at least 1 token" in told
+    message = refusal(manifest(tmp_path), *MODEL, "--lengths", trace)
+    assert "trace.csv: line 3, column num_tokens: -5, but a response has at least 1 token" in message
     other = tmp_path / "trace.parquet"
     other.touch()
     assert "neither a .csv nor a .jsonl file" in refusal(manifest(tmp_path), *MODEL, "--lengths", other)

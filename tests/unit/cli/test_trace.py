@@ -67,14 +67,14 @@ def test_the_file_is_json_that_perfetto_opens(tmp_path: Path, name: str) -> None
     found = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
     assert found["traceEvents"] == json.loads(json.dumps(made.events))
     assert found["otherData"] == {"job": "demo"}
-    (line,) = trace.told(RECORDS, made, tmp_path / name)
+    (line,) = trace.summary(RECORDS, made, tmp_path / name)
     assert line.startswith(f"The trace of rounds 1 to 3 is in {tmp_path / name}. Open it at https://ui.perfetto.dev")
 
 
 def test_gaps_and_what_is_left_out_are_told(tmp_path: Path) -> None:
     found = [RECORDS[0], RECORDS[2]]
-    made = trace.Trace((), without_responses=(1,))
-    assert trace.told(found, made, tmp_path)[1:] == [
+    made = trace.PerfettoTrace((), without_responses=(1,))
+    assert trace.summary(found, made, tmp_path)[1:] == [
         "1 round between them were not recorded.",
         "Responses of 1 round are left out, so that it can be opened: ask for fewer with --rounds.",
     ]

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterable
+from typing import Any, Final
 
 import pytest
 from rich.console import Console, RenderableType
@@ -10,7 +11,7 @@ from rich.console import Console, RenderableType
 from longshore_cli import summary
 from longshore_cli.watch import text
 from longshore_cli.watch.dashboard import dashboard, line
-from longshore_cli.watch.history import History, Notice, StepDone, advance, begin
+from longshore_cli.watch.history import JobChange, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
 from longshore_client.view import EventView, job_view
 from tests.unit.cli.samples import at_step, condition, rljob
@@ -26,7 +27,7 @@ def drawn(what: RenderableType, width: int = 100) -> str:
     return console.file.getvalue()
 
 
-def run_of(*reports: dict[str, object], **status: object) -> History:
+def run_of(*reports: dict[str, object], **status: object) -> WatchHistory:
     """A history of reports two seconds apart."""
     history = begin(job_view(rljob(reports[0])), 0.0)
     for index, report in enumerate(reports[1:], start=1):
@@ -61,11 +62,47 @@ def test_a_long_preparation_shows_its_time() -> None:
     assert "start of the engines for 12.0s" in drawn(dashboard(history, (), now_s=22.0))
 
 
-def test_a_download_shows_how_far_it_is() -> None:
-    download = {"repository": "Qwen/Qwen2.5-1.5B", "bytes": 800_000_000, "totalBytes": 3_200_000_000}
-    history = begin(job_view(rljob({"activity": "Download", "download": download})), 10.0)
-    shown = drawn(dashboard(history, (), now_s=22.0))
-    assert "Qwen/Qwen2.5-1.5B" in shown and "25 %" in shown
+GB: Final = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("activity", "progress", "shown"),
+    [
+        (
+            "Download",
+            {"unit": "Bytes", "done": 0.8 * GB, "total": 3.2 * GB, "detail": "Qwen/Qwen2.5-1.5B"},
+            "25 % 800.0 MB of 3.2 GB · download from the Hub · Qwen/Qwen2.5-1.5B",
+        ),
+        (
+            "PrepareModel",
+            {"unit": "Steps", "done": 150, "total": 300, "detail": "warm start"},
+            "50 % 150 of 300 steps · model and warm start · warm start",
+        ),
+        (
+            "StartEngines",
+            {"unit": "Engines", "done": 1, "total": 4, "detail": "engine 2 has read 40% of its weights"},
+            "25 % 1 of 4 engines · start of the engines · engine 2 has read 40% of its weights",
+        ),
+        (
+            "ProfileEngines",
+            {"unit": "Measurements", "done": 3, "total": 9, "detail": "engines of size 1"},
+            "33 % 3 of 9 measurements · measuring the engines · engines of size 1",
+        ),
+        ("Evaluate", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · evaluation"),
+        ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 4 * GB}, "25 % 1.0 GB of 4.0 GB · checkpoint"),
+        ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 0}, "1.0 GB · checkpoint"),
+    ],
+)
+def test_what_takes_long_shows_how_far_it_is(activity: str, progress: dict[str, Any], shown: str) -> None:
+    history = begin(job_view(rljob(at_step(1, activity=activity, progress=progress))), 10.0)
+    assert shown in " ".join(drawn(dashboard(history, (), now_s=22.0)).replace("│", " ").split())
+
+
+def test_progress_of_a_coordinator_that_has_ended_is_not_shown() -> None:
+    progress = {"unit": "Steps", "done": 150, "total": 300}
+    for phase in ("Restarting", "Failed"):
+        history = begin(job_view(rljob(at_step(1, activity="PrepareModel", progress=progress), phase=phase)), 10.0)
+        assert "150 of 300" not in drawn(dashboard(history, (), now_s=22.0))
 
 
 def test_held_out_reward_is_compared_only_once_there_is_a_later_one() -> None:
@@ -108,7 +145,7 @@ def test_an_alarm_that_is_over_is_no_problem() -> None:
 REPURPOSED = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
 
 
-def repurposed(**report: object) -> History:
+def repurposed(**report: object) -> WatchHistory:
     """A job half of whose GPUs train while the others sample."""
     assignment = {"epoch": 2, "reason": REPURPOSED}
     job = rljob({**REPORT, "tpSize": 2, **report}, assignment=assignment, gpus={"rollout": 4, "trainer": 4},
@@ -144,10 +181,10 @@ def test_brackets_in_messages_are_not_markup() -> None:
     assert "[red]no[/red]" in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
 
 
-def done_step() -> StepDone:
+def done_step() -> WatchedStep:
     _, lines = advance(begin(job_view(rljob(at_step(3))), 0.0), job_view(rljob(REPORT)), 2.0)
     (done,) = lines
-    assert isinstance(done, StepDone)
+    assert isinstance(done, WatchedStep)
     return done
 
 
@@ -163,9 +200,9 @@ def test_a_finished_step_is_one_plain_line_in_a_pipe() -> None:
     assert "queue 7" in shown
 
 
-def written(screen: PlainScreen | LiveScreen, history: History, events: Iterable[EventView]) -> None:
+def written(screen: PlainScreen | LiveScreen, history: WatchHistory, events: Iterable[EventView]) -> None:
     with screen:
-        screen.job(history, (Notice("Running"), done_step()))
+        screen.job(history, (JobChange("Running"), done_step()))
         for event in events:
             screen.event(event)
 
@@ -198,6 +235,8 @@ def test_a_terminal_gets_the_panel_with_the_lines_above() -> None:
 def test_the_ending_says_what_was_learned_or_why_not() -> None:
     succeeded = job_view(rljob(REPORT, phase="Succeeded"))
     assert text.ending_text(succeeded) == "Succeeded after 4 steps; held-out reward 0.561 → 0.743 (+0.182)"
+    drained = job_view(rljob(at_step(5), phase="Succeeded", steps=4))
+    assert text.ending_text(drained).startswith("Succeeded after 4 steps and 1 for deferred prompts; ")
     failed = job_view(rljob(phase="Failed", conditions=(condition("Failed", "True", "UserError", "no data"),)))
     assert text.ending_text(failed) == "Failed: UserError: no data"
 

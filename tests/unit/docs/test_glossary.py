@@ -9,7 +9,7 @@ from longshore.api.crd import rljob_crd
 
 _ROOT: Final = Path(__file__).parents[3]
 _REFERENCE: Final = _ROOT / "docs" / "reference"
-_CODE: Final = (_ROOT / "runtime", _ROOT / "operator")
+_CODE: Final = (_ROOT / "runtime", _ROOT / "operator", _ROOT / "devcluster")
 _PROPERTIES: Final = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
 
 

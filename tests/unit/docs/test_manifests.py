@@ -6,7 +6,7 @@ import pytest
 from docs.manifest_predictions import MANIFESTS, predicted, predicting, written
 
 from longshore.checks.memory import ModelSize, memory_mistakes
-from longshore.checks.result import Outcome
+from longshore.checks.result import CheckOutcome
 from longshore_cli.check import run
 from longshore_cli.simulate.inputs import read_job
 
@@ -36,7 +36,7 @@ def test_recipes_of_papers_fit_the_gpus_that_they_ask_for(name: str, model: Mode
 
 @pytest.mark.parametrize("manifest", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_manifest_passes_the_checks_that_need_no_files(manifest: Path) -> None:
-    assert [found for found in run.checked(manifest, run.Options()) if found.outcome is Outcome.FAILED] == []
+    assert [found for found in run.checked(manifest, run.CheckOptions()) if found.outcome is CheckOutcome.FAILED] == []
 
 
 def test_the_experiments_of_the_papers_have_a_prediction() -> None:
@@ -46,8 +46,8 @@ def test_the_experiments_of_the_papers_have_a_prediction() -> None:
 @pytest.mark.parametrize("name", _PAPERS)
 def test_a_header_predicts_what_the_simulator_does(name: str) -> None:
     manifest = MANIFESTS / f"{name}.yaml"
-    said, found = written(manifest), predicted(manifest)
-    assert said.num_gpus == found.num_gpus
+    in_header, found = written(manifest), predicted(manifest)
+    assert in_header.num_gpus == found.num_gpus
     for figure in ("step_s", "gpu_hours", "speedup"):
-        told = f"{figure} in the header of {manifest.name} is stale: run `make predictions`"
-        assert getattr(said, figure) == pytest.approx(getattr(found, figure), rel=_TOLERANCE), told
+        message = f"{figure} in the header of {manifest.name} is stale: run `make predictions`"
+        assert getattr(in_header, figure) == pytest.approx(getattr(found, figure), rel=_TOLERANCE), message

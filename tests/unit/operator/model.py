@@ -62,8 +62,8 @@ class Cluster:
     manifests: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     job_deleted: bool = False
-    told_rejection: int = 0
-    told_notice: tuple[int, int] = (0, 0)
+    reported_rejection: int = 0
+    reported_notice: tuple[int, int] = (0, 0)
     config: OperatorConfig = CONFIG
     _num_created: int = 0
 
@@ -73,7 +73,10 @@ class Cluster:
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
-        remembered: dict[str, Any] = {"told_rejection": self.told_rejection, "told_notice": self.told_notice}
+        remembered: dict[str, Any] = {
+            "reported_rejection": self.reported_rejection,
+            "reported_notice": self.reported_notice,
+        }
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
@@ -86,7 +89,7 @@ class Cluster:
         self.apply(plan)
         return plan
 
-    def settle(self, limit: int = 30) -> None:
+    def reconcile_until_stable(self, limit: int = 30) -> None:
         """Passes until nothing is left to do; everything healthy comes up in between."""
         for _ in range(limit):
             before = (self.status, dict(self.pods))
@@ -101,7 +104,7 @@ class Cluster:
             self.status = plan.status
         for action in plan.actions:
             self._apply(action)
-        self.told_notice = max(self.told_notice, newest_notice(self.status.runtime))
+        self.reported_notice = max(self.reported_notice, newest_notice(self.status.runtime))
 
     def _apply(self, action: object) -> None:
         match action:
@@ -127,7 +130,7 @@ class Cluster:
             case Event():
                 self.events.append(action)
                 if action.reason == "AssignmentRejected":
-                    self.told_rejection = self.status.assignment.epoch
+                    self.reported_rejection = self.status.assignment.epoch
 
     def _new_pod(self, manifest: dict[str, Any]) -> PodView:
         from longshore_operator.observed import pod_view
@@ -178,10 +181,10 @@ class Cluster:
             role, tp_size = labels.get(names.LABEL_ROLE, pod.role), labels.get(names.LABEL_TP_SIZE, pod.tp_size)
             self.change(name, role=role, tp_size=tp_size)
 
-    def tell(self, runtime: RuntimeStatus) -> None:
+    def report(self, runtime: RuntimeStatus) -> None:
         """The coordinator reports, and the operator looks until nothing is left to do."""
         self.status = self.status.model_copy(update={"runtime": runtime})
-        self.settle()
+        self.reconcile_until_stable()
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)

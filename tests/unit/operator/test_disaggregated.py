@@ -24,7 +24,7 @@ def apart(**trainers: Any) -> dict[str, Any]:
 def running() -> Cluster:
     """A job with two workers and two trainer pods, all ready."""
     cluster = Cluster(spec=apart())
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.phase is Phase.RUNNING
     return cluster
 
@@ -58,18 +58,18 @@ def test_a_deleted_trainer_pod_is_replaced_within_the_attempt_and_told(running: 
     running.step()
     assert running.events[-1].reason == "PodLost"
     assert running.condition("Ready")[0] == "False"
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ALL_PODS
     assert (running.status.attempt, running.status.failures) == (1, 0)
 
 
 def test_a_crashed_trainer_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster) -> None:
     running.exit("demo-trainer-0", 1, "out of memory")
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.failures == 1
     assert "demo-trainer-0 exited with code 1: out of memory" in running.condition("Ready")[2]
     running.pass_time(10)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.phase is Phase.RUNNING
     assert (running.status.attempt, running.status.failures) == (1, 1)
 
@@ -82,7 +82,7 @@ def test_an_evicted_trainer_pod_is_replaced_at_once(running: Cluster) -> None:
 
 def test_a_new_attempt_has_new_trainer_pods(running: Cluster) -> None:
     running.exit("demo-coordinator", ExitCode.INTERRUPTED)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ALL_PODS
     assert {pod.attempt for pod in running.pods.values()} == {2}
 
@@ -90,7 +90,7 @@ def test_a_new_attempt_has_new_trainer_pods(running: Cluster) -> None:
 @pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.USER_ERROR])
 def test_trainer_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) -> None:
     running.exit("demo-coordinator", code)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ["demo-coordinator"]
     assert running.status.trainers.desired == 0
     assert running.status.gpus.trainer == 0
@@ -98,7 +98,7 @@ def test_trainer_pods_are_stopped_when_the_job_ends(running: Cluster, code: Exit
 
 def test_changed_trainer_pods_are_a_new_attempt(running: Cluster) -> None:
     running.spec, running.generation = apart(replicas=1, gpusPerPod=8), 4
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.attempt == 2
     assert len([pod for pod in running.pods.values() if pod.component is Component.TRAINER]) == 1
     assert running.status.gpus.trainer == 8
@@ -106,13 +106,13 @@ def test_changed_trainer_pods_are_a_new_attempt(running: Cluster) -> None:
 
 def test_a_job_that_is_colocated_again_has_none(running: Cluster) -> None:
     running.spec = {}
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == [name for name in ALL_PODS if "trainer" not in name]
 
 
 def test_a_template_of_trainer_pods_that_escalates_is_refused() -> None:
     cluster = Cluster(spec=apart(template={"spec": {"hostNetwork": True}}))
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.condition("Failed")[1] == "TemplateRefused"
     assert "spec.trainerWorkers.template.spec.hostNetwork" in cluster.condition("Failed")[2]
 

@@ -34,7 +34,7 @@ COSTS = RepurposingBenefit(rollout_longer_s=0.8, training_shorter_s=0.42, wanted
 def job(rollout: dict[str, Any], workers: dict[str, Any] = FOUR_PODS, **spec: Any) -> Cluster:
     """A job with all its pods ready."""
     cluster = Cluster(spec={"rollout": rollout, "workers": workers, **spec})
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.assignment.epoch == 1
     return cluster
 
@@ -78,7 +78,7 @@ def reasons(cluster: Cluster) -> list[str]:
 class TestRepurposing:
     def test_half_of_the_gpus_with_the_fewest_tokens_train_when_what_runs_fits_the_others(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assignment = cluster.status.assignment
         assert assignment.epoch == 2
         assert assignment.overlay == Overlay(round=1, attempt=1, trainer_pods=[2, 3])
@@ -88,33 +88,33 @@ class TestRepurposing:
 
     def test_the_same_telemetry_again_and_later_milestones_of_the_round_give_nothing(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         before = cluster.status.assignment
-        cluster.tell(at_milestone())
-        cluster.tell(at_milestone(fraction=0.45, load=load(10)))
+        cluster.report(at_milestone())
+        cluster.report(at_milestone(fraction=0.45, load=load(10)))
         assert cluster.status.assignment == before
         assert reasons(cluster) == ["Repurposing"]
 
     def test_the_next_round_is_decided_anew_and_late_telemetry_of_the_one_before_gives_nothing(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(1))
-        cluster.tell(at_milestone(2, load=load(busy=(1, 2, 3, 4))))
+        cluster.report(at_milestone(1))
+        cluster.report(at_milestone(2, load=load(busy=(1, 2, 3, 4))))
         assignment = cluster.status.assignment
         assert (assignment.epoch, assignment.overlay) == (3, Overlay(round=2, attempt=1, trainer_pods=[0, 1]))
-        cluster.tell(at_milestone(1))
+        cluster.report(at_milestone(1))
         assert cluster.status.assignment == assignment
 
     def test_nothing_is_written_while_the_projected_peak_is_too_high(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(load=load(1_801)))
+        cluster.report(at_milestone(load=load(1_801)))
         assert cluster.status.assignment.epoch == 1
         assert cluster.plan().actions == ()
-        cluster.tell(at_milestone(fraction=0.35, load=load(1_800)))
+        cluster.report(at_milestone(fraction=0.35, load=load(1_800)))
         assert cluster.status.assignment.epoch == 2
 
     def test_the_trigger_fixed_asks_for_neither_room_nor_benefit(self) -> None:
         cluster = job({**STREAMED, "repurposing": {"trigger": "Fixed"}})
-        cluster.tell(at_milestone(load=load(100_000), repurposing={RoundKind.SHORT: COSTS}))
+        cluster.report(at_milestone(load=load(100_000), repurposing={RoundKind.SHORT: COSTS}))
         assert cluster.status.assignment.overlay is not None
         assert "RepurposeUnavailable" not in {condition.type for condition in cluster.status.conditions}
 
@@ -125,28 +125,28 @@ class TestRepurposing:
         self, known: dict[RoundKind, RepurposingBenefit]
     ) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(repurposing=known))
+        cluster.report(at_milestone(repurposing=known))
         assert cluster.status.assignment.overlay is None
 
     def test_the_users_limit_of_the_peak_counts(self) -> None:
         cluster = job({**STREAMED, "repurposing": {"maxKvPeak": 0.4}})
-        cluster.tell(at_milestone(load=load(1_000)))
+        cluster.report(at_milestone(load=load(1_000)))
         assert cluster.status.assignment.overlay is None
 
     def test_only_pods_with_trainer_replicas_are_taken(self) -> None:
         cluster = job(STREAMED, trainer={"dataParallelSize": 1})
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         overlay = cluster.status.assignment.overlay
         assert overlay is not None and overlay.trainer_pods == [0]
 
     def test_pods_without_gpus_are_repurposed_too(self) -> None:
         cluster = job(STREAMED, {"replicas": 2, "gpusPerPod": 0})
-        cluster.tell(at_milestone(load=load(500, busy=(5, 6), gpus=0)))
+        cluster.report(at_milestone(load=load(500, busy=(5, 6), gpus=0)))
         overlay = cluster.status.assignment.overlay
         assert overlay is not None and overlay.trainer_pods == [0]
 
     @pytest.mark.parametrize(
-        "told",
+        "given",
         [
             RuntimeStatus(attempt=1),
             RuntimeStatus(attempt=1, round=RoundStatus(number=1, kind=RoundKind.SHORT, fraction_finished=0.3)),
@@ -157,15 +157,15 @@ class TestRepurposing:
         ],
         ids=["no round", "no load", "another attempt", "a round that is over", "no engines", "engines of one pod"],
     )
-    def test_telemetry_that_says_nothing_about_this_round_gives_nothing(self, told: RuntimeStatus) -> None:
+    def test_telemetry_that_says_nothing_about_this_round_gives_nothing(self, given: RuntimeStatus) -> None:
         cluster = job(STREAMED)
-        cluster.tell(told)
+        cluster.report(given)
         assert cluster.status.assignment.epoch == 1
 
     def test_engines_that_can_hold_nothing_are_full(self) -> None:
         cluster = job(STREAMED)
         empty = [PodLoad(pod=pod, gpus=2, kv_capacity_tokens=0, running_tokens=0) for pod in range(4)]
-        cluster.tell(at_milestone(load=RolloutLoad(projected_kv_peak_tokens=10, pods=empty)))
+        cluster.report(at_milestone(load=RolloutLoad(projected_kv_peak_tokens=10, pods=empty)))
         assert cluster.status.assignment.epoch == 1
 
     @pytest.mark.parametrize(
@@ -173,23 +173,23 @@ class TestRepurposing:
     )
     def test_a_job_that_does_not_ask_for_it_keeps_its_pods(self, rollout: dict[str, Any]) -> None:
         cluster = job(rollout)
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assert cluster.status.assignment.epoch == 1
 
     def test_a_new_attempt_decides_for_itself(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(3))
+        cluster.report(at_milestone(3))
         cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.status.assignment.epoch == 2
-        cluster.tell(at_milestone(2, attempt=2))
+        cluster.report(at_milestone(2, attempt=2))
         overlay = cluster.status.assignment.overlay
         assert overlay is not None and (overlay.round, overlay.attempt) == (2, 2)
 
     def test_a_suspended_job_is_asked_for_nothing(self) -> None:
         cluster = job(STREAMED)
         cluster.spec = cluster.spec | {"suspend": True}
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assert cluster.status.assignment.epoch == 1
 
 
@@ -202,7 +202,7 @@ class TestRegrouping:
         kinds = {RoundKind.SHORT: seconds, RoundKind.LONG: seconds}
         times = RolloutTimes(switch_s=switch_s, preemption_s=0.0, round_s=kinds)
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
-        cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
+        cluster.report(after_rounds(0, 0, 0, 0, rollout_times=times))
         assert (reasons(cluster) == ["Regrouping"]) is regroups
 
     def test_the_first_size_is_the_best_by_the_profile(self) -> None:
@@ -212,30 +212,30 @@ class TestRegrouping:
         preemptions = {RoundKind.SHORT: {1: 500.0, 2: 100.0}}
         times = RolloutTimes(switch_s=10.0, preemption_s=0.01, round_s=kinds, preemptions=preemptions)
         cluster = job(ADAPTIVE, {"replicas": 2, "gpusPerPod": 4})
-        told: dict[str, Any] = {"rollout_times": times, "tp_sizes": [1, 2]}
-        cluster.tell(after_rounds(**told))
+        given: dict[str, Any] = {"rollout_times": times, "tp_sizes": [1, 2]}
+        cluster.report(after_rounds(**given))
         assignment = cluster.status.assignment
         assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2, RoundKind.LONG: 2}
         assert assignment.reason == "tensor-parallel sizes are the best by the job's profile"
         assert reasons(cluster) == ["Regrouping"]
-        cluster.tell(after_rounds(90, 90, **told))
+        cluster.report(after_rounds(90, 90, **given))
         assert cluster.status.assignment == assignment
 
     def test_a_constant_overload_doubles_the_engines_of_a_job_without_a_profile(self) -> None:
         cluster = job(ADAPTIVE)
         rounds = [RoundSummary(number=at, kind=RoundKind.SHORT, preemptions=50_000, requests=400) for at in range(1, 5)]
-        cluster.tell(RuntimeStatus(attempt=1, tp_sizes=[1, 2], step=4, recent_rounds=rounds))
+        cluster.report(RuntimeStatus(attempt=1, tp_sizes=[1, 2], step=4, recent_rounds=rounds))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
 
     def test_a_profile_that_lacks_a_size_is_of_no_use(self) -> None:
         times = RolloutTimes(switch_s=1_000.0, preemption_s=0.0, round_s={RoundKind.SHORT: {2: 60.0}})
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
-        cluster.tell(after_rounds(0, 0, 0, 0, rollout_times=times))
+        cluster.report(after_rounds(0, 0, 0, 0, rollout_times=times))
         assert reasons(cluster) == ["Regrouping"]
 
     def test_a_rise_in_preemptions_doubles_the_engines_of_its_kind_of_round(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         assignment = cluster.status.assignment
         assert assignment.epoch == 2
         assert assignment.baseline.tp_size == 1
@@ -246,10 +246,10 @@ class TestRegrouping:
 
     def test_four_quiet_rounds_halve_them_and_the_default_needs_no_entry_of_its_own(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
-        cluster.tell(after_rounds(*[0] * 7, first=4))
+        cluster.report(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(*[0] * 7, first=4))
         assert cluster.status.assignment.epoch == 2, "the smaller size proved too small and must cool down"
-        cluster.tell(after_rounds(0, first=11))
+        cluster.report(after_rounds(0, first=11))
         assert cluster.status.assignment.epoch == 3
         assert cluster.status.assignment.baseline.tp_sizes == {}
 
@@ -258,49 +258,49 @@ class TestRegrouping:
         one_by_one, together = job(ADAPTIVE), job(ADAPTIVE)
         for number in range(1, len(counts) + 1):
             for _ in range(2):
-                one_by_one.tell(after_rounds(*counts[:number]))
-        together.tell(after_rounds(*counts))
+                one_by_one.report(after_rounds(*counts[:number]))
+        together.report(after_rounds(*counts))
         assert one_by_one.status.planner == together.status.planner
         assert one_by_one.status.assignment == together.status.assignment
 
     def test_rounds_that_a_new_attempt_repeats_are_not_counted_twice(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 30))
+        cluster.report(after_rounds(30, 30, 30))
         before = cluster.status.planner
         cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
-        cluster.settle()
-        cluster.tell(after_rounds(90, first=3, attempt=2))
+        cluster.reconcile_until_stable()
+        cluster.report(after_rounds(90, first=3, attempt=2))
         assert cluster.status.planner == before
-        cluster.tell(after_rounds(90, 90, first=3, attempt=2))
+        cluster.report(after_rounds(90, 90, first=3, attempt=2))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
 
     def test_sizes_that_the_coordinator_has_not_told_are_waited_for(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90, tp_sizes=[]))
+        cluster.report(after_rounds(30, 30, 90, tp_sizes=[]))
         assert (cluster.status.assignment.epoch, cluster.status.planner) == (1, PlannerStatus())
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         assert cluster.status.assignment.epoch == 2
 
     def test_a_size_that_does_not_suit_the_model_is_not_taken(self) -> None:
         cluster = job(ADAPTIVE, {"replicas": 1, "gpusPerPod": 4})
-        cluster.tell(after_rounds(30, 30, 90, tp_sizes=[1, 4]))
+        cluster.report(after_rounds(30, 30, 90, tp_sizes=[1, 4]))
         assert cluster.status.assignment.epoch == 1
 
     def test_each_kind_of_round_has_its_own_size(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
-        cluster.tell(after_rounds(50, 50, 200, first=4, kind=RoundKind.LONG))
+        cluster.report(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(50, 50, 200, first=4, kind=RoundKind.LONG))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2, RoundKind.LONG: 2}
 
     def test_fixed_parallelism_never_regroups(self) -> None:
         cluster = job({})
-        cluster.tell(after_rounds(30, 30, 900))
+        cluster.report(after_rounds(30, 30, 900))
         assert (cluster.status.assignment.epoch, cluster.status.planner) == (1, None)
 
     def test_one_telemetry_that_asks_for_both_gives_one_assignment_with_both(self) -> None:
         cluster = job({**STREAMED, **ADAPTIVE})
         ended = after_rounds(30, 30, 90)
-        cluster.tell(at_milestone(4, recent_rounds=ended.recent_rounds, tp_sizes=[1, 2]))
+        cluster.report(at_milestone(4, recent_rounds=ended.recent_rounds, tp_sizes=[1, 2]))
         assignment = cluster.status.assignment
         assert assignment.epoch == 2
         assert assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
@@ -310,37 +310,37 @@ class TestRegrouping:
 
     def test_a_regroup_does_not_carry_an_overlay_whose_round_is_over(self) -> None:
         cluster = job({**STREAMED, **ADAPTIVE})
-        cluster.tell(at_milestone(3))
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(at_milestone(3))
+        cluster.report(after_rounds(30, 30, 90))
         assert (cluster.status.assignment.epoch, cluster.status.assignment.overlay) == (3, None)
 
     def test_a_regroup_beside_a_running_round_keeps_its_overlay(self) -> None:
         cluster = job({**STREAMED, **ADAPTIVE})
-        cluster.tell(at_milestone(4))
+        cluster.report(at_milestone(4))
         overlay = cluster.status.assignment.overlay
-        cluster.tell(after_rounds(30, 30, 90, attempt=0))
+        cluster.report(after_rounds(30, 30, 90, attempt=0))
         assert cluster.status.assignment.epoch == 3
         assert cluster.status.assignment.overlay == overlay
-        cluster.tell(at_milestone(4))
+        cluster.report(at_milestone(4))
         assert cluster.status.assignment.epoch == 3
 
     def test_an_api_server_that_drops_fields_without_a_value_costs_no_memory(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30))
+        cluster.report(after_rounds(30, 30))
         planner = cluster.status.planner
         assert planner is not None
         stored = PlannerStatus(round=planner.round, state=without_nulls(planner.state))
         cluster.status = cluster.status.model_copy(update={"planner": stored})
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
 
     def test_a_memory_that_cannot_be_read_is_begun_anew_and_told(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         state = {"order": ["Medium"], "kinds": {}}
         planner = PlannerStatus(round=3, state=state)
         cluster.status = cluster.status.model_copy(update={"planner": planner})
-        cluster.tell(after_rounds(30, first=4))
+        cluster.report(after_rounds(30, first=4))
         assert cluster.status.assignment.baseline.tp_sizes == {}
         assert cluster.status.planner is not None and cluster.status.planner.state != state
         assert "PlannerReset" in reasons(cluster)
@@ -349,13 +349,13 @@ class TestRegrouping:
 class TestSpecChange:
     def change(self, cluster: Cluster, **spec: Any) -> None:
         cluster.spec = cluster.spec | {"suspend": True}
-        cluster.settle()
+        cluster.reconcile_until_stable()
         cluster.spec = cluster.spec | spec
-        cluster.settle()
+        cluster.reconcile_until_stable()
 
     def test_a_new_size_resets_baseline_and_planner_and_old_rounds_say_nothing_about_it(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         self.change(cluster, rollout={"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
         assignment = cluster.status.assignment
         assert (assignment.epoch, assignment.reason) == (3, "tensorParallelSize changed")
@@ -373,7 +373,7 @@ class TestSpecChange:
     )
     def test_sizes_that_no_longer_fit_the_spec_are_dropped(self, spec: dict[str, Any]) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         self.change(cluster, **spec)
         assert cluster.status.assignment.epoch == 3
         assert cluster.status.assignment.reason == "the spec changed"
@@ -381,7 +381,7 @@ class TestSpecChange:
 
     def test_another_change_keeps_sizes_and_memory(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         before = cluster.status.assignment, cluster.status.planner
         self.change(cluster, reward={"pods": 2})
         assert (cluster.status.assignment, cluster.status.planner) == before
@@ -390,24 +390,24 @@ class TestSpecChange:
 class TestRejection:
     def test_engines_that_do_not_take_a_size_are_planned_for_as_they_are(self) -> None:
         cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
-        cluster.tell(after_rounds(0, 0, 0, 0, tp_size=2))
+        cluster.report(after_rounds(0, 0, 0, 0, tp_size=2))
         assert cluster.status.assignment.baseline.tp_size_of(RoundKind.SHORT) == 1
         refused = after_rounds(0, 0, 0, 0, tp_size=2, rejected_epoch=2, rejected_reason="no", refused_tp_size=1)
         for _ in range(2):
-            cluster.tell(refused)
+            cluster.report(refused)
         assignment = cluster.status.assignment
         assert (assignment.epoch, assignment.baseline.tp_size_of(RoundKind.SHORT)) == (3, 2)
         assert assignment.reason == "engines keep tensor-parallel size 2: those of size 1 did not start"
         assert reasons(cluster) == ["Regrouping", "AssignmentRejected", "Regrouping"]
-        cluster.tell(after_rounds(0, 0, 0, 0, first=5, tp_size=2, rejected_epoch=2, refused_tp_size=1))
+        cluster.report(after_rounds(0, 0, 0, 0, first=5, tp_size=2, rejected_epoch=2, refused_tp_size=1))
         assert cluster.status.assignment.epoch == 3, "which is not asked again before its cool-down is over"
 
     def test_it_is_told_once_and_the_round_is_not_asked_again(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         refused = at_milestone(rejected_epoch=2, rejected_reason="round 1 has its batch already")
         for _ in range(2):
-            cluster.tell(refused)
+            cluster.report(refused)
         assert cluster.status.assignment.epoch == 2
         assert reasons(cluster) == ["Repurposing", "AssignmentRejected"]
         event = cluster.events[-1]
@@ -416,16 +416,16 @@ class TestRejection:
 
     def test_an_operator_that_forgot_that_it_told_gives_the_event_the_same_name(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
-        cluster.tell(at_milestone(rejected_epoch=2, rejected_reason="too late"))
-        cluster.told_rejection = 0
+        cluster.report(at_milestone())
+        cluster.report(at_milestone(rejected_epoch=2, rejected_reason="too late"))
+        cluster.reported_rejection = 0
         assert cluster.plan().actions == (cluster.events[-1],)
 
     def test_that_of_an_older_assignment_is_no_news(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(1))
-        cluster.tell(at_milestone(2))
-        cluster.tell(at_milestone(2, rejected_epoch=2, rejected_reason="too late"))
+        cluster.report(at_milestone(1))
+        cluster.report(at_milestone(2))
+        cluster.report(at_milestone(2, rejected_epoch=2, rejected_reason="too late"))
         assert reasons(cluster) == ["Repurposing", "Repurposing"]
 
 
@@ -435,25 +435,25 @@ class TestAcknowledgement:
 
     def test_labels_and_gpu_counts_follow_what_was_carried_out_and_not_what_was_asked(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assert self.roles(cluster) == [("rollout", "1")] * 4
         assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (8, 0)
-        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        cluster.report(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
         assert self.roles(cluster) == [("rollout", "1")] * 2 + [("trainer", "1")] * 2
         assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (4, 4)
-        cluster.tell(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
+        cluster.report(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
         assert self.roles(cluster) == [("rollout", "1")] * 4
         assert (cluster.status.gpus.rollout, cluster.status.gpus.trainer) == (8, 0)
 
     def test_the_label_of_the_size_follows_a_regroup(self) -> None:
         cluster = job(ADAPTIVE)
-        cluster.tell(RuntimeStatus(attempt=1, tp_size=2))
+        cluster.report(RuntimeStatus(attempt=1, tp_size=2))
         assert self.roles(cluster) == [("rollout", "2")] * 4
 
     def test_only_pods_whose_labels_are_wrong_are_labelled_and_the_uid_guards_each(self) -> None:
         cluster = job(STREAMED)
-        told = RuntimeStatus(attempt=1, trainer_pods=[3], tp_size=1)
-        cluster.status = cluster.status.model_copy(update={"runtime": told})
+        given = RuntimeStatus(attempt=1, trainer_pods=[3], tp_size=1)
+        cluster.status = cluster.status.model_copy(update={"runtime": given})
         labels = {"longshore.dev/role": "trainer", "longshore.dev/tp-size": "1"}
         uid = cluster.pods["demo-worker-3"].uid
         labelled = [action for action in cluster.plan().actions if isinstance(action, LabelPod)]
@@ -461,24 +461,24 @@ class TestAcknowledgement:
 
     def test_what_an_earlier_attempt_acknowledged_labels_nothing(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        cluster.report(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
         cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.status.attempt == 2
         assert self.roles(cluster) == [("rollout", "1")] * 4
         assert cluster.status.gpus.trainer == 0
 
     def test_a_replaced_worker_gets_the_label_of_what_it_does(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
+        cluster.report(at_milestone(applied_epoch=2, trainer_pods=[2, 3], tp_size=1))
         cluster.delete("demo-worker-3")
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert self.roles(cluster)[3] == ("trainer", "1")
         assert not any(isinstance(action, LabelPod) for action in cluster.plan().actions)
 
     def test_no_engines_yet_leave_the_label_of_the_size_alone(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(RuntimeStatus(attempt=1))
+        cluster.report(RuntimeStatus(attempt=1))
         assert self.roles(cluster) == [("rollout", "1")] * 4
 
 
@@ -491,8 +491,8 @@ class TestRepurposed:
     def overlaid(self) -> Cluster:
         """A job whose coordinator has carried out an overlay."""
         cluster = job(STREAMED)
-        cluster.tell(at_milestone())
-        cluster.tell(self.ACKNOWLEDGED)
+        cluster.report(at_milestone())
+        cluster.report(self.ACKNOWLEDGED)
         return cluster
 
     def shown(self, cluster: Cluster) -> tuple[str, str, str] | None:
@@ -502,15 +502,15 @@ class TestRepurposed:
     def test_what_was_asked_for_and_not_acknowledged_shows_nothing(self) -> None:
         cluster = job(STREAMED)
         assert self.shown(cluster) is None
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assert self.shown(cluster) is None
-        cluster.tell(at_milestone(rejected_epoch=2, rejected_reason="too late"))
+        cluster.report(at_milestone(rejected_epoch=2, rejected_reason="too late"))
         assert self.shown(cluster) is None
 
     def test_an_acknowledged_overlay_shows_why_until_its_round_is_over(self) -> None:
         cluster = self.overlaid()
         assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
-        cluster.tell(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
+        cluster.report(RuntimeStatus(attempt=1, step=1, applied_epoch=2, tp_size=1))
         message = "the overlay is over: it holds for the rest of one round of one attempt"
         assert self.shown(cluster) == ("False", "OverlayEnded", message)
 
@@ -518,10 +518,10 @@ class TestRepurposed:
         cluster = self.overlaid()
         event = cluster.events[-1]
         assert (event.type, event.reason, event.message) == ("Normal", "Repurposed", self.WHY)
-        cluster.tell(self.ACKNOWLEDGED)
+        cluster.report(self.ACKNOWLEDGED)
         assert reasons(cluster) == ["Repurposing", "Repurposed"]
-        cluster.tell(at_milestone(2, applied_epoch=2, tp_size=1))
-        cluster.tell(at_milestone(2, applied_epoch=3, trainer_pods=[2, 3], tp_size=1))
+        cluster.report(at_milestone(2, applied_epoch=2, tp_size=1))
+        cluster.report(at_milestone(2, applied_epoch=3, trainer_pods=[2, 3], tp_size=1))
         assert reasons(cluster) == ["Repurposing", "Repurposed"] * 2
         assert len({event.key for event in cluster.events if event.reason == "Repurposed"}) == 2
 
@@ -529,12 +529,12 @@ class TestRepurposed:
         cluster = self.overlaid()
         later = cluster.status.assignment.model_copy(update={"epoch": 3, "reason": "something else"})
         cluster.status = cluster.status.model_copy(update={"assignment": later})
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
 
     def test_an_operator_that_never_saw_the_assignment_acknowledged_names_the_pods(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(applied_epoch=9, trainer_pods=[3, 2], tp_size=1))
+        cluster.report(at_milestone(applied_epoch=9, trainer_pods=[3, 2], tp_size=1))
         assert self.shown(cluster) == (
             "True",
             "Acknowledged",
@@ -544,17 +544,17 @@ class TestRepurposed:
     def test_an_overlay_ends_with_its_attempt(self) -> None:
         cluster = self.overlaid()
         cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.condition("Repurposed")[:2] == ("False", "OverlayEnded")
 
     def test_an_overlay_ends_when_the_job_is_suspended_and_a_finished_job_shows_none(self) -> None:
         cluster = self.overlaid()
         cluster.spec = cluster.spec | {"suspend": True}
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.condition("Repurposed")[:2] == ("False", "OverlayEnded")
         cluster = self.overlaid()
         cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert self.shown(cluster) is None
 
 
@@ -565,7 +565,7 @@ class TestConditions:
 
     def test_a_shape_that_can_do_what_was_asked_has_none(self) -> None:
         cluster = job({**STREAMED, **ADAPTIVE})
-        cluster.tell(after_rounds(0))
+        cluster.report(after_rounds(0))
         assert self.unavailable(cluster) == {}
 
     @pytest.mark.parametrize("gpus", [0, 1])
@@ -586,7 +586,7 @@ class TestConditions:
 
     def test_where_repurposing_costs_more_than_it_gains_the_figures_say_so(self) -> None:
         cluster = job(STREAMED)
-        cluster.tell(at_milestone(repurposing={RoundKind.SHORT: COSTS}))
+        cluster.report(at_milestone(repurposing={RoundKind.SHORT: COSTS}))
         assert self.unavailable(cluster)["RepurposeUnavailable"] == (
             "True",
             "CostsMore",
@@ -594,9 +594,9 @@ class TestConditions:
             "step is expected to end 0.38 s later (rollout 0.8 s longer, training 0.42 s shorter)",
         )
         trial = COSTS.model_copy(update={"wanted": True, "trial": True})
-        cluster.tell(at_milestone(2, repurposing={RoundKind.SHORT: trial}))
+        cluster.report(at_milestone(2, repurposing={RoundKind.SHORT: trial}))
         assert "RepurposeUnavailable" in self.unavailable(cluster), "a trial proves nothing yet"
-        cluster.tell(at_milestone(3, repurposing={RoundKind.SHORT: COSTS, RoundKind.LONG: PAYS}))
+        cluster.report(at_milestone(3, repurposing={RoundKind.SHORT: COSTS, RoundKind.LONG: PAYS}))
         assert self.unavailable(cluster) == {}, "it pays in some rounds"
 
     def test_trainers_with_pods_of_their_own_take_none_of_the_others(self) -> None:
@@ -604,21 +604,21 @@ class TestConditions:
         status, reason, message = self.unavailable(cluster)["RepurposeUnavailable"]
         assert (status, reason) == ("True", "Disaggregated")
         assert message.startswith("spec.placement: ")
-        cluster.tell(at_milestone())
+        cluster.report(at_milestone())
         assert cluster.status.assignment.epoch == 1
 
     @pytest.mark.parametrize("gpus", [0, 1])
     def test_a_pod_with_one_gpu_or_none_has_one_size(self, gpus: int) -> None:
         cluster = job(ADAPTIVE, {"replicas": 2, "gpusPerPod": gpus})
         assert self.unavailable(cluster)["RegroupUnavailable"][1] == "TooFewGPUs"
-        cluster.tell(after_rounds(30, 30, 90))
+        cluster.report(after_rounds(30, 30, 90))
         assert cluster.status.assignment.epoch == 1
 
     @pytest.mark.parametrize(("tp_sizes", "found"), [([1], "1"), ([1, 3], "1"), ([2], "2"), ([0], "none")])
     def test_a_model_that_can_be_divided_in_one_way_keeps_its_size(self, tp_sizes: list[int], found: str) -> None:
         cluster = job(ADAPTIVE)
         assert self.unavailable(cluster) == {}
-        cluster.tell(after_rounds(30, 30, 90, tp_sizes=tp_sizes))
+        cluster.report(after_rounds(30, 30, 90, tp_sizes=tp_sizes))
         _, reason, message = self.unavailable(cluster)["RegroupUnavailable"]
         assert reason == "NoOtherSize"
         assert message.endswith(f"engines keep 1; sizes that suit the model and the pods: {found}")
@@ -627,26 +627,26 @@ class TestConditions:
     def test_they_stay_while_the_job_is_suspended_and_go_when_it_ends(self) -> None:
         cluster = job(STREAMED, {"replicas": 1, "gpusPerPod": 1})
         cluster.spec = cluster.spec | {"suspend": True}
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert list(self.unavailable(cluster)) == ["RepurposeUnavailable"]
         cluster.spec = cluster.spec | {"suspend": False}
-        cluster.settle()
+        cluster.reconcile_until_stable()
         cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert self.unavailable(cluster) == {}
 
 
 def test_what_was_assigned_stays_when_the_job_ends() -> None:
     cluster = job({**STREAMED, **ADAPTIVE})
-    cluster.tell(after_rounds(30, 30, 90))
+    cluster.report(after_rounds(30, 30, 90))
     before = cluster.status.assignment, cluster.status.planner
     cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert (cluster.status.assignment, cluster.status.planner) == before
 
 
 def test_a_job_that_never_started_has_no_assignment() -> None:
     cluster = Cluster(spec={"suspend": True, "rollout": STREAMED}, status=RLJobStatus(runtime=at_milestone()))
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.assignment.epoch == 0
     assert not any(isinstance(action, Event) for action in cluster.plan().actions)

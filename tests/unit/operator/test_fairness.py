@@ -102,17 +102,50 @@ def test_nobody_saves_turns_by_being_quiet() -> None:
     assert served.count(VICTIM) <= 6
 
 
+def test_a_job_that_is_taken_out_has_no_turn_and_costs_the_others_none() -> None:
+    queue = FairQueue(max_running=1)
+    first, second = noisy(2)
+    for key in (first, VICTIM, second):
+        queue.add(key)
+    assert queue.remove(first)
+    assert queue.remove(VICTIM)
+    assert not queue.remove(VICTIM), "it does not wait any more"
+    assert turn(queue) == second
+    assert turn(queue) is None
+    queue.add(VICTIM)
+    assert turn(queue) == VICTIM
+
+
+def test_a_namespace_whose_last_job_was_taken_out_while_another_ran_gets_its_turns_again() -> None:
+    queue = FairQueue(max_running=2)
+    first, second = noisy(2)
+    queue.add(first)
+    assert queue.pop() == first
+    queue.add(second)
+    assert queue.remove(second)
+    queue.done(first, 0.0)
+    assert queue.pop() is None
+    queue.add(second)
+    assert turn(queue) == second
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=60),
     st.integers(1, 3),
     st.floats(0, 5),
 )
-def test_every_job_that_waits_has_its_turn_once(jobs: list[tuple[str, int]], max_running: int, cost_s: float) -> None:
+def test_every_job_that_waits_has_its_turn_once(
+    jobs: list[tuple[str, int, bool]], max_running: int, cost_s: float
+) -> None:
     queue = FairQueue(max_running)
     waiting: set[tuple[str, str]] = set()
     seen = []
-    for namespace, number in jobs:
+    for namespace, number, is_removed in jobs:
         key = (namespace, str(number))
+        if is_removed:
+            assert queue.remove(key) == (key in waiting)
+            waiting.discard(key)
+            continue
         if key in waiting:
             seen.append(turn(queue, cost_s))
             waiting.discard(seen[-1])
@@ -123,6 +156,7 @@ def test_every_job_that_waits_has_its_turn_once(jobs: list[tuple[str, int]], max
     rest = [turn(queue, cost_s) for _ in range(len(waiting))]
     assert set(rest) == waiting
     assert queue.pop() is None
+    assert queue.num_running == 0
 
 
 class TestBucket:

@@ -8,15 +8,15 @@ import pytest
 from longshore_kube.access import Access
 from longshore_operator.controller import Controller
 from longshore_operator.health import MAX_SILENCE_S, MAX_STALL_S, obstacle
-from longshore_operator.kube import Kube
-from longshore_operator.metrics import Metrics
+from longshore_operator.kube import KubeClient
+from longshore_operator.metrics import OperatorMetrics
 from tests.unit.operator.model import CONFIG
 
 
 @pytest.fixture
 async def controller() -> AsyncIterator[Controller]:
     """A controller whose pods were never listed, so that no pass can end."""
-    controller = Controller(Kube(Access("http://nowhere.invalid")), CONFIG, Metrics(), None)
+    controller = Controller(KubeClient(Access("http://nowhere.invalid")), CONFIG, OperatorMetrics(), None)
     yield controller
     await controller.close()
 

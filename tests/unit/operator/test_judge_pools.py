@@ -36,7 +36,7 @@ def judged(*, reward_pods: int = 1, **pool: Any) -> Json:
 def running() -> Cluster:
     """A job with two workers and three judge pods, all ready."""
     cluster = Cluster(spec=judged())
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.phase is Phase.RUNNING
     return cluster
 
@@ -127,18 +127,18 @@ def test_a_deleted_judge_pod_is_replaced_within_the_attempt_and_told(running: Cl
     running.step()
     assert running.events[-1].reason == "PodLost"
     assert running.condition("Ready")[0] == "False"
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ALL_PODS
     assert (running.status.attempt, running.status.failures) == (1, 0)
 
 
 def test_a_crashed_judge_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster) -> None:
     running.exit("demo-judge-0", 1, "the server of the judge ended with code -9")
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.failures == 1
     assert "demo-judge-0 exited with code 1: the server of the judge ended" in running.condition("Ready")[2]
     running.pass_time(10)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.phase is Phase.RUNNING
     assert (running.status.attempt, running.status.failures) == (1, 1)
 
@@ -146,14 +146,14 @@ def test_a_crashed_judge_pod_is_counted_once_and_replaced_after_the_back_off(run
 def test_a_model_that_cannot_be_served_ends_the_job(running: Cluster) -> None:
     sentence = "reward.functions[critic].judge.modelPath: 'a' is no Hugging Face checkpoint"
     running.exit("demo-judge-0", ExitCode.USER_ERROR, sentence)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.condition("Failed") == ("True", "UserError", sentence)
 
 
 @pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.USER_ERROR])
 def test_judge_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) -> None:
     running.exit("demo-coordinator", code)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ["demo-coordinator"]
     assert running.status.judges.desired == 0
     assert running.status.gpus.judge == 0
@@ -161,14 +161,14 @@ def test_judge_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCo
 
 def test_a_new_attempt_has_new_judge_pods(running: Cluster) -> None:
     running.exit("demo-coordinator", ExitCode.INTERRUPTED)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.names() == ALL_PODS
     assert {pod.attempt for pod in running.pods.values()} == {2}
 
 
 def test_a_pool_that_changes_is_a_new_attempt(running: Cluster) -> None:
     running.spec, running.generation = judged(replicas=1), 4
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.attempt == 2
     assert len([pod for pod in running.pods.values() if pod.component is Component.JUDGE]) == 2
     assert running.status.gpus.judge == 5

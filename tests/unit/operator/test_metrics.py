@@ -5,7 +5,7 @@ from prometheus_client import generate_latest
 
 from longshore.api.runtime_status import Alarm, RuntimeStatus
 from longshore.api.status import Assignment, Baseline, GpuCounts, Overlay, Phase, RLJobStatus
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 
 NONE, STARTED = Assignment(), Assignment(epoch=1)
 OVERLAY = Overlay(round=1, attempt=1, trainer_pods=[1])
@@ -27,7 +27,7 @@ REPURPOSED = Assignment(epoch=2, overlay=OVERLAY)
 def test_assignments_are_counted_by_what_they_change(
     before: Assignment, after: Assignment, overlays: int, baselines: int
 ) -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.count_assignment(before, after)
     for kind, expected in (("overlay", overlays), ("baseline", baselines)):
         counted = metrics.registry.get_sample_value("longshore_operator_assignments_total", {"kind": kind})
@@ -35,7 +35,7 @@ def test_assignments_are_counted_by_what_they_change(
 
 
 def test_gpus_are_shown_by_job_and_role_until_the_job_is_gone() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     here, there = ("team", "demo"), ("other", "demo")
 
     def num_gpus(key: tuple[str, str], role: str) -> float | None:
@@ -52,14 +52,14 @@ def test_gpus_are_shown_by_job_and_role_until_the_job_is_gone() -> None:
     assert num_gpus(there, "rollout") == 2
 
 
-def shown(metrics: Metrics) -> set[str]:
+def shown(metrics: OperatorMetrics) -> set[str]:
     """Series of single jobs, as they are scraped."""
     lines = generate_latest(metrics.registry).decode().splitlines()
     return {line for line in lines if line.startswith("longshore_operator_job_")}
 
 
 def test_a_job_shows_one_phase_its_step_and_its_alarms_until_it_is_gone() -> None:
-    metrics, key = Metrics(), ("team", "demo")
+    metrics, key = OperatorMetrics(), ("team", "demo")
     alarm = Alarm(reason="RewardsFault", message="the judge is away", step=3)
     metrics.show(key, RLJobStatus(phase=Phase.PENDING))
     metrics.show(
@@ -79,7 +79,7 @@ def test_a_job_shows_one_phase_its_step_and_its_alarms_until_it_is_gone() -> Non
 
 
 def test_the_alarms_of_a_job_end_with_it() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     alarm = Alarm(reason="RewardsFault", message="the judge is away", step=3)
     metrics.show(("team", "demo"), RLJobStatus(phase=Phase.FAILED, runtime=RuntimeStatus(alarms=[alarm])))
     assert not [line for line in shown(metrics) if "alarm" in line]

@@ -18,8 +18,8 @@ def runtime(*numbers: int, attempt: int = 1) -> RuntimeStatus:
     return RuntimeStatus(attempt=attempt, notices=notices)
 
 
-def status(told: RuntimeStatus | None, phase: Phase = Phase.RUNNING, attempt: int = 1) -> RLJobStatus:
-    return RLJobStatus(phase=phase, attempt=attempt, runtime=told)
+def status(given: RuntimeStatus | None, phase: Phase = Phase.RUNNING, attempt: int = 1) -> RLJobStatus:
+    return RLJobStatus(phase=phase, attempt=attempt, runtime=given)
 
 
 def test_a_notice_becomes_a_warning_that_its_attempt_and_number_identify() -> None:
@@ -53,17 +53,17 @@ def test_a_coordinator_that_tells_nothing_makes_no_events() -> None:
 
 def test_an_operator_tells_each_notice_once_and_catches_up() -> None:
     cluster = Cluster()
-    cluster.settle()
-    for told in (runtime(1), runtime(1), runtime(1, 2, 3)):
-        cluster.tell(told)
+    cluster.reconcile_until_stable()
+    for given in (runtime(1), runtime(1), runtime(1, 2, 3)):
+        cluster.report(given)
     assert keys(cluster) == ["1-1", "1-2", "1-3"]
 
 
 def test_an_operator_that_forgot_what_it_told_gives_the_event_the_same_name() -> None:
     cluster = Cluster()
-    cluster.settle()
-    cluster.tell(runtime(1))
-    cluster.told_notice = UNTOLD
+    cluster.reconcile_until_stable()
+    cluster.report(runtime(1))
+    cluster.reported_notice = UNTOLD
     assert cluster.plan().actions == (cluster.events[-1],)
 
 
@@ -87,24 +87,24 @@ def alarm_condition(cluster: Cluster) -> tuple[str, str, str] | None:
 
 def test_a_job_that_never_had_an_alarm_has_no_condition_of_it() -> None:
     cluster = Cluster()
-    cluster.settle()
-    cluster.tell(alarmed())
+    cluster.reconcile_until_stable()
+    cluster.report(alarmed())
     assert alarm_condition(cluster) is None
 
 
 def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:
     cluster = Cluster()
-    cluster.settle()
-    cluster.tell(alarmed(ZERO))
+    cluster.reconcile_until_stable()
+    cluster.report(alarmed(ZERO))
     assert alarm_condition(cluster) == ("True", "RewardsAllZero", "since step 3: every reward is 0")
     begun = transition(cluster)
     cluster.pass_time(60)
-    cluster.tell(alarmed(ZERO, CUT))
+    cluster.report(alarmed(ZERO, CUT))
     assert alarm_condition(cluster) == (
         "True", "RewardsAllZero", "since step 3: every reward is 0; since step 5: every response is cut"
     )  # fmt: skip
     assert transition(cluster) == begun
-    cluster.tell(alarmed())
+    cluster.report(alarmed())
     assert alarm_condition(cluster) == ("False", "Cleared", "nothing speaks against the training any longer")
     assert transition(cluster) != begun
     assert cluster.condition("Ready")[0] == "True", "the job runs all the same"
@@ -112,11 +112,11 @@ def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:
 
 def test_an_alarm_outlives_a_job_that_ends_with_it() -> None:
     cluster = Cluster()
-    cluster.settle()
-    cluster.tell(alarmed(CUT))
+    cluster.reconcile_until_stable()
+    cluster.report(alarmed(CUT))
     (coordinator,) = cluster.names(lambda pod: pod.component is Component.COORDINATOR)
     cluster.exit(coordinator, 0)
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.phase is Phase.SUCCEEDED
     assert alarm_condition(cluster) == ("True", "ResponsesAllCut", "since step 5: every response is cut")
 

@@ -24,7 +24,7 @@ ALL_PODS = ["demo-coordinator", "demo-reward-0", "demo-worker-0", "demo-worker-1
 def running() -> Cluster:
     """A job whose pods are all ready."""
     cluster = Cluster()
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.phase is Phase.RUNNING
     return cluster
 
@@ -139,7 +139,7 @@ class TestChildren:
 class TestCoordinatorEnds:
     def test_exit_0_completes_the_job_and_stops_the_pods_that_still_run(self, running: Cluster) -> None:
         running.exit("demo-coordinator", ExitCode.SUCCEEDED, "reward 0.8")
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.phase is Phase.SUCCEEDED
         assert running.condition("Complete") == ("True", "Finished", "reward 0.8")
         assert running.status.completion_time is not None
@@ -149,13 +149,13 @@ class TestCoordinatorEnds:
     def test_clean_pod_policy_all_deletes_ended_pods_too(self, running: Cluster) -> None:
         running.spec = {"cleanPodPolicy": "All"}
         running.exit("demo-coordinator", ExitCode.SUCCEEDED)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == []
 
     @pytest.mark.parametrize("pod", ["demo-coordinator", "demo-worker-1", "demo-reward-0"])
     def test_a_users_mistake_fails_the_job_at_once_with_its_sentence(self, running: Cluster, pod: str) -> None:
         running.exit(pod, ExitCode.USER_ERROR, "data.path: no such file; check storage.claimName")
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.phase is Phase.FAILED
         assert running.condition("Failed") == (
             "True", "UserError", "data.path: no such file; check storage.claimName"
@@ -166,7 +166,7 @@ class TestCoordinatorEnds:
     def test_a_job_that_is_done_shows_no_restart_while_its_pods_leave(
         self, running: Cluster, leaves_first: str
     ) -> None:
-        running.tell(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
+        running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
         running.change(leaves_first, ready=False)
         running.step()
         assert running.status.phase is Phase.RUNNING
@@ -181,7 +181,7 @@ class TestCoordinatorEnds:
     def test_a_job_that_fails_by_a_mistake_shows_no_restart_while_its_pods_leave(
         self, running: Cluster, leaves_first: str
     ) -> None:
-        running.tell(RuntimeStatus(attempt=1, activity="Failing"))
+        running.report(RuntimeStatus(attempt=1, activity="Failing"))
         running.change(leaves_first, ready=False)
         running.step()
         assert running.status.phase is Phase.RUNNING
@@ -193,7 +193,7 @@ class TestCoordinatorEnds:
         assert running.status.phase is Phase.FAILED
 
     def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
-        running.tell(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
+        running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
         running.exit("demo-coordinator", 1)
         running.step()
         assert (running.status.phase, running.status.attempt) == (Phase.RESTARTING, 2)
@@ -219,7 +219,7 @@ class TestCoordinatorEnds:
         running.step()
         assert running.names() == []
         running.pass_time(0.5)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == ALL_PODS
         assert running.status.phase is Phase.RUNNING
         assert running.status.failures == 1
@@ -251,24 +251,24 @@ class TestCoordinatorEnds:
         self, running: Cluster, what: dict[str, object]
     ) -> None:
         running.change("demo-coordinator", ready=False, **what)
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.status.phase is Phase.RUNNING
 
     def test_a_vanished_coordinator_starts_a_new_attempt(self, running: Cluster) -> None:
         del running.pods["demo-coordinator"]
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.names() == ALL_PODS
 
     def test_more_failures_than_the_limit_fail_the_job(self) -> None:
         cluster = Cluster(spec={"backoffLimit": 2})
         for _ in range(3):
-            cluster.settle()
+            cluster.reconcile_until_stable()
             cluster.exit("demo-coordinator", 139, "segmentation fault")
             cluster.step()
             cluster.pass_time(3600)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.status.phase is Phase.FAILED
         assert cluster.condition("Failed")[1:] == (
             "BackoffLimitExceeded",
@@ -290,7 +290,7 @@ class TestPeersEnd:
         assert [event.reason for event in plan.actions if isinstance(event, Event)] == ["PodLost"]
         assert running.plan().actions == ()
         assert running.condition("Ready")[0] == "False"
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == ALL_PODS
         assert (running.status.attempt, running.status.failures) == (1, 0)
         assert running.status.phase is Phase.RUNNING
@@ -299,19 +299,19 @@ class TestPeersEnd:
         running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
         plan = running.step()
         assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-reward-0"]
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == ALL_PODS
         assert running.status.failures == 0
 
     def test_a_crashed_worker_is_counted_once_and_replaced_after_the_back_off(self, running: Cluster) -> None:
         running.exit("demo-worker-0", 1, "out of memory")
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, running.status.failures) == (1, 1)
         assert running.status.restart_time == "2026-01-01T00:00:10Z"
         assert running.pods["demo-worker-0"].terminal, "it stays for its log until it is replaced"
         assert "demo-worker-0 exited with code 1: out of memory" in running.condition("Ready")[2]
         running.pass_time(10)
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, running.status.failures) == (1, 1)
         assert running.status.phase is Phase.RUNNING
         assert not running.pods["demo-worker-0"].terminal
@@ -320,28 +320,28 @@ class TestPeersEnd:
         running.exit("demo-worker-0", 1)
         running.step()
         running.exit("demo-worker-1", 1)
-        running.settle()
+        running.reconcile_until_stable()
         running.pass_time(10)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.failures == 1
         assert running.status.phase is Phase.RUNNING
 
     def test_a_worker_that_keeps_crashing_fails_the_job(self) -> None:
         cluster = Cluster(spec={"backoffLimit": 1})
         for _ in range(2):
-            cluster.settle()
+            cluster.reconcile_until_stable()
             cluster.exit("demo-worker-0", 1)
             cluster.step()
             cluster.pass_time(3600)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.condition("Failed")[1] == "BackoffLimitExceeded"
 
     def test_a_worker_that_left_of_itself_is_replaced_slowly_and_not_counted(self, running: Cluster) -> None:
         running.exit("demo-worker-0", 0)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.pods["demo-worker-0"].terminal
         running.pass_time(10)
-        running.settle()
+        running.reconcile_until_stable()
         assert not running.pods["demo-worker-0"].terminal
         assert running.status.failures == 0
 
@@ -358,7 +358,7 @@ class TestPeersEnd:
 class TestSuspension:
     def test_suspending_stops_every_pod_and_resumption_is_a_new_attempt(self, running: Cluster) -> None:
         running.spec, running.generation = {"suspend": True}, 2
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == []
         assert running.status.phase is Phase.SUSPENDED
         assert running.status.start_time is None
@@ -367,26 +367,41 @@ class TestSuspension:
 
         running.pass_time(100)
         running.spec, running.generation = {"suspend": False}, 3
-        running.settle()
+        running.reconcile_until_stable()
         assert running.names() == ALL_PODS
         assert running.status.attempt == 2
         assert running.status.start_time == "2026-01-01T00:01:40Z"
         assert running.condition("Suspended")[0] == "False"
         assert [event.reason for event in running.events] == ["Started", "Suspended", "Resumed"]
 
+    def test_trainers_stay_until_the_coordinator_has_saved_its_checkpoint_and_ended(self, running: Cluster) -> None:
+        running.spec, running.generation = {"suspend": True}, 2
+        running.step()
+        running.step()
+        assert running.names(lambda pod: pod.deleting) == ["demo-coordinator", "demo-reward-0"]
+        running.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        running.step()
+        assert running.names(lambda pod: not (pod.deleting or pod.terminal)) == []
+
+    def test_a_coordinator_that_never_ran_keeps_nothing(self, running: Cluster) -> None:
+        running.change("demo-coordinator", phase="Pending")
+        running.spec, running.generation = {"suspend": True}, 2
+        running.step()
+        assert running.names(lambda pod: not pod.deleting) == []
+
     def test_a_job_can_be_created_suspended(self) -> None:
         cluster = Cluster(spec={"suspend": True})
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.names() == []
         assert cluster.status.attempt == 0
         cluster.spec = {}
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.status.attempt == 1
         assert cluster.status.phase is Phase.RUNNING
 
     def test_a_suspension_that_nobody_saw_still_takes_the_new_spec(self, running: Cluster) -> None:
         running.spec, running.generation = {"workers": {"replicas": 1}}, 4
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.attempt == 2
         assert running.names() == ["demo-coordinator", "demo-reward-0", "demo-worker-0"]
         assert running.status.failures == 0
@@ -397,7 +412,7 @@ class TestSuspension:
             "rollout": {"engine": {"tensorParallelSize": 2}},
         }
         running.generation = 4
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.assignment.epoch == 2
         assert running.status.assignment.baseline.tp_size == 2
         labels = running.manifests["Pod", "demo-worker-0"]["metadata"]["labels"]
@@ -411,7 +426,7 @@ class TestTime:
         plan = running.step()
         assert plan.requeue_at == START + timedelta(seconds=60)
         running.pass_time(60)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.condition("Failed")[1] == "DeadlineExceeded"
         assert running.names() == []
 
@@ -421,7 +436,7 @@ class TestTime:
         plan = running.step()
         assert plan.requeue_at == START + timedelta(seconds=30)
         running.pass_time(29)
-        running.settle()
+        running.reconcile_until_stable()
         assert not running.job_deleted
         running.pass_time(1)
         running.step()
@@ -491,7 +506,7 @@ class TestObstacles:
     @pytest.mark.parametrize("component", ["coordinator", "workers", "reward"])
     def test_a_template_that_escalates_is_refused(self, component: str) -> None:
         cluster = Cluster(spec={component: {"template": {"spec": {"hostNetwork": True}}}})
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.condition("Failed")[1] == "TemplateRefused"
         assert f"spec.{component}.template.spec.hostNetwork" in cluster.condition("Failed")[2]
         assert cluster.names() == []
@@ -500,7 +515,7 @@ class TestObstacles:
     def test_a_runtime_class_of_reward_pods_must_be_among_the_allowed_ones(self, name: str) -> None:
         config = OperatorConfig("runtime:1", runtime_classes=frozenset({"gvisor"}))
         cluster = Cluster(spec={"reward": {"runtimeClassName": name}}, config=config)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         if name == "gvisor":
             assert cluster.manifests["Pod", "demo-reward-0"]["spec"]["runtimeClassName"] == "gvisor"
             return
@@ -516,7 +531,7 @@ class TestObstacles:
             spec={"coordinator": {"template": {"spec": {"hostNetwork": True}}}},
             config=OperatorConfig("runtime:1", allow_privileged_templates=True),
         )
-        cluster.settle()
+        cluster.reconcile_until_stable()
         assert cluster.manifests["Pod", "demo-coordinator"]["spec"]["hostNetwork"] is True
 
     def test_a_stored_spec_that_cannot_be_read_fails_with_the_sentence(self) -> None:
@@ -531,8 +546,8 @@ class TestObstacles:
         failed = next(c for c in plan.status.conditions if c.type == "Failed")
         assert failed.reason == "InvalidSpec"
         assert failed.message.startswith("spec.algorithm.steps: ")
-        again = reject(plan.status, 1, caught.value, (), START + timedelta(days=1))
-        assert (again.actions, again.status) == ((), None)
+        recreated = reject(plan.status, 1, caught.value, (), START + timedelta(days=1))
+        assert (recreated.actions, recreated.status) == ((), None)
 
     def test_a_stored_job_whose_name_children_cannot_have_fails_with_the_sentence(self) -> None:
         with pytest.raises(ValidationError) as caught:
@@ -545,29 +560,29 @@ class TestObstacles:
 
 class TestNamesake:
     def test_pods_of_a_deleted_job_of_the_same_name_are_never_taken_for_ones_own(self, running: Cluster) -> None:
-        again = Cluster(pods={name: replace(pod, owner_uid="old-uid") for name, pod in running.pods.items()})
-        again.exit("demo-coordinator", 0)
-        plan = again.step()
-        assert again.status.phase is Phase.PENDING
+        recreated = Cluster(pods={name: replace(pod, owner_uid="old-uid") for name, pod in running.pods.items()})
+        recreated.exit("demo-coordinator", 0)
+        plan = recreated.step()
+        assert recreated.status.phase is Phase.PENDING
         assert not any(isinstance(action, CreatePod) for action in plan.actions)
-        again.settle()
-        assert again.status.phase is Phase.RUNNING
-        assert {pod.owner_uid for pod in again.pods.values()} == {"job-uid"}
+        recreated.reconcile_until_stable()
+        assert recreated.status.phase is Phase.RUNNING
+        assert {pod.owner_uid for pod in recreated.pods.values()} == {"job-uid"}
 
 
 class TestEnd:
     @pytest.mark.parametrize("code", [int(ExitCode.SUCCEEDED), int(ExitCode.USER_ERROR)])
     def test_an_ended_job_stays_ended(self, running: Cluster, code: int) -> None:
         running.exit("demo-coordinator", code)
-        running.settle()
+        running.reconcile_until_stable()
         ended = running.status
         running.spec, running.generation = {"suspend": True}, 2
         running.pass_time(10**6)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.phase is ended.phase
         assert running.status.completion_time == ended.completion_time
         running.spec = {}
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.attempt == 1
         assert running.names(lambda pod: not pod.terminal) == []
 
@@ -577,6 +592,8 @@ class TestLostNode:
 
     def test_no_second_coordinator_starts_and_the_job_names_the_pod_that_it_waits_for(self, running: Cluster) -> None:
         running.change("demo-coordinator", deleting=True, ready=False)
+        for worker in running.workers():
+            running.exit(worker.name, 0)  # without the coordinator's Ray head they end
         for _ in range(3):
             running.step()
             for name in running.names(lambda pod: pod.deleting and pod.name != "demo-coordinator"):
@@ -586,7 +603,7 @@ class TestLostNode:
         assert "demo-coordinator" in running.condition("Ready")[2]
 
         del running.pods["demo-coordinator"]
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RUNNING, 2, 0)
 
     def test_a_worker_is_replaced_when_it_is_gone_and_the_others_stay(self, running: Cluster) -> None:
@@ -600,7 +617,7 @@ class TestLostNode:
         assert "PodLost" in [event.reason for event in running.events]
 
         del running.pods["demo-worker-0"]
-        running.settle()
+        running.reconcile_until_stable()
         assert running.pods["demo-worker-0"].ready
         assert {name: running.pods[name].uid for name in others} == before
         assert (running.status.attempt, running.status.failures) == (1, 0)

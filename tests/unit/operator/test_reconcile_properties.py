@@ -129,9 +129,9 @@ class AnyHistory(RuleBasedStateMachine):
         """Left alone, every history settles: with all pods ready, suspended, or ended and nothing running."""
         cluster = self.cluster
         for _ in range(4):
-            cluster.settle(limit=60)
+            cluster.reconcile_until_stable(limit=60)
             cluster.pass_time(400)
-        cluster.settle()
+        cluster.reconcile_until_stable()
         running = [pod for pod in cluster.pods.values() if not pod.terminal]
         if cluster.status.phase in FINISHED_PHASES or cluster.status.phase is Phase.SUSPENDED:
             assert running == []
@@ -196,7 +196,7 @@ def test_any_observed_state_gives_one_plan_and_its_application_settles(
     assert reconcile(job, observed, START, config) == reconcile(job, observed, START, config)
     cluster = Cluster(spec={"suspend": suspend}, status=status, pods={pod.name: pod for pod in pods})
     for _ in range(3):
-        cluster.settle(limit=60)
+        cluster.reconcile_until_stable(limit=60)
         cluster.pass_time(400)
     assert cluster.plan().actions == ()
 
@@ -253,33 +253,33 @@ class AnyTelemetry(RuleBasedStateMachine):
         rollout = {"handover": "Streamed", "engine": {"parallelism": "Adaptive"}}
         workers = {"replicas": REPLICAS, "gpusPerPod": GPUS_PER_POD}
         self.cluster = Cluster(spec={"rollout": rollout, "workers": workers, "reward": {"pods": 0}})
-        self.cluster.settle()
-        self.told: list[RuntimeStatus] = []
+        self.cluster.reconcile_until_stable()
+        self.reported: list[RuntimeStatus] = []
 
     @rule(telemetry=TELEMETRY, of_this_attempt=st.booleans())
-    def the_coordinator_tells(self, telemetry: RuntimeStatus, of_this_attempt: bool) -> None:
+    def the_coordinator_reports(self, telemetry: RuntimeStatus, of_this_attempt: bool) -> None:
         if of_this_attempt:
             telemetry = telemetry.model_copy(update={"attempt": self.cluster.status.attempt})
-        self.told.append(telemetry)
+        self.reported.append(telemetry)
         self._arrives(telemetry)
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.reported)
     @rule(data=st.data())
     def something_old_arrives(self, data: st.DataObject) -> None:
-        self._arrives(data.draw(st.sampled_from(self.told)))
+        self._arrives(data.draw(st.sampled_from(self.reported)))
 
     @rule()
     def a_new_attempt_starts(self) -> None:
         self.cluster.delete("demo-coordinator")
-        self.cluster.settle()
+        self.cluster.reconcile_until_stable()
 
     @rule()
     def the_operator_restarts_and_forgets(self) -> None:
         self.cluster.children.clear()
-        self.cluster.told_rejection = 0
+        self.cluster.reported_rejection = 0
 
     @rule()
-    def the_operator_looks_again(self) -> None:
+    def the_operator_reconciles(self) -> None:
         before = self.cluster.status.assignment, self.cluster.status.planner
         self.cluster.step()
         assert (self.cluster.status.assignment, self.cluster.status.planner) == before, "nothing came in between"
@@ -320,8 +320,8 @@ class AnyTelemetry(RuleBasedStateMachine):
     def the_condition_says_whether_pods_of_this_attempt_train(self) -> None:
         status = self.cluster.status
         shown = [c.type for c in status.conditions if c.status is ConditionStatus.TRUE]
-        told = status.runtime is not None and status.runtime.attempt == status.attempt
-        assert ("Repurposed" in shown) == (told and bool(status.runtime and status.runtime.trainer_pods))
+        reported = status.runtime is not None and status.runtime.attempt == status.attempt
+        assert ("Repurposed" in shown) == (reported and bool(status.runtime and status.runtime.trainer_pods))
 
 
 TestAnyTelemetry = AnyTelemetry.TestCase

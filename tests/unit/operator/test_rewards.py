@@ -17,16 +17,16 @@ REWARD = {"pods": 1, "maxPods": 4, "workersPerPod": 2}
 def running() -> Cluster:
     """A job with one reward pod that may have four, all pods ready."""
     cluster = Cluster(spec={"reward": REWARD})
-    cluster.settle()
+    cluster.reconcile_until_stable()
     cluster.pass_time(60)
     return cluster
 
 
-def tell(cluster: Cluster, load: RewardLoad, *, attempt: int = 1) -> None:
+def report(cluster: Cluster, load: RewardLoad, *, attempt: int = 1) -> None:
     """The coordinator reports, and the operator looks."""
     runtime = RuntimeStatus(attempt=attempt, rewards=load)
     cluster.status = cluster.status.model_copy(update={"runtime": runtime})
-    cluster.settle()
+    cluster.reconcile_until_stable()
 
 
 def rewards(cluster: Cluster) -> list[str]:
@@ -54,7 +54,7 @@ def test_the_status_tells_where_the_pods_are(running: Cluster) -> None:
 
 
 def test_pods_are_added_when_rewards_fall_behind_and_an_event_says_why(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     assert rewards(running) == ["demo-reward-0", "demo-reward-1"]
     event = running.events[-1]
     assert (event.type, event.reason) == ("Normal", "RewardPodsResized")
@@ -63,14 +63,14 @@ def test_pods_are_added_when_rewards_fall_behind_and_an_event_says_why(running: 
 
 
 def test_the_same_report_adds_pods_once_and_again_only_when_their_workers_are_there(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     running.pass_time(10 * GROW_PAUSE_S)
-    tell(running, behind(2))
+    report(running, behind(2))
     assert running.status.rewards.desired == 2
-    tell(running, behind(4))
+    report(running, behind(4))
     assert running.status.rewards.desired == 4
     running.pass_time(10 * GROW_PAUSE_S)
-    tell(running, behind(8))
+    report(running, behind(8))
     assert running.status.rewards.desired == 4
     assert len([event for event in running.events if event.reason == "RewardPodsResized"]) == 2
 
@@ -87,9 +87,9 @@ def test_a_growing_job_stays_ready_and_running(running: Cluster) -> None:
 
 
 def test_after_a_calm_period_the_pod_of_the_highest_index_goes_and_is_not_called_lost(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     running.pass_time(60)
-    tell(running, RewardLoad(workers=4))
+    report(running, RewardLoad(workers=4))
     plan = running.plan()
     assert plan.requeue_at is not None
     assert (plan.requeue_at - running.now).total_seconds() == CALM_S
@@ -99,7 +99,7 @@ def test_after_a_calm_period_the_pod_of_the_highest_index_goes_and_is_not_called
     assert running.status.phase is Phase.RUNNING
     running.step()
     running.exit("demo-reward-1", ExitCode.INTERRUPTED)
-    running.settle()
+    running.reconcile_until_stable()
     assert rewards(running) == ["demo-reward-0"]
     assert running.status.failures == 0
     assert running.events[-1].message == "reward pods from 2 to 1: 4 workers have had little to do for 120 s"
@@ -107,65 +107,65 @@ def test_after_a_calm_period_the_pod_of_the_highest_index_goes_and_is_not_called
 
 
 def test_a_lost_extra_pod_is_replaced_and_told(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     running.delete("demo-reward-1")
-    running.settle()
+    running.reconcile_until_stable()
     assert rewards(running) == ["demo-reward-0", "demo-reward-1"]
     assert running.events[-1].reason == "PodLost"
 
 
 def test_load_between_two_calm_times_starts_the_period_anew(running: Cluster) -> None:
-    tell(running, behind(2))
-    tell(running, RewardLoad(workers=4))
+    report(running, behind(2))
+    report(running, RewardLoad(workers=4))
     running.pass_time(CALM_S - 1)
-    tell(running, RewardLoad(workers=4, busy=4))
+    report(running, RewardLoad(workers=4, busy=4))
     assert running.status.rewards.calm_since is None
-    tell(running, RewardLoad(workers=4))
+    report(running, RewardLoad(workers=4))
     running.pass_time(CALM_S - 1)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.rewards.desired == 2
 
 
 def test_what_an_earlier_attempt_told_decides_nothing(running: Cluster) -> None:
-    tell(running, behind(2), attempt=0)
+    report(running, behind(2), attempt=0)
     assert running.status.rewards.desired == 1
 
 
 def test_a_new_attempt_keeps_the_number_of_pods(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     running.exit("demo-coordinator", ExitCode.INTERRUPTED)
-    running.settle()
+    running.reconcile_until_stable()
     assert running.status.attempt == 2
     assert rewards(running) == ["demo-reward-0", "demo-reward-1"]
 
 
 def test_a_suspended_or_finished_job_has_none_and_a_resumed_one_starts_with_the_fewest(running: Cluster) -> None:
-    tell(running, behind(2))
+    report(running, behind(2))
     running.spec = {"reward": REWARD, "suspend": True}
-    running.settle()
+    running.reconcile_until_stable()
     assert rewards(running) == []
     assert running.status.rewards.desired == 0
     running.spec = {"reward": REWARD}
-    running.settle()
+    running.reconcile_until_stable()
     assert rewards(running) == ["demo-reward-0"]
     running.exit("demo-coordinator", ExitCode.SUCCEEDED)
-    running.settle()
+    running.reconcile_until_stable()
     assert rewards(running) == []
     assert running.status.rewards.desired == 0
 
 
 def test_without_a_maximum_the_number_is_fixed() -> None:
     cluster = Cluster(spec={"reward": {"pods": 2}})
-    cluster.settle()
-    tell(cluster, behind(4))
+    cluster.reconcile_until_stable()
+    report(cluster, behind(4))
     assert rewards(cluster) == ["demo-reward-0", "demo-reward-1"]
     assert cluster.plan().requeue_at is None
 
 
 def test_pods_are_added_where_the_coordinator_scored_alone() -> None:
     cluster = Cluster(spec={"reward": {**REWARD, "pods": 0}})
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert rewards(cluster) == []
     cluster.pass_time(60)
-    tell(cluster, behind(2))
+    report(cluster, behind(2))
     assert rewards(cluster) == ["demo-reward-0"]

@@ -9,7 +9,7 @@ import pytest
 
 from longshore_operator import schedule as module
 from longshore_operator.health import MAX_STALL_S
-from longshore_operator.metrics import Metrics
+from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.schedule import PASS_BURST, PassResult, Schedule
 
 Key = tuple[str, str]
@@ -21,10 +21,12 @@ class Passes:
 
     def __init__(self) -> None:
         self.seen: list[Key] = []
-        self.gone: list[Key] = []
+        self.deleted: list[Key] = []
         self.does: Callable[[Key], Awaitable[PassResult]] = self._nothing
         self._began = asyncio.Condition()
-        self.schedule = Schedule(self._pass, self.gone.append, Metrics(), num_slots=4, has_one_namespace=False)
+        self.schedule = Schedule(
+            self._pass, self.deleted.append, OperatorMetrics(), num_slots=4, has_one_namespace=False
+        )
 
     async def _nothing(self, key: Key) -> PassResult:
         await asyncio.sleep(0)
@@ -139,16 +141,16 @@ async def test_a_pass_that_ends_without_any_progress_elsewhere_is_noticed(passes
 
 
 async def test_a_job_that_is_gone_is_forgotten_unless_it_came_back_meanwhile(passes: Passes) -> None:
-    async def gone(key: Key) -> PassResult:
+    async def deleted(key: Key) -> PassResult:
         if len(passes.seen) == 1:
             passes.schedule.wake(key)
         return PassResult(exists=False)
 
-    passes.does = gone
+    passes.does = deleted
     passes.schedule.wake(VICTIM)
     await passes.until(lambda: len(passes.seen) == 2)
     await passes.until_quiet()
-    assert passes.gone == [VICTIM]
+    assert passes.deleted == [VICTIM]
 
 
 async def test_a_failure_is_tried_again_and_ends_nothing_else(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +165,70 @@ async def test_a_failure_is_tried_again_and_ends_nothing_else(passes: Passes, mo
     passes.schedule.wake(("noisy", "job"))
     passes.schedule.wake(VICTIM)
     await passes.until(lambda: VICTIM in passes.seen and len(passes.seen) >= 3)
+
+
+def listed(count: int) -> list[Key]:
+    """Jobs in namespaces of their own."""
+    return [(f"listed-{index}", "job") for index in range(count)]
+
+
+async def test_a_job_that_changes_does_not_wait_for_jobs_that_are_only_listed(passes: Passes) -> None:
+    slot = asyncio.Event()
+
+    async def slow(key: Key) -> PassResult:
+        if key != VICTIM:
+            await slot.wait()
+        return PassResult(exists=True)
+
+    passes.does = slow
+    for key in [*listed(200), VICTIM]:
+        passes.schedule.catch_up(key)
+    await passes.until(lambda: len(passes.seen) == 2)
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: VICTIM in passes.seen)
+    assert len(passes.seen) == 3, "half of the slots are the most that the others have"
+    slot.set()
+    await passes.until_quiet()
+    assert Counter(passes.seen) == dict.fromkeys([*listed(200), VICTIM], 1), "none is forgotten or looked at twice"
+
+
+async def test_a_job_that_changed_before_passes_begin_is_first() -> None:
+    made = Passes()
+    for key in [*listed(200), VICTIM]:
+        made.schedule.catch_up(key)
+    made.schedule.wake(VICTIM)
+    made.schedule.open()
+    await made.until_quiet()
+    assert made.seen[0] == VICTIM
+    assert len(made.seen) == 201
+    await made.schedule.close()
+
+
+async def test_jobs_that_never_rest_do_not_keep_the_listed_ones_waiting(passes: Passes) -> None:
+    restless = [(f"restless-{index}", "job") for index in range(8)]
+
+    async def changed_meanwhile(key: Key) -> PassResult:
+        if key in restless:
+            passes.schedule.wake(key)
+        await asyncio.sleep(0)
+        return PassResult(exists=True)
+
+    passes.does = changed_meanwhile
+    for key in restless:
+        passes.schedule.wake(key)
+    for key in listed(40):
+        passes.schedule.catch_up(key)
+    await passes.until(lambda: set(listed(40)) <= set(passes.seen))
+    assert len(passes.seen) < len(restless) * PASS_BURST / 2, "about half of the passes are theirs"
+
+
+async def test_a_job_that_is_listed_again_while_its_change_is_due_keeps_its_turn() -> None:
+    made = Passes()
+    made.schedule.wake(VICTIM)
+    for key in [*listed(5), VICTIM]:
+        made.schedule.catch_up(key)
+    made.schedule.open()
+    await made.until_quiet()
+    assert made.seen[0] == VICTIM
+    assert len(made.seen) == 6
+    await made.schedule.close()

@@ -26,7 +26,7 @@ CONFIG_MAP = ("ConfigMap", "demo-config")
 @pytest.fixture
 def running() -> Cluster:
     cluster = Cluster()
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.phase is Phase.RUNNING
     return cluster
 
@@ -53,7 +53,7 @@ class TestUpgrade:
     def test_a_changed_default_restarts_no_running_job(self, running: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         before = dict(running.pods)
         upgrade(running, monkeypatch)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.pods == before
         assert running.status.attempt == 1
 
@@ -62,7 +62,7 @@ class TestUpgrade:
     ) -> None:
         upgrade(running, monkeypatch)
         running.delete("demo-worker-0")
-        running.settle()
+        running.reconcile_until_stable()
         assert running.pods["demo-worker-0"].ready
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:1"
         assert mounted(running) == 1
@@ -71,9 +71,9 @@ class TestUpgrade:
         self, running: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         upgrade(running, monkeypatch)
-        running.settle()
+        running.reconcile_until_stable()
         running.delete("demo-coordinator")
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, mounted(running)) == (2, 7)
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:2"
 
@@ -81,11 +81,11 @@ class TestUpgrade:
         self, running: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         running.exit("demo-coordinator", 1)
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.phase is Phase.RESTARTING
         upgrade(running, monkeypatch)
         running.pass_time(10)
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, mounted(running)) == (2, 7)
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:2"
 
@@ -95,24 +95,24 @@ class TestUpgrade:
     ) -> None:
         upgrade(running, monkeypatch)
         if is_seen_first:
-            running.settle()
+            running.reconcile_until_stable()
         running.spec, running.generation = running.spec | {"backoffLimit": 2}, 2
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.attempt == 1
 
     def test_a_later_change_of_settings_is_still_noticed(
         self, running: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         upgrade(running, monkeypatch)
-        running.settle()
+        running.reconcile_until_stable()
         running.spec, running.generation = running.spec | {"workers": {"replicas": 1}}, 4
-        running.settle()
+        running.reconcile_until_stable()
         assert (running.status.attempt, len(running.workers())) == (2, 1)
 
     def test_a_job_of_a_version_that_recorded_no_settings_goes_on(self, running: Cluster) -> None:
         running.status = running.status.model_copy(update={"settings": None})
         running.spec = {"evaluation": {"responsesPerPrompt": 7}}
-        running.settle()
+        running.reconcile_until_stable()
         assert running.status.attempt == 1
         assert running.status.settings is not None
 
@@ -121,10 +121,10 @@ class TestRunningJob:
     def test_an_image_that_is_set_while_it_runs_is_for_the_next_attempt(self, running: Cluster) -> None:
         running.spec, running.generation = {"image": "mine:3"}, 2
         running.delete("demo-worker-0")
-        running.settle()
+        running.reconcile_until_stable()
         assert image(running, "demo-worker-0") == "runtime:1"
         running.delete("demo-coordinator")
-        running.settle()
+        running.reconcile_until_stable()
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "mine:3"
 
     def test_deleted_settings_are_written_again(self, running: Cluster) -> None:

@@ -120,6 +120,7 @@ ESCAPES = {
     "account": {"serviceAccountName": "admin"},
     "token": {"automountServiceAccountToken": None},
     "host": {"hostNetwork": True, "hostPID": True, "hostIPC": True, "hostUsers": True, "nodeName": "n"},
+    "other pods": {"priority": 1_000_000, "shareProcessNamespace": True},
     "root": {"securityContext": {"runAsNonRoot": False, "seccompProfile": {"type": "Unconfined"}}},
     **{
         f"root in {kind}": {kind: [{"name": name, "image": "x", "securityContext": security}]}
@@ -128,6 +129,8 @@ ESCAPES = {
             {
                 "runAsNonRoot": False,
                 "allowPrivilegeEscalation": True,
+                "privileged": True,
+                "procMount": "Unmasked",
                 "capabilities": {"add": ["SYS_ADMIN"], "drop": None},
             },
         )
@@ -143,12 +146,12 @@ def test_a_template_that_the_rules_miss_makes_no_pod_of_another_job(
     assert holds(STEALS, privileged) == set(Component)
 
 
-@pytest.mark.parametrize("asked", ESCAPES.values(), ids=ESCAPES)
+@pytest.mark.parametrize("spec_part", ESCAPES.values(), ids=ESCAPES)
 def test_a_template_that_the_rules_miss_keeps_its_pods_to_the_standard(
-    asked: Json, monkeypatch: pytest.MonkeyPatch
+    spec_part: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_rules, "refusals", lambda template, allowed: [])
-    assert holds({"spec": asked}, privileged=False) == set(Component)
+    assert holds({"spec": spec_part}, privileged=False) == set(Component)
 
 
 def holds(template: Json, privileged: bool) -> set[str]:
@@ -187,6 +190,7 @@ def keeps_the_standard(pod: dict[str, Any]) -> None:
     assert spec["restartPolicy"] == "Never"
     assert spec.get("serviceAccountName") != "admin"
     assert not any(spec.get(field) for field in ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "nodeName"))
+    assert not any(spec.get(field) for field in ("priority", "shareProcessNamespace"))
     assert spec["automountServiceAccountToken"] is (
         pod["metadata"]["labels"]["longshore.dev/component"] == "coordinator"
     )

@@ -12,7 +12,7 @@ import pytest
 from longshore.page import document
 from longshore.page.build import job_head, job_view, without_passwords
 from longshore.page.curves import curves
-from longshore.page.view import JobView
+from longshore.page.view import JobPageView
 from tests.page_job import HOSTILE, cluster, spec, status
 
 OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "source.js", "job.js", "fleet.js")
@@ -36,9 +36,9 @@ class Elements(HTMLParser):
             self.texts[self.found[-1][0]].append(data)
 
 
-def view() -> JobView:
+def view() -> JobPageView:
     rows = [{"step": 1, f"reward/domain/{text}/mean": 0.5} for text in HOSTILE]
-    made = job_view(job_head(spec(), HOSTILE[0], "team"), status(3), curves(rows), (), (), (), 1.79e9)
+    made = job_view(job_head(spec(), HOSTILE[0], "team"), status(3), curves(rows), (), (), (), (), 1.79e9)
     return made.model_copy(update={"cluster": cluster()})
 
 
@@ -54,7 +54,7 @@ def test_hostile_texts_add_no_element(report: Elements) -> None:
 
 def test_the_data_of_a_report_is_what_was_put_in(report: Elements) -> None:
     data, _ = report.texts["script"]
-    assert JobView.model_validate_json(data) == view()
+    assert JobPageView.model_validate_json(data) == view()
     assert not set("<>&\u2028\u2029") & set(data)
 
 

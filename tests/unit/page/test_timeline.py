@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.api.runtime_status import RoundKind
 from longshore.page.timeline import digest, lengths, round_view
-from longshore.record.model import LaneKind, Outcome, RoundRecord, StayEnd
+from longshore.record.model import LaneKind, RecordOutcome, RoundRecord, StayEnd
 from tests.page_job import NUM_GPUS, record
 from tests.properties import examples
 
@@ -67,7 +67,7 @@ def test_a_digest_counts_what_became_of_responses(short: RoundRecord) -> None:
     found = digest(short)
     assert found.kind is RoundKind.SHORT
     assert sum(found.outcomes.values()) == found.num_responses == len(short.responses)
-    assert found.outcomes["deferred"] == sum(one.outcome is Outcome.DEFERRED for one in short.responses) > 0
+    assert found.outcomes["deferred"] == sum(one.outcome is RecordOutcome.DEFERRED for one in short.responses) > 0
     assert found.num_aborted == sum(one.end is StayEnd.ABORTED for one in short.requests) > 0
     assert found.num_moved == 1
     assert found.accepted is not None and found.accepted.num == found.outcomes["accepted"]

@@ -9,14 +9,14 @@ from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
-from longshore.policy.scale_down import Benefit, PodLoad, RolloutEngine, RolloutLoad
+from longshore.policy.scale_down import Benefit, MilestoneLoad, MilestonePodLoad, RolloutEngine
 
 NUM_ENGINES = 4
 LEAVING = (0, 1)
 FIRST_SHARE = 0.25
 REPLICAS = [frozenset({pod}) for pod in range(NUM_ENGINES)]
-PODS = tuple(PodLoad(pod, num_gpus=1, kv_capacity_tokens=1_000, num_tokens=0) for pod in range(NUM_ENGINES))
-LOAD = RolloutLoad(PODS, tuple(RolloutEngine(pod, pod, 1, 1_000) for pod in range(NUM_ENGINES)), peak_tokens=0)
+PODS = tuple(MilestonePodLoad(pod, num_gpus=1, kv_capacity_tokens=1_000, num_tokens=0) for pod in range(NUM_ENGINES))
+LOAD = MilestoneLoad(PODS, tuple(RolloutEngine(pod, pod, 1, 1_000) for pod in range(NUM_ENGINES)), peak_tokens=0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from longshore.api.rollout import OnPolicy, PartialRollout, Rollout, Strategy
+from longshore.api.rollout import OnPolicy, PartialRolloutSettings, Rollout, Strategy
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.draws import Draw, DrawCursor, MixedDraws, Share
 from longshore.policy.engine_load import EngineLoad
@@ -151,7 +151,7 @@ class FakeRollout:
         self._protocol = RoundProtocol(self._policy, pace=pace)
         self._perform(self._protocol.start((0, 1), self._now_s, draining=draining, kv_capacity_tokens=300))
         pace.milestone(self._now_s)
-        while not self._protocol.is_complete:
+        while not self._protocol.is_over:
             self.before_each_event()
             event = self._next_event()
             self._now_s += 1.0
@@ -222,7 +222,7 @@ class FakeRollout:
                     self._add(engine, responses)
                 case messages.AbortRequests(engine, responses):
                     self._stop(engine, responses)
-                case messages.AnnounceDrained():
+                case messages.AnnounceEmptied():
                     self.num_drained += 1
                     assert not {self._engine_of[response] for response in self._left} & set(self._retired)
                 case messages.ScoreGroup(group):
@@ -292,5 +292,5 @@ def relaxed_partial(group_factor: float = 2.0, max_policy_versions: int = 5) -> 
     return Rollout(
         on_policy=OnPolicy.RELAXED,
         strategy=Strategy.PARTIAL_ROLLOUT,
-        partial_rollout=PartialRollout(group_factor=group_factor, max_policy_versions=max_policy_versions),
+        partial_rollout=PartialRolloutSettings(group_factor=group_factor, max_policy_versions=max_policy_versions),
     )

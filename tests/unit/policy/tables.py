@@ -40,7 +40,7 @@ class Did:
     abort: str = ""
     score: str = ""
     accepted: str = ""
-    ended: bool = False
+    has_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Table:
         if event in ("start", "drain"):
             return did(self._policy.start_round(draining=event == "drain", engines=self._engines).decision)
         if event[1] in "=~":
-            return did(self._policy.group_trainable(DRAWS[event[0]], zero_variance=event[1] == "="))
+            return did(self._policy.group_rewarded(DRAWS[event[0]], zero_variance=event[1] == "="))
         if event[1] == "!":
             return did(self._policy.group_rejected(DRAWS[event[0]]))
         finished = [ResponseFinished(response(name), self._step, num_tokens) for name in event.split()]
@@ -95,7 +95,7 @@ def did(decision: Decision) -> Did:
         abort=responses(decision.abort),
         score=_groups(decision.score),
         accepted=_groups(decision.accepted),
-        ended=decision.ended,
+        has_batch=decision.has_batch,
     )
 
 

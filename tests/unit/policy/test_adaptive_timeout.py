@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.policy.adaptive_timeout import MAX_CONTENTION, AdaptiveTimeout, CaseRun, TimeoutKnobs
+from longshore.policy.adaptive_timeout import MAX_CONTENTION, AdaptiveTimeout, CaseRun, TimeoutSettings
 
 
 def run(case: int, seconds: float, contention: float = 1.0) -> CaseRun:
@@ -138,16 +138,16 @@ def test_the_prompt_that_was_longest_without_a_correct_response_is_forgotten() -
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("values", "message"),
     [
         ({"factor": 0.9}, "factor: 0.9 would cut off correct responses"),
         ({"min_s": 40.0}, r"min_s: 40.0 must be positive and not exceed max_s \(30.0\)"),
         ({"min_s": 0.0}, r"min_s: 0.0 must be positive"),
     ],
 )
-def test_constants_that_make_no_sense_are_refused(knobs: dict[str, float], message: str) -> None:
+def test_constants_that_make_no_sense_are_refused(values: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TimeoutKnobs(**knobs)
+        TimeoutSettings(**values)
 
 
 @settings(deadline=None)

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from longshore.api.rollout import Admission, Engine, Rollout, Strategy
-from longshore.api.rollout import TailBatching as TailBatchingKnobs
+from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy, TailBatchingSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.presets import round_policy
@@ -30,8 +29,8 @@ def adaptive(max_num_seqs: int = 8) -> AdmissionRules:
 
 def tail_batching(rules: AdmissionRules) -> TailBatching:
     """P0 = R0 = 2, eta = 1.5: a short round starts three draws with three responses each."""
-    knobs = TailBatchingKnobs(prompt_factor=1.5, response_factor=1.5)
-    return TailBatching(BatchShape(2, 2), cursor(), knobs, rules)
+    settings = TailBatchingSettings(prompt_factor=1.5, response_factor=1.5)
+    return TailBatching(BatchShape(2, 2), cursor(), settings, rules)
 
 
 def test_as_many_requests_run_as_the_engines_may_be_given() -> None:
@@ -134,7 +133,7 @@ def test_tail_batching_with_a_frontier_races_only_within_it() -> None:
     table = Table(tail_batching(AdmissionRules(frontier_width=2)))
     assert table.row("start") == Did(launch="A0 A1 A2 B0 B1 B2")
     assert table.row("A2 A0") == Did(launch="C0 C1 C2", abort="A1", accepted="A02", score="A02")
-    assert table.row("B0 B1") == Did(abort="B2 C0 C1 C2", accepted="B01", score="B01", ended=True)
+    assert table.row("B0 B1") == Did(abort="B2 C0 C1 C2", accepted="B01", score="B01", has_batch=True)
     assert table.end().deferred == "C"
 
 
@@ -143,14 +142,14 @@ def test_tail_batching_with_a_limit_starts_responses_as_others_end() -> None:
     assert table.row("start") == Did(launch="A0 A1 A2 B0")
     assert table.row("A0 A1") == Did(launch="B1 B2 C0", abort="A2", accepted="A01", score="A01")
     assert table.row("B0") == Did(launch="C1")
-    assert table.row("C0 C1") == Did(abort="B1 B2", accepted="C01", score="C01", ended=True), "C2 never started"
+    assert table.row("C0 C1") == Did(abort="B1 B2", accepted="C01", score="C01", has_batch=True), "C2 never started"
     assert table.end() == Ended(accepted="A01 C01", deferred="B", kind=RoundKind.SHORT)
 
 
 def test_fields_of_a_job_reach_the_gates() -> None:
     def rounds(**fields: object) -> RoundPolicy:
-        admission = Admission.model_validate(fields)
-        rollout = Rollout(strategy=Strategy.SYNCHRONOUS, admission=admission, engine=Engine(max_num_seqs=8))
+        admission = AdmissionSettings.model_validate(fields)
+        rollout = Rollout(strategy=Strategy.SYNCHRONOUS, admission=admission, engine=EngineSettings(max_num_seqs=8))
         return round_policy(rollout, BatchShape(3, 2), cursor())
 
     assert Table(rounds()).row("start").launch == "A0 A1 B0 B1 C0 C1"
@@ -165,7 +164,7 @@ def test_a_round_that_the_gates_slow_down_gives_the_same_batch_where_all_is_acce
         table = Table(synchronous(rules, num_prompts=2))
         running = table.row("start").launch.split()
         while running:
-            told = table.row(running.pop(0))
-            running += told.launch.split()
+            next_row = table.row(running.pop(0))
+            running += next_row.launch.split()
         ends.append(table.end())
     assert ends == [Ended(accepted="A01 B01")] * 2

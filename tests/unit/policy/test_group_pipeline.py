@@ -4,7 +4,7 @@ import json
 from collections import deque
 
 from longshore.policy.group_pipeline import GroupPipeline, mean_held_tokens
-from longshore.policy.handover import Batch, Handover, TrainableGroup
+from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
 from longshore.policy.round import ResponseFinished
 from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import AdmissionRules, BatchShape
@@ -25,21 +25,21 @@ def test_the_example_of_the_paper_two_of_six_groups_are_in_service() -> None:
     assert table.row("C0 C1") == Did(launch="D0 D1", accepted="C01", score="C01"), "the next in order, not in time"
     assert table.row("B0 B1 D0 D1") == Did(launch="E0 E1 F0 F1", accepted="B01 D01", score="B01 D01")
     assert table.row("F0 F1") == Did(accepted="F01", score="F01")
-    assert table.row("E0 E1") == Did(accepted="E01", score="E01", ended=True)
+    assert table.row("E0 E1") == Did(accepted="E01", score="E01", has_batch=True)
     assert table.end() == Ended(accepted="A01 C01 B01 D01 F01 E01")
 
 
 def test_served_frees_the_slot_and_trainable_enters_the_queue_of_the_trainer() -> None:
     """Two signals (section 3.3): engines go on while a verifier still looks at a group, and U counts its verdicts."""
-    table, handover = Table(policy()), Handover(groups_per_update=2, max_tokens_per_batch=100)
+    table, handover = Table(policy()), HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
     table.row("start")
     assert table.row("A0 A1").launch == "C0 C1"
     assert table.row("B0 B1").launch == "D0 D1"
-    assert handover.trainable(TrainableGroup(DRAWS["B"], 10)) == ()
+    assert handover.add(TrainableGroup(DRAWS["B"], 10)) == ()
     assert table.row("C0 C1").launch == "E0 E1"
-    first = handover.trainable(TrainableGroup(DRAWS["C"], 10))
+    first = handover.add(TrainableGroup(DRAWS["C"], 10))
     assert first == (Batch((DRAWS["B"], DRAWS["C"]), ends_update=True),), "A's rewards are late: it goes later"
-    assert handover.trainable(TrainableGroup(DRAWS["A"], 10)) == ()
+    assert handover.add(TrainableGroup(DRAWS["A"], 10)) == ()
 
 
 def pipeline(groups_per_update: int = 1, width: int | None = None, num_prompts: int = 6) -> GroupPipeline:
@@ -111,5 +111,5 @@ def test_dynamic_sampling_issues_groups_behind_the_frontier() -> None:
     assert table.row("A0 A1") == Did(score="A01")
     assert table.row("A=") == Did(launch="B0 B1")
     table.row("B0 B1")
-    assert table.row("B~") == Did(accepted="B01", ended=True)
+    assert table.row("B~") == Did(accepted="B01", has_batch=True)
     assert table.end() == Ended(accepted="B01", zero_variance="A")

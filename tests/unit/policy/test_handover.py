@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Batch, Handover, TrainableGroup, feasible_prefix
+from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup, feasible_prefix
 
 
 def group(index: int, num_tokens: int = 10) -> TrainableGroup:
@@ -17,8 +17,8 @@ def batch(*indices: int, ends_update: bool = True) -> Batch:
 
 
 def test_the_first_u_groups_make_an_update_whatever_their_order_in_the_data() -> None:
-    handover = Handover(groups_per_update=2, max_tokens_per_batch=100)
-    assert [handover.trainable(group(index)) for index in (3, 0, 2, 1)] == [
+    handover = HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
+    assert [handover.add(group(index)) for index in (3, 0, 2, 1)] == [
         (),
         (batch(3, 0),),
         (),
@@ -28,26 +28,26 @@ def test_the_first_u_groups_make_an_update_whatever_their_order_in_the_data() ->
 
 
 def test_the_last_update_of_a_round_may_be_smaller() -> None:
-    handover = Handover(groups_per_update=2, max_tokens_per_batch=100)
+    handover = HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
     for index in (0, 1, 2):
-        handover.trainable(group(index))
+        handover.add(group(index))
     assert handover.round_ended() == (batch(2),)
     assert handover.round_ended() == ()
 
 
 def test_an_update_goes_to_the_trainer_in_batches_that_fit_and_steps_once() -> None:
-    handover = Handover(groups_per_update=4, max_tokens_per_batch=25)
+    handover = HandoverQueue(groups_per_update=4, max_tokens_per_batch=25)
     for index, num_tokens in enumerate((10, 10)):
-        handover.trainable(group(index, num_tokens))
-    handover.trainable(group(2, 20))
-    assert handover.trainable(group(3, 5)) == (batch(0, 1, ends_update=False), batch(2, 3))
+        handover.add(group(index, num_tokens))
+    handover.add(group(2, 20))
+    assert handover.add(group(3, 5)) == (batch(0, 1, ends_update=False), batch(2, 3))
 
 
 def test_a_group_beyond_the_budget_goes_alone() -> None:
-    handover = Handover(groups_per_update=3, max_tokens_per_batch=25)
-    handover.trainable(group(0, 5))
-    handover.trainable(group(1, 60))
-    assert handover.trainable(group(2, 5)) == (
+    handover = HandoverQueue(groups_per_update=3, max_tokens_per_batch=25)
+    handover.add(group(0, 5))
+    handover.add(group(1, 60))
+    assert handover.add(group(2, 5)) == (
         batch(0, ends_update=False),
         batch(1, ends_update=False),
         batch(2),
@@ -78,10 +78,10 @@ def test_the_feasible_prefix_is_the_longest_that_fits_and_never_empty(num_tokens
 def test_every_group_is_handed_over_once_in_order_in_updates_of_u(
     num_tokens: list[int], groups_per_update: int, budget: int
 ) -> None:
-    handover = Handover(groups_per_update, budget)
+    handover = HandoverQueue(groups_per_update, budget)
     batches: list[Batch] = []
     for index, tokens in enumerate(num_tokens):
-        batches += handover.trainable(group(index, tokens))
+        batches += handover.add(group(index, tokens))
     batches += handover.round_ended()
     assert [draw.index for one in batches for draw in one.draws] == list(range(len(num_tokens)))
     assert all(len(one.draws) == 1 or sum(num_tokens[draw.index] for draw in one.draws) <= budget for one in batches)

@@ -30,7 +30,7 @@ def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "reason"),
+    ("wanted", "changes", "reason"),
     [
         (overlay(0, attempt=1), {}, "it is for attempt 1, and this is attempt 2"),
         (overlay(0, round=6), {}, "it is for round 6, and this is round 7"),
@@ -42,8 +42,8 @@ def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
         (overlay(0, 1), {"rollout_pods": frozenset({0, 1})}, "no pod would be left to sample"),
     ],
 )
-def test_every_other_is_refused_with_the_reason(asked: Overlay, changes: dict[str, Any], reason: str) -> None:
-    assert refusal(asked, replace(NOW, **changes)) == reason
+def test_every_other_is_refused_with_the_reason(wanted: Overlay, changes: dict[str, Any], reason: str) -> None:
+    assert refusal(wanted, replace(NOW, **changes)) == reason
 
 
 @given(
@@ -63,9 +63,9 @@ def test_every_other_is_refused_with_the_reason(asked: Overlay, changes: dict[st
         whole_replicas=st.frozensets(st.integers(0, 4)),
     ),
 )
-def test_what_is_carried_out_leaves_a_pod_to_sample_and_splits_no_replica(asked: Overlay, state: RoundState) -> None:
-    if refusal(asked, state) == "":
-        pods = set(asked.trainer_pods)
+def test_what_is_carried_out_leaves_a_pod_to_sample_and_splits_no_replica(wanted: Overlay, state: RoundState) -> None:
+    if refusal(wanted, state) == "":
+        pods = set(wanted.trainer_pods)
         assert state.rollout_pods - pods
         assert pods <= state.rollout_pods & state.whole_replicas
-        assert (asked.round, asked.attempt) == (state.number, state.attempt)
+        assert (wanted.round, wanted.attempt) == (state.number, state.attempt)

@@ -148,9 +148,9 @@ def test_engines_that_have_no_possible_size_tell_nothing() -> None:
 
 def reloaded(plan: ParallelismPlanner) -> ParallelismPlanner:
     """As after a restart of the operator."""
-    again = planner()
-    again.load_state(json.loads(json.dumps(plan.export_state())))
-    return again
+    copy = planner()
+    copy.load_state(json.loads(json.dumps(plan.export_state())))
+    return copy
 
 
 def test_a_halving_that_fails_is_tried_again_after_cool_downs_that_double() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.api.rollout import PartialRollout as Knobs
+from longshore.api.rollout import PartialRolloutSettings
 from longshore.policy.partial_rollout import PartialRollout
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape
 from tests.unit.policy.tables import Did, Ended, Table, cursor
@@ -15,15 +15,15 @@ def policy(
     rules: AdmissionRules = NO_RULES,
     num_responses: int = 2,
 ) -> PartialRollout:
-    knobs = Knobs(group_factor=group_factor, max_policy_versions=max_policy_versions)
-    return PartialRollout(BatchShape(num_prompts, num_responses), cursor(), knobs, rules)
+    settings = PartialRolloutSettings(group_factor=group_factor, max_policy_versions=max_policy_versions)
+    return PartialRollout(BatchShape(num_prompts, num_responses), cursor(), settings, rules)
 
 
 def test_twice_as_many_groups_start_and_the_round_stops_at_n() -> None:
     table = Table(policy())
     assert table.row("start") == Did(launch="A0 A1 B0 B1 C0 C1 D0 D1")
     assert table.row("C0 C1 A0") == Did(accepted="C01", score="C01")
-    assert table.row("D1 D0") == Did(accepted="D01", score="D01", abort="A1 B0 B1", ended=True)
+    assert table.row("D1 D0") == Did(accepted="D01", score="D01", abort="A1 B0 B1", has_batch=True)
     assert table.end() == Ended(accepted="C01 D01", deferred="A B", kept="A0 A1 B0 B1")
 
 
@@ -41,15 +41,15 @@ def test_a_finished_response_waits_until_its_whole_group_is_served() -> None:
     table.rows("start", "A1", "B0 B1")
     assert table.end() == Ended(accepted="B01", deferred="A", kept="A1 A0")
     assert table.row("start") == Did(launch="A0 C0 C1")
-    assert table.row("A0") == Did(accepted="A10", score="A10", abort="C0 C1", ended=True)
+    assert table.row("A0") == Did(accepted="A10", score="A10", abort="C0 C1", has_batch=True)
 
 
 def test_a_response_that_ends_while_it_is_being_aborted_is_kept_and_not_sampled_again() -> None:
     table = Table(policy(num_prompts=1))
     table.rows("start", "B0 B1")
-    assert table.row("A0 A1") == Did(ended=True)
+    assert table.row("A0 A1") == Did(has_batch=True)
     assert table.end() == Ended(accepted="B01", deferred="A", kept="A0 A1")
-    assert table.row("start") == Did(accepted="A01", score="A01", abort="", ended=True)
+    assert table.row("start") == Did(accepted="A01", score="A01", abort="", has_batch=True)
 
 
 def test_groups_are_waited_for_before_their_responses_have_too_many_versions() -> None:
@@ -60,9 +60,9 @@ def test_groups_are_waited_for_before_their_responses_have_too_many_versions() -
     assert table.row("start") == Did(launch="A1 B0 B1 E0 E1 F0 F1")
     assert table.row("E0 E1 F0 F1") == Did(), "they have no place: A and B are due"
     assert table.row("B0 B1") == Did(accepted="B01", score="B01")
-    assert table.row("A1") == Did(accepted="A01", score="A01", ended=True)
+    assert table.row("A1") == Did(accepted="A01", score="A01", has_batch=True)
     assert table.end() == Ended(accepted="B01 A01", deferred="E F", kept="E0 E1 F0 F1")
-    assert table.row("start") == Did(accepted="E01 F01", score="E01 F01", ended=True)
+    assert table.row("start") == Did(accepted="E01 F01", score="E01 F01", has_batch=True)
     assert table.end() == Ended(accepted="E01 F01", deferred="G H", kept="G0 G1 H0 H1")
 
 
@@ -75,7 +75,7 @@ def test_only_as_many_groups_are_due_as_must_be() -> None:
     table.row("start")  # C and D could still wait for round 3, if A and B did not: two of the four are due.
     assert table.row("G0 G1 H0 H1") == Did()
     assert table.row("A0 A1 C0 C1") == Did(accepted="A01", score="A01")
-    assert table.row("B0 B1") == Did(accepted="B01", score="B01", abort="D0 D1", ended=True), (
+    assert table.row("B0 B1") == Did(accepted="B01", score="B01", abort="D0 D1", has_batch=True), (
         "C was quick, but its place is A's and B's"
     )
 
@@ -98,7 +98,7 @@ def test_a_group_that_fails_is_replaced_so_that_as_many_as_planned_stay_in_play(
 def test_requests_that_the_gates_held_back_are_left_over_without_tokens() -> None:
     table = Table(policy(num_prompts=1, rules=AdmissionRules(max_active_per_engine=2)))
     assert table.row("start") == Did(launch="A0 A1")
-    assert table.row("A0 A1") == Did(accepted="A01", score="A01", ended=True)
+    assert table.row("A0 A1") == Did(accepted="A01", score="A01", has_batch=True)
     assert table.end() == Ended(accepted="A01", deferred="B", kept="B0 B1")
     assert table.row("start") == Did(launch="B0 B1")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.api.rollout import ReorderRollout as Knobs
+from longshore.api.rollout import ReorderRolloutSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.reorder_rollout import ReorderRollout
@@ -21,9 +21,11 @@ def policy(
     length_grouping: bool = False,
     keeps_tokens: bool = False,
 ) -> ReorderRollout:
-    knobs = Knobs(max_postponements=max_postponements, group_factor=group_factor, length_grouping=length_grouping)
+    settings = ReorderRolloutSettings(
+        max_postponements=max_postponements, group_factor=group_factor, length_grouping=length_grouping
+    )
     shape = BatchShape(num_prompts, num_responses=2)
-    return ReorderRollout(shape, cursor(), knobs, max_num_seqs, rules, keeps_tokens=keeps_tokens)
+    return ReorderRollout(shape, cursor(), settings, max_num_seqs, rules, keeps_tokens=keeps_tokens)
 
 
 def launched(table: Table, event: str = "start") -> str:
@@ -79,7 +81,7 @@ def test_the_first_n_groups_make_the_batch_and_the_rest_starts_again_without_its
     table = Table(policy())
     assert table.row("start") == Did(launch="A0 A1 B0 B1 C0 C1 D0 D1")
     assert table.row("B1 B0") == Did(accepted="B01", score="B01")
-    assert table.row("A0 D0 D1") == Did(accepted="D01", score="D01", abort="A1 C0 C1", ended=True)
+    assert table.row("A0 D0 D1") == Did(accepted="D01", score="D01", abort="A1 C0 C1", has_batch=True)
     assert table.end() == Ended(accepted="B01 D01", deferred="A C")
     assert table.row("start") == Did(launch="A0 A1 C0 C1 E0 E1 F0 F1"), "A0 is sampled again, by newer weights"
 
@@ -91,7 +93,7 @@ def test_after_x_rounds_draws_are_forced_together_in_a_long_round() -> None:
     assert table.end() == Ended(accepted="B01 D01", deferred="A C")
     assert table.row("start") == Did(launch="A0 A1 C0 C1")
     assert table.row("C0 C1") == Did(accepted="C01", score="C01")
-    assert table.row("A0 A1") == Did(accepted="A01", score="A01", ended=True)
+    assert table.row("A0 A1") == Did(accepted="A01", score="A01", has_batch=True)
     assert table.end() == Ended(accepted="C01 A01", kind=RoundKind.LONG)
     assert launched(table) == "E F G H"
 
@@ -105,7 +107,7 @@ def test_a_long_round_takes_with_the_draw_that_is_due_those_that_waited_longest(
     assert table.end().deferred == "A F"
     assert launched(table) == "A F", "A is due; F was put off once; a fresh draw could only be put off"
     table.row("F0 F1")
-    assert table.row("A0 A1").ended
+    assert table.row("A0 A1").has_batch
     assert table.end() == Ended(accepted="F01 A01", kind=RoundKind.LONG)
 
 
@@ -139,7 +141,7 @@ def test_a_smaller_bound_is_refused_while_older_draws_wait() -> None:
 def test_without_any_history_length_grouping_keeps_the_order_of_the_data() -> None:
     table = Table(policy(max_num_seqs=4, length_grouping=True))
     assert launched(table) == "A B"
-    assert table.row("A0 A1 B0 B1").ended
+    assert table.row("A0 A1 B0 B1").has_batch
     assert table.end() == Ended(accepted="A01 B01"), "C and D were looked at ahead and wait; nobody has sampled them"
 
 

@@ -31,10 +31,10 @@ class Job:
     pods: RewardPods = field(default_factory=lambda: RewardPods(1))
     limits: RewardPodLimits = LIMITS
 
-    def at(self, now_s: float, told: RewardPressure | None) -> RewardPods:
-        self.pods = desired_pods(self.pods, self.limits, told, now_s)
-        again = desired_pods(self.pods, self.limits, told, now_s)
-        assert again == replace(self.pods, reason=""), "the answer is no fixed point"
+    def at(self, now_s: float, now: RewardPressure | None) -> RewardPods:
+        self.pods = desired_pods(self.pods, self.limits, now, now_s)
+        repeated = desired_pods(self.pods, self.limits, now, now_s)
+        assert repeated == replace(self.pods, reason=""), "the answer is no fixed point"
         return self.pods
 
 
@@ -60,7 +60,7 @@ def test_the_table_of_the_explanation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "count"),
+    ("now", "count"),
     [
         (pressure(1, 5.1, 4, 4), 3),  # waits for too long: one pod has a worker for it
         (pressure(1, 5.0, 4, 4), 2),
@@ -76,8 +76,8 @@ def test_the_table_of_the_explanation() -> None:
         (None, 2),
     ],
 )
-def test_pods_are_added_when_responses_wait_for_want_of_workers(told: RewardPressure | None, count: int) -> None:
-    assert desired_pods(RewardPods(2), LIMITS, told, 0.0).count == count
+def test_pods_are_added_when_responses_wait_for_want_of_workers(now: RewardPressure | None, count: int) -> None:
+    assert desired_pods(RewardPods(2), LIMITS, now, 0.0).count == count
 
 
 def test_growth_starts_from_no_pod_where_the_coordinator_scores() -> None:
@@ -106,7 +106,7 @@ def test_it_is_looked_at_again_when_a_pause_or_a_calm_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "tells"),
+    ("after", "is_news_expected"),
     [
         (pressure(10, 4.0, 4, 4), False),
         (pressure(12, 4.9, 4, 4), False),
@@ -117,8 +117,8 @@ def test_it_is_looked_at_again_when_a_pause_or_a_calm_ends() -> None:
         (pressure(10, 4.0, 4, 3), True),
     ],
 )
-def test_only_what_moved_by_a_quarter_is_news(after: RewardPressure, tells: bool) -> None:
-    assert is_news(pressure(10, 4.0, 4, 4), after) is tells
+def test_only_what_moved_by_a_quarter_is_news(after: RewardPressure, is_news_expected: bool) -> None:
+    assert is_news(pressure(10, 4.0, 4, 4), after) is is_news_expected
     assert is_news(None, after)
 
 
@@ -143,9 +143,9 @@ PODS = st.builds(RewardPods, st.integers(0, 60), TIME, TIME)
 
 @given(PODS, LIMIT, st.none() | PRESSURE, st.floats(1_000, 2_000))
 def test_the_limits_hold_and_a_step_is_at_most_a_doubling_or_one_down(
-    pods: RewardPods, limits: RewardPodLimits, told: RewardPressure | None, now_s: float
+    pods: RewardPods, limits: RewardPodLimits, now: RewardPressure | None, now_s: float
 ) -> None:
-    after = Job(pods, limits).at(now_s, told)
+    after = Job(pods, limits).at(now_s, now)
     assert limits.minimum <= after.count <= limits.maximum
     if limits.minimum <= pods.count <= limits.maximum:
         assert pods.count - 1 <= after.count <= max(1, 2 * pods.count)
@@ -162,7 +162,7 @@ def test_more_pressure_never_means_fewer_pods(
         low.num_workers,
         min(low.num_workers, low.num_busy + busy),
     )
-    counts = [desired_pods(pods, limits, told, 1_200.0).count for told in (low, high)]
+    counts = [desired_pods(pods, limits, now, 1_200.0).count for now in (low, high)]
     assert counts == sorted(counts)
 
 
@@ -182,8 +182,8 @@ def test_a_constant_load_never_grows_again_what_has_shrunk(
         served = min(queue + 2 * load_workers, 2.0 * workers)
         queue += 2 * load_workers - served
         wait_s = queue / load_workers if load_workers and served == 2 * workers else 0.0
-        told = pressure(int(queue), wait_s, workers, min(workers, -int(-served // 2)))
-        after = desired_pods(pods, limits, told, now_s)
+        now = pressure(int(queue), wait_s, workers, min(workers, -int(-served // 2)))
+        after = desired_pods(pods, limits, now, now_s)
         if after.count > pods.count:
             assert not has_shrunk, "pods go and come under a load that does not change"
         has_shrunk = has_shrunk or after.count < pods.count

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import (
-    Admission,
+    AdmissionSettings,
     Leftovers,
     OnPolicy,
-    PartialRollout,
-    ReorderRollout,
+    PartialRolloutSettings,
+    ReorderRolloutSettings,
     Rollout,
     Strategy,
-    TailBatching,
+    TailBatchingSettings,
 )
 from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
@@ -46,16 +46,16 @@ def jobs(draw: st.DrawFn) -> Job:
         on_policy=OnPolicy.RELAXED if keeps else OnPolicy.STRICT,
         strategy=strategy,
         leftovers=Leftovers.KEEP_TOKENS if keeps and can_keep else None,
-        tail_batching=TailBatching(prompt_factor=draw(factors), response_factor=draw(factors)),
-        partial_rollout=PartialRollout(
+        tail_batching=TailBatchingSettings(prompt_factor=draw(factors), response_factor=draw(factors)),
+        partial_rollout=PartialRolloutSettings(
             group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),
-        reorder_rollout=ReorderRollout(
+        reorder_rollout=ReorderRolloutSettings(
             max_postponements=draw(st.integers(1, 3)),
             group_factor=draw(st.floats(1.0, 6.0)),
             length_grouping=draw(st.booleans()),
         ),
-        admission=Admission(
+        admission=AdmissionSettings(
             frontier_width=draw(st.none() | st.integers(1, 4)),
             max_active_per_engine=draw(st.none() | st.integers(1, 9)),
             adaptive=draw(st.booleans()),
@@ -162,7 +162,9 @@ def test_no_pod_leaves_a_round_before_the_last_launch_that_its_batch_needs(
 
 
 def test_a_gated_round_hands_over_once_everything_is_launched() -> None:
-    job = Job(Rollout(strategy=Strategy.SYNCHRONOUS, admission=Admission(max_active_per_engine=4)), BatchShape(6, 4))
+    job = Job(
+        Rollout(strategy=Strategy.SYNCHRONOUS, admission=AdmissionSettings(max_active_per_engine=4)), BatchShape(6, 4)
+    )
     policy, milestones = job.policy(), Milestones()
     fake = FakeRollout(policy, job, random.Random(1))
     looks: list[int] = []
@@ -255,9 +257,9 @@ def _forget_postponements_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _queue_what_has_no_variance(patch: pytest.MonkeyPatch) -> None:
-    whole = RoundPolicy.group_trainable
+    whole = RoundPolicy.group_rewarded
     patch.setattr(
-        RoundPolicy, "group_trainable", lambda self, draw, zero_variance: whole(self, draw, zero_variance=False)
+        RoundPolicy, "group_rewarded", lambda self, draw, zero_variance: whole(self, draw, zero_variance=False)
     )
 
 
@@ -279,10 +281,14 @@ SCENARIOS = (
     Job(Rollout(strategy=Strategy.TAIL_BATCHING), SHAPE),
     Job(relaxed_partial(group_factor=2.0, max_policy_versions=2), SHAPE),
     Job(
-        Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRollout(max_postponements=1)),
+        Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRolloutSettings(max_postponements=1)),
         SHAPE,
     ),
-    Job(Rollout(strategy=Strategy.GROUP_PIPELINE, admission=Admission(frontier_width=1)), SHAPE, groups_per_update=1),
+    Job(
+        Rollout(strategy=Strategy.GROUP_PIPELINE, admission=AdmissionSettings(frontier_width=1)),
+        SHAPE,
+        groups_per_update=1,
+    ),
 )
 
 

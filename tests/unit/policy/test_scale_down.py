@@ -15,11 +15,11 @@ from longshore.policy.scale_down import (
     NUM_HORIZONS,
     AdaptiveRule,
     Benefit,
+    KeepSampling,
     Milestones,
     RolloutEngine,
     RunningRequest,
     ScaleDown,
-    Stay,
     decide,
     pick_pods,
     pod_loads,
@@ -73,7 +73,7 @@ def at(num_finished: int, num_launched: int, *, held: int = 0, expected: int = 0
 
 def look(
     this_round: Round, progress: RoundProgress, engines: list[RolloutEngine], running: list[RunningRequest]
-) -> ScaleDown | Stay | None:
+) -> ScaleDown | KeepSampling | None:
     """What is decided at a milestone; None: it is none."""
     if not this_round.milestones.is_due(progress):
         return None
@@ -114,7 +114,7 @@ def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
 )
 def test_every_pod_stays_where_handing_over_is_not_wanted(benefit: Benefit | None, why: str) -> None:
     unwanted = replace(policy(all_of(80)), rule=AdaptiveRule(MAX_KV_PEAK, benefit))
-    assert look(unwanted, at(7, 20), pods(4, 4), on(0, 13)) == Stay(why)
+    assert look(unwanted, at(7, 20), pods(4, 4), on(0, 13)) == KeepSampling(why)
 
 
 def test_a_fixed_trigger_asks_for_no_benefit() -> None:
@@ -131,7 +131,7 @@ def test_a_trial_is_called_one() -> None:
 
 def test_every_pod_stays_while_what_runs_would_not_fit() -> None:
     decision = look(policy(all_of(80)), at(7, 20), pods(2, 2), on(0, 19, prompt=20))
-    assert decision == Stay("projected KV peak 95 % is over 90 % at 35 %")
+    assert decision == KeepSampling("projected KV peak 95 % is over 90 % at 35 %")
 
 
 def test_a_peak_at_the_limit_is_allowed() -> None:
@@ -177,17 +177,17 @@ def test_a_round_hands_over_once() -> None:
 def test_it_hands_over_as_soon_as_enough_has_finished() -> None:
     scale_down, engines = policy(all_of(80)), pods(2, 2)
     seen = [look(scale_down, at(20 + 5 * time, 100), engines, on(0, 30 - 8 * time)) for time in range(4)]
-    assert [type(decision) for decision in seen] == [Stay, Stay, ScaleDown, type(None)]
+    assert [type(decision) for decision in seen] == [KeepSampling, KeepSampling, ScaleDown, type(None)]
 
 
 def test_a_single_pod_has_no_half() -> None:
     decision = look(policy(all_of(80), replicas((0,))), at(5, 20), pods(8), on(0))
-    assert decision == Stay("one pod holds all GPUs, and pods are handed over whole")
+    assert decision == KeepSampling("one pod holds all GPUs, and pods are handed over whole")
 
 
 def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:
     decision = look(policy(all_of(80), replicas((0, 1, 2, 3))), at(5, 20), pods(8, 8, 8, 8), on(0))
-    assert decision == Stay("no whole trainer replica fits in half of the GPUs")
+    assert decision == KeepSampling("no whole trainer replica fits in half of the GPUs")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.policy.streaming import MAX_PENDING_PARTS, Part, StreamLedger, StreamSample, split
+from longshore.policy.streaming import MAX_PENDING_PARTS, SamplePart, StreamLedger, StreamSample, split
 
 
 def group(draw: int, *num_tokens: int) -> list[StreamSample]:
@@ -31,7 +31,11 @@ def ledger_of(*groups: list[StreamSample]) -> StreamLedger:
 def test_groups_go_in_order_to_the_awake_replica_that_has_least_to_do() -> None:
     first, second, third = group(0, 10, 10), group(1, 50), group(2, 5)
     ledger = ledger_of(first, second, third)
-    assert ledger.next_parts([1, 2]) == (Part(1, ids(first)), Part(2, ids(second)), Part(1, ids(third)))
+    assert ledger.next_parts([1, 2]) == (
+        SamplePart(1, ids(first)),
+        SamplePart(2, ids(second)),
+        SamplePart(1, ids(third)),
+    )
     assert (ledger.pending_tokens(1), ledger.pending_tokens(2)) == (25, 50)
     assert ledger.replica_of == dict(zip(ids([*first, *second, *third]), (1, 1, 2, 1), strict=True))
 
@@ -42,7 +46,7 @@ def test_a_replica_has_two_parts_in_hand_and_gets_another_when_one_is_computed()
     assert [part.responses for part in ledger.next_parts([0])] == [ids(groups[0]), ids(groups[1])]
     assert ledger.next_parts([0]) == ()
     ledger.computed(0)
-    assert ledger.next_parts([0]) == (Part(0, ids(groups[2])),)
+    assert ledger.next_parts([0]) == (SamplePart(0, ids(groups[2])),)
 
 
 def test_what_a_replica_is_at_counts_as_computed_by_half_and_what_waits_behind_it_does_not() -> None:
@@ -67,7 +71,7 @@ def test_at_the_end_the_rest_goes_first_to_those_that_have_least_in_hand() -> No
     ledger = ledger_of(early)
     ledger.next_parts([0])
     ledger.accept(rest)
-    assert ledger.last_parts([0, 1]) == (Part(0, ids(rest[3:])), Part(1, ids(rest[:3])))
+    assert ledger.last_parts([0, 1]) == (SamplePart(0, ids(rest[3:])), SamplePart(1, ids(rest[:3])))
     assert ledger.last_parts([0, 1]) == ()
 
 
@@ -77,7 +81,7 @@ def test_what_a_replica_has_computed_does_not_hold_its_share_of_the_rest_back() 
     ledger.computed(0)
     rest = group(1, 50, 50)
     ledger.accept(rest)
-    assert ledger.last_parts([0, 1]) == (Part(0, ids(rest[:1])), Part(1, ids(rest[1:])))
+    assert ledger.last_parts([0, 1]) == (SamplePart(0, ids(rest[:1])), SamplePart(1, ids(rest[1:])))
 
 
 def test_nothing_is_accepted_twice() -> None:
@@ -126,7 +130,7 @@ def test_whatever_wakes_or_is_lost_every_sample_ends_in_the_sums_of_one_replica(
     pending = [group(draw, *tokens) for draw, tokens in enumerate(groups)]
     given_to: dict[ResponseId, int] = {}
 
-    def take(parts: tuple[Part, ...]) -> None:
+    def take(parts: tuple[SamplePart, ...]) -> None:
         for part in parts:
             assert not given_to.keys() & set(part.responses), "computed twice"
             given_to.update(dict.fromkeys(part.responses, part.replica))

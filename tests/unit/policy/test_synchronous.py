@@ -19,7 +19,7 @@ def test_a_round_waits_for_every_response_of_every_prompt() -> None:
     assert table.row("start") == Did(launch="A0 A1 B0 B1")
     assert table.row("B1") == Did()
     assert table.row("A0 B0") == Did(accepted="B10", score="B10")
-    assert table.row("A1") == Did(accepted="A01", score="A01", ended=True)
+    assert table.row("A1") == Did(accepted="A01", score="A01", has_batch=True)
     assert table.end() == Ended(accepted="B10 A01")
 
 
@@ -36,8 +36,8 @@ def test_groups_are_accepted_as_soon_as_served_whatever_their_rewards() -> None:
     """A slow verifier decides nothing, and equal rewards are trained on with advantage 0."""
     table = Table(policy(num_prompts=1))
     table.row("start")
-    assert table.row("A0 A1") == Did(accepted="A01", score="A01", ended=True)
-    assert table.row("A=") == Did(ended=True)
+    assert table.row("A0 A1") == Did(accepted="A01", score="A01", has_batch=True)
+    assert table.row("A=") == Did(has_batch=True)
     assert table.end() == Ended(accepted="A01")
 
 
@@ -45,7 +45,7 @@ def test_a_group_whose_rewards_failed_is_replaced_though_the_batch_was_complete(
     table = Table(policy())
     table.rows("start", "A0 A1 B0 B1")
     assert table.row("A!") == Did(launch="C0 C1")
-    assert table.row("C0 C1") == Did(accepted="C01", score="C01", ended=True)
+    assert table.row("C0 C1") == Did(accepted="C01", score="C01", has_batch=True)
     assert table.end() == Ended(accepted="B01 C01")
 
 
@@ -56,7 +56,7 @@ def test_dynamic_sampling_asks_for_rewards_first_and_replaces_groups_without_spr
     assert table.row("B=") == Did(launch="C0 C1")
     assert table.row("C0 C1") == Did(score="C01")
     assert table.row("C~") == Did(accepted="C01")
-    assert table.row("A~") == Did(accepted="A01", ended=True)
+    assert table.row("A~") == Did(accepted="A01", has_batch=True)
     assert table.end() == Ended(accepted="C01 A01", zero_variance="B")
 
 
@@ -65,7 +65,7 @@ def test_with_dynamic_sampling_a_group_is_replaced_when_its_rewards_fail_before_
     table.rows("start", "A0 A1")
     assert table.row("A!") == Did(launch="B0 B1")
     table.row("B0 B1")
-    assert table.row("B~") == Did(accepted="B01", ended=True)
+    assert table.row("B~") == Did(accepted="B01", has_batch=True)
 
 
 def test_a_round_cannot_be_closed_before_its_batch_is_complete() -> None:

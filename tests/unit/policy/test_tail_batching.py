@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.api.rollout import TailBatching as Knobs
+from longshore.api.rollout import TailBatchingSettings
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import ResponseFinished, ResponseId
@@ -15,13 +15,13 @@ DAPO = AdmissionRules(acceptance=Acceptance.TRAINABLE)
 
 
 def policy(num_prompts: int, num_responses: int, eta: float = 1.25, num_rows: int = 100) -> TailBatching:
-    knobs = Knobs(prompt_factor=eta, response_factor=eta)
-    return TailBatching(BatchShape(num_prompts, num_responses), DrawCursor(num_rows, seed=0), knobs)
+    settings = TailBatchingSettings(prompt_factor=eta, response_factor=eta)
+    return TailBatching(BatchShape(num_prompts, num_responses), DrawCursor(num_rows, seed=0), settings)
 
 
 def finish_in_order(rounds: TailBatching, launched: tuple[ResponseId, ...]) -> None:
     for step, response in enumerate(launched):
-        if rounds.responses_finished([ResponseFinished(response, step)]).ended:
+        if rounds.responses_finished([ResponseFinished(response, step)]).has_batch:
             return
 
 
@@ -39,7 +39,7 @@ def test_the_first_r0_responses_of_a_prompt_are_kept_and_the_rest_aborted() -> N
     decision = rounds.responses_finished([ResponseFinished(ResponseId(draw, 0), 6)])
     assert [group.responses for group in decision.accepted] == [(2, 0)]
     assert decision.abort == (ResponseId(draw, 1),)
-    assert not decision.ended
+    assert not decision.has_batch
 
 
 def test_the_round_ends_with_the_first_p0_served_prompts_and_defers_the_others() -> None:
@@ -85,7 +85,7 @@ def test_a_group_whose_reward_failed_is_replaced_by_a_fresh_draw_in_the_same_rou
     launched = rounds.start_round().decision.launch
     finish_in_order(rounds, launched)
     replacement = rounds.group_rejected(launched[0].draw)
-    assert not replacement.ended
+    assert not replacement.has_batch
     assert len(replacement.launch) == 2
     assert replacement.launch[0].draw != launched[0].draw
     finish_in_order(rounds, replacement.launch)
@@ -107,8 +107,8 @@ def test_eta_times_a_count_is_not_rounded_up_by_a_rounding_error() -> None:
 
 def small(rules: AdmissionRules = NO_RULES, *, eta: float = 1.5, keeps_tokens: bool = False) -> TailBatching:
     """P0 = R0 = 2: a short round starts three draws with three responses each."""
-    knobs = Knobs(prompt_factor=eta, response_factor=eta)
-    return TailBatching(BatchShape(2, 2), cursor(), knobs, rules, keeps_tokens=keeps_tokens)
+    settings = TailBatchingSettings(prompt_factor=eta, response_factor=eta)
+    return TailBatching(BatchShape(2, 2), cursor(), settings, rules, keeps_tokens=keeps_tokens)
 
 
 def test_a_period_as_a_table() -> None:
@@ -116,13 +116,13 @@ def test_a_period_as_a_table() -> None:
     assert table.row("start") == Did(launch="A0 A1 A2 B0 B1 B2 C0 C1 C2")
     assert table.row("A1") == Did()
     assert table.row("C2 A2") == Did(abort="A0", accepted="A12", score="A12")
-    assert table.row("C0") == Did(abort="C1 B0 B1 B2", accepted="C20", score="C20", ended=True)
+    assert table.row("C0") == Did(abort="C1 B0 B1 B2", accepted="C20", score="C20", has_batch=True)
     assert table.end() == Ended(accepted="A12 C20", deferred="B", kind=RoundKind.SHORT)
     table.rows("start", "D0 D1", "E0 E1")
     assert table.end() == Ended(accepted="D01 E01", deferred="F", kind=RoundKind.SHORT)
     assert table.row("start") == Did(launch="B0 B1 F0 F1"), "long: the deferred draws, oldest first, from scratch"
     assert table.row("F0 F1") == Did(accepted="F01", score="F01")
-    assert table.row("B0 B1") == Did(accepted="B01", score="B01", ended=True)
+    assert table.row("B0 B1") == Did(accepted="B01", score="B01", has_batch=True)
     assert table.end() == Ended(accepted="F01 B01", kind=RoundKind.LONG)
     assert table.row("start") == Did(launch="G0 G1 G2 H0 H1 H2 I0 I1 I2"), "short again"
 
@@ -136,7 +136,7 @@ def test_dynamic_sampling_ends_the_round_with_enough_groups_that_have_a_gradient
     assert table.row("A=") == Did(launch="D0 D1"), "a replacement has R0 responses: it need not race"
     assert table.row("B0 B1 C0 C1") == Did(abort="B2 C2", score="B01 C01")
     assert table.row("C~") == Did(accepted="C01")
-    assert table.row("B~") == Did(abort="D0 D1", accepted="B01", ended=True)
+    assert table.row("B~") == Did(abort="D0 D1", accepted="B01", has_batch=True)
     assert table.end() == Ended(accepted="C01 B01", deferred="D", zero_variance="A", kind=RoundKind.SHORT)
     assert rounds.num_deferred == 1
 
@@ -144,7 +144,7 @@ def test_dynamic_sampling_ends_the_round_with_enough_groups_that_have_a_gradient
 def test_with_dynamic_sampling_a_group_whose_rewards_come_too_late_waits_like_an_unfinished_one() -> None:
     table = Table(small(DAPO))
     table.rows("start", "A0 A1 B0 B1 C0 C1", "B~", "A~")
-    assert table.row("C=") == Did(ended=True), "after the cut-off nothing is decided any more"
+    assert table.row("C=") == Did(has_batch=True), "after the cut-off nothing is decided any more"
     assert table.end() == Ended(accepted="B01 A01", deferred="C", kind=RoundKind.SHORT)
 
 
@@ -157,7 +157,7 @@ def test_with_dynamic_sampling_and_a_cap_requests_are_issued_as_others_end() -> 
     assert table.row("B1 B2") == Did(launch="C0 C1 C2", abort="B0", score="B12")
     assert table.row("C0 C1") == Did(launch="D0 D1", abort="C2", score="C01")
     table.row("B~")
-    assert table.row("C~") == Did(abort="D0 D1", accepted="C01", ended=True)
+    assert table.row("C~") == Did(abort="D0 D1", accepted="C01", has_batch=True)
     assert table.end() == Ended(accepted="B12 C01", deferred="D", zero_variance="A", kind=RoundKind.SHORT)
 
 
@@ -171,7 +171,7 @@ def test_a_long_round_that_loses_a_group_to_zero_variance_takes_a_fresh_one() ->
     table.row("C0 C1 F0 F1")
     assert table.row("C=") == Did(launch="G0 G1")
     table.rows("F~", "G0 G1")
-    assert table.row("G~") == Did(accepted="G01", ended=True)
+    assert table.row("G~") == Did(accepted="G01", has_batch=True)
     assert table.end() == Ended(accepted="F01 G01", zero_variance="C", kind=RoundKind.LONG)
 
 
@@ -185,7 +185,7 @@ def test_relaxed_the_long_round_continues_what_short_rounds_began() -> None:
         "tokens are kept as long as the draw waits"
     )
     assert table.row("start") == Did(launch="B0 F0"), "B2 and F1 are there; R0 of a group need no third"
-    assert table.row("F0 B0") == Did(accepted="B20 F10", score="B20 F10", ended=True)
+    assert table.row("F0 B0") == Did(accepted="B20 F10", score="B20 F10", has_batch=True)
     assert table.end() == Ended(accepted="B20 F10", kind=RoundKind.LONG)
 
 
@@ -204,7 +204,7 @@ def test_the_last_rounds_are_long_ones_of_what_waits() -> None:
     table.rows("start", "A0 A1 C0 C1")
     table.end()
     assert table.row("drain") == Did(launch="B0 B1")
-    assert table.row("B0 B1").ended
+    assert table.row("B0 B1").has_batch
     assert table.end() == Ended(accepted="B01", kind=RoundKind.LONG)
     assert rounds.num_deferred == 0
 

@@ -52,11 +52,11 @@ PATIENCE = {
 
 def run(steps: Sequence[StepSignals], state: AlarmState | None = None) -> tuple[AlarmState, list[RaisedAlarm]]:
     """Steps one after the other, from step 1."""
-    state, told = state or AlarmState(), []
+    state, new_alarms = state or AlarmState(), []
     for number, signals in enumerate(steps, start=1):
         state, new = after_step(state, signals, LIMITS, number)
-        told += new
-    return state, told
+        new_alarms += new
+    return state, new_alarms
 
 
 def reasons(alarms: Sequence[RaisedAlarm]) -> list[AlarmReason]:
@@ -71,10 +71,10 @@ def test_a_job_that_learns_raises_nothing_however_long_it_runs() -> None:
 def test_a_sign_is_told_once_when_it_has_lasted(reason: AlarmReason) -> None:
     patience = PATIENCE[reason]
     assert run([SIGNS[reason]] * (patience - 1))[1] == []
-    state, told = run([SIGNS[reason]] * 10)
-    assert reasons(told) == [reason], "the cause alone, not what follows from it"
-    assert told[0].step == patience
-    assert state.raised == tuple(told)
+    state, new_alarms = run([SIGNS[reason]] * 10)
+    assert reasons(new_alarms) == [reason], "the cause alone, not what follows from it"
+    assert new_alarms[0].step == patience
+    assert state.raised == tuple(new_alarms)
 
 
 @pytest.mark.parametrize("reason", SIGNS)
@@ -96,8 +96,8 @@ def test_the_sentence_names_a_field_or_a_place_to_look(reason: AlarmReason) -> N
 def test_a_cause_that_changes_is_told() -> None:
     """Rewards are 0, and later it shows that scoring hangs."""
     zero, hangs = SIGNS[AlarmReason.REWARDS_ALL_ZERO], SIGNS[AlarmReason.REWARDS_TIME_OUT]
-    state, told = run([zero] * 3 + [hangs])
-    assert reasons(told) == [AlarmReason.REWARDS_ALL_ZERO, AlarmReason.REWARDS_TIME_OUT]
+    state, new_alarms = run([zero] * 3 + [hangs])
+    assert reasons(new_alarms) == [AlarmReason.REWARDS_ALL_ZERO, AlarmReason.REWARDS_TIME_OUT]
     assert reasons(state.raised) == [AlarmReason.REWARDS_TIME_OUT]
 
 
@@ -115,19 +115,19 @@ STEPS = st.lists(st.sampled_from([WELL, *SIGNS.values()]), max_size=30)
 
 @given(STEPS, st.integers(0, 30))
 def test_a_checkpoint_between_any_two_steps_changes_nothing(steps: list[StepSignals], cut: int) -> None:
-    before, told = run(steps[:cut])
+    before, new_alarms = run(steps[:cut])
     loaded = AlarmState.load(json.loads(json.dumps(before.export())))
     assert loaded == before
     after, more = run(steps[cut:], loaded)
-    whole, all_told = run(steps)
-    assert reasons(told + more) == reasons(all_told)
+    whole, all_alarms = run(steps)
+    assert reasons(new_alarms + more) == reasons(all_alarms)
     assert (reasons(after.raised), after.lasting) == (reasons(whole.raised), whole.lasting)
 
 
 @given(STEPS)
 def test_what_is_raised_has_been_told_and_has_its_sign_in_the_newest_steps(steps: list[StepSignals]) -> None:
-    state, told = run(steps)
-    assert set(reasons(state.raised)) <= set(reasons(told))
+    state, new_alarms = run(steps)
+    assert set(reasons(state.raised)) <= set(reasons(new_alarms))
     assert len(set(reasons(state.raised))) == len(state.raised)
     for reason in reasons(state.raised):
         assert all(reasons(run([one] * PATIENCE[reason])[1]).count(reason) for one in steps[-PATIENCE[reason] :])
@@ -151,11 +151,11 @@ def fallen(num_prompts: int) -> list[float]:
 
 def evaluations(*scores: Sequence[float]) -> list[list[AlarmReason]]:
     """What each evaluation raises."""
-    state, told = AlarmState(), []
+    state, new_alarms = AlarmState(), []
     for number, score in enumerate(scores):
         state, new = after_evaluation(state, BEFORE, score, number)
-        told.append(reasons(new))
-    return told
+        new_alarms.append(reasons(new))
+    return new_alarms
 
 
 FELL = [AlarmReason.HELD_OUT_REWARD_FELL]
@@ -183,8 +183,8 @@ def test_a_fall_by_a_tenth_is_told_at_the_second_evaluation_of_64_prompts() -> N
     before = [1.0] * 43 + [0.0] * 21
     latest = [0.0] * 9 + [1.0] * 37 + [0.0] * 18
     assert 1.64 < fall_in_standard_errors(before, latest) < 2
-    state, told = after_evaluation(AlarmState(), before, latest, 4)
-    assert not told
+    state, new_alarms = after_evaluation(AlarmState(), before, latest, 4)
+    assert not new_alarms
     assert reasons(after_evaluation(state, before, latest, 8)[1]) == FELL
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from longshore.api.names import Component
 from longshore.record.build import round_record
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
-from longshore.record.history import Absence, EngineStay, History
+from longshore.record.history import Absence, EngineStay, RoundHistory
 from longshore.record.lanes import Span, engine_spans, flattened, trainer_spans, training_spans
-from longshore.record.model import LaneState, Outcome, PhaseName, RoundRecord, StayEnd, file_name, step_of
+from longshore.record.model import LaneState, PhaseName, RecordOutcome, RoundRecord, StayEnd, file_name, step_of
 from longshore.record.timeline import gpu_lanes
 from tests.properties import examples
 from tests.unit.policy.rounds import Job
@@ -46,11 +46,11 @@ def test_every_lane_is_covered_and_every_response_has_an_outcome(job: Job, seed:
         for gpu in gpu_lanes(record):
             assert_covers([(start_s, end_s) for _, start_s, end_s in gpu.spans], record.duration_s)
         assert len(gpu_lanes(record)) == 2, "engine and replica of a pod share its GPU"
-        num_accepted = sum(row.outcome is Outcome.ACCEPTED for row in record.responses)
+        num_accepted = sum(row.outcome is RecordOutcome.ACCEPTED for row in record.responses)
         # Partial rollout also accepts responses that an earlier round finished.
         assert num_accepted <= sum(len(group.responses) for group in totals.end.accepted)
         assert {row.response for row in record.responses} == {stay.response for stay in record.requests}
-        assert {row.draw for row in record.groups if row.outcome is Outcome.DEFERRED} <= set(
+        assert {row.draw for row in record.groups if row.outcome is RecordOutcome.DEFERRED} <= set(
             map(str, totals.end.deferred)
         )
 
@@ -116,7 +116,7 @@ def stays(*spans: tuple[int, float, float]) -> list[EngineStay]:
 
 
 def test_an_engine_samples_while_it_has_requests_and_sleeps_while_the_trainers_of_its_gpus_work() -> None:
-    assert engine_spans(ONE, History(stays((0, 0.0, 3.0), (1, 0.0, 9.0))), 0) == [
+    assert engine_spans(ONE, RoundHistory(stays((0, 0.0, 3.0), (1, 0.0, 9.0))), 0) == [
         (S.REGROUPING, -2.0, -1.0),
         (S.IDLE, -1.0, 0.0),
         (S.SAMPLING, 0.0, 3.0),
@@ -127,18 +127,18 @@ def test_an_engine_samples_while_it_has_requests_and_sleeps_while_the_trainers_o
 
 
 def test_an_engine_with_gpus_of_its_own_waits_for_the_trainers() -> None:
-    spans = engine_spans(replace(ONE, is_colocated=False), History(stays((0, 0.0, 3.0))), 0)
+    spans = engine_spans(replace(ONE, is_colocated=False), RoundHistory(stays((0, 0.0, 3.0))), 0)
     assert [state for state, *_ in spans] == [S.REGROUPING, S.IDLE, S.SAMPLING, S.IDLE, S.PUBLISHING]
 
 
 def test_an_engine_that_is_lost_samples_nothing_until_it_joins() -> None:
-    found = History(stays((0, 0.0, 1.0), (0, 4.0, 5.0)), [Absence(0, 1.0, 4.0), Absence(1, 2.0, None)])
+    found = RoundHistory(stays((0, 0.0, 1.0), (0, 4.0, 5.0)), [Absence(0, 1.0, 4.0), Absence(1, 2.0, None)])
     assert (S.LOST, 1.0, 4.0) in engine_spans(ONE, found, 0)
     assert [state for state, *_ in engine_spans(ONE, found, 1)][-2:] == [S.LOST, S.PUBLISHING]
 
 
 def test_pods_that_are_repurposed_train_for_the_rest_of_the_round() -> None:
-    found = History(stays((0, 0.0, 2.5), (1, 0.0, 6.0)), retired_s={0: 2.0}, drained_s=2.5)
+    found = RoundHistory(stays((0, 0.0, 2.5), (1, 0.0, 6.0)), retired_s={0: 2.0}, drained_s=2.5)
     handed_over = replace(ONE, handed_over_s=4.0)
     assert engine_spans(handed_over, found, 0)[2:] == [
         (S.SAMPLING, 0.0, 2.5),

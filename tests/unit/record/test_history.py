@@ -30,7 +30,7 @@ def test_a_response_that_migrates_has_a_stay_on_each_engine() -> None:
             (3.0, messages.EnginesRetired((0,))),
             (3.5, ended(0, "A0", 7, finished=False)),
             (3.5, messages.AddRequests(1, (A,))),
-            (3.5, messages.AnnounceDrained()),
+            (3.5, messages.AnnounceEmptied()),
             (9.0, ended(1, "A0", 20)),
         ]
     )

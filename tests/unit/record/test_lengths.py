@@ -2,7 +2,7 @@
 
 from longshore.record.build import round_record
 from longshore.record.lengths import recorded_lengths
-from longshore.record.model import Outcome, ResponseRow, RoundRecord
+from longshore.record.model import RecordOutcome, ResponseRow, RoundRecord
 from tests.unit.record.facts import TAIL_BATCHING, played
 
 RECORD = round_record(played(TAIL_BATCHING, 3)[0].facts)
@@ -12,7 +12,9 @@ def record(step: int, *rows: ResponseRow) -> RoundRecord:
     return RECORD.model_copy(update={"step": step, "responses": rows})
 
 
-def row(response: str, tokens: int, finish: str = "stop", outcome: Outcome = Outcome.ACCEPTED) -> ResponseRow:
+def row(
+    response: str, tokens: int, finish: str = "stop", outcome: RecordOutcome = RecordOutcome.ACCEPTED
+) -> ResponseRow:
     return ResponseRow(
         response=response, prompt=0, tokens=tokens, finish=finish, outcome=outcome, reward=None, engine_s=0.0  # type: ignore[arg-type]
     )  # fmt: skip
@@ -23,8 +25,8 @@ def test_a_draw_that_was_postponed_counts_once_with_the_round_that_sampled_it_to
         1,
         row("0-0-0", 5),
         row("0-0-1", 7, "length"),
-        row("0-1-0", 6, outcome=Outcome.DEFERRED),
-        row("0-1-1", 9, "abort", Outcome.DEFERRED),
+        row("0-1-0", 6, outcome=RecordOutcome.DEFERRED),
+        row("0-1-1", 9, "abort", RecordOutcome.DEFERRED),
     )
     second = record(2, row("0-1-0", 6), row("0-1-1", 40))
     found = recorded_lengths([first, second])
@@ -33,12 +35,12 @@ def test_a_draw_that_was_postponed_counts_once_with_the_round_that_sampled_it_to
 
 
 def test_responses_that_lost_a_race_are_counted_since_nobody_knows_their_length() -> None:
-    found = recorded_lengths([record(1, row("0-0-0", 5), row("0-0-1", 4, "abort", Outcome.UNUSED))])
+    found = recorded_lengths([record(1, row("0-0-0", 5), row("0-0-1", 4, "abort", RecordOutcome.UNUSED))])
     assert (found.groups, found.num_cut, found.cut_share) == (((5,),), 1, 0.5)
 
 
 def test_what_waited_whole_for_its_group_counts_with_it() -> None:
-    first = record(1, row("0-0-0", 5, outcome=Outcome.KEPT), row("0-0-1", 7, "abort", Outcome.KEPT))
+    first = record(1, row("0-0-0", 5, outcome=RecordOutcome.KEPT), row("0-0-1", 7, "abort", RecordOutcome.KEPT))
     assert recorded_lengths([first, record(2, row("0-0-1", 30))]).groups == ((5, 30),)
 
 

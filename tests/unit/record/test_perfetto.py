@@ -24,23 +24,52 @@ def records(job: Job = TAIL_BATCHING, seed: int = 3, num_rounds: int = 3) -> lis
     return [round_record(one.facts) for one in played(job, seed, num_rounds)]
 
 
+FIELDS = {
+    "X": {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"},
+    "C": {"ph", "name", "pid", "tid", "ts", "args"},
+    "s": {"ph", "name", "cat", "pid", "tid", "ts", "id"},
+    "f": {"ph", "name", "cat", "pid", "tid", "ts", "id", "bp"},
+    "M": {"ph", "name", "pid", "tid", "args"},
+}
+METADATA = {
+    "process_name": "name",
+    "thread_name": "name",
+    "process_sort_index": "sort_index",
+    "thread_sort_index": "sort_index",
+}
+
+
 def assert_is_trace_event_format(events: list[Json]) -> None:
     """As the format's description has it: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
-    flows: dict[str, list[str]] = defaultdict(list)
+    slices: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    counted: dict[tuple[int, str], list[int]] = defaultdict(list)
+    flows: dict[str, list[Json]] = defaultdict(list)
     for event in events:
+        assert event.keys() - {"cname"} == FIELDS[event["ph"]]
         assert isinstance(event["name"], str) and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        track = event["pid"], event["tid"]
+        if event["ph"] != "M":
+            assert isinstance(event["ts"], int) and event["ts"] >= 0, "readers take microseconds of the trace"
         match event["ph"]:
             case "X":
-                assert event["ts"] >= 0 and event["dur"] >= 0
+                assert isinstance(event["dur"], int) and event["dur"] >= 0
+                slices[track].append((event["ts"], event["ts"] + event["dur"]))
             case "C":
-                assert all(isinstance(value, int) and value >= 0 for value in event["args"].values())
+                assert event["args"] and all(isinstance(value, int) and value >= 0 for value in event["args"].values())
+                counted[event["pid"], event["name"]].append(event["ts"])
             case "s" | "f":
-                flows[event["id"]].append(event["ph"])
+                flows[event["id"]].append(event)
             case "M":
-                assert event["name"].endswith(("_name", "_sort_index")) and len(event["args"]) == 1
-            case other:
-                raise AssertionError(f"{other!r} is no phase of these traces")
-    assert all(ends == ["s", "f"] for ends in flows.values()), "an arrow lacks an end"
+                assert list(event["args"]) == [METADATA[event["name"]]]
+    for times in counted.values():
+        assert times == sorted(set(times)), "a counter has one value at a time"
+    for ends in flows.values():
+        assert [event["ph"] for event in ends] == ["s", "f"], "an arrow lacks an end"
+        start, finish = ends
+        assert start["ts"] <= finish["ts"] and finish["bp"] == "e"
+        for event in ends:
+            # Readers drop an arrow whose end lies in no slice.
+            assert any(left <= event["ts"] <= right for left, right in slices[event["pid"], event["tid"]])
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -6,8 +6,7 @@ engine 0, `0-A0` stops one.
 
 import pytest
 
-from longshore.api.rollout import PartialRollout as PartialKnobs
-from longshore.api.rollout import TailBatching as Knobs
+from longshore.api.rollout import PartialRolloutSettings, TailBatchingSettings
 from longshore.policy.partial_rollout import PartialRollout
 from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
@@ -28,7 +27,7 @@ def synchronous() -> RoundPolicy:
 
 def speculative(rules: AdmissionRules = NO_RULES) -> RoundPolicy:
     """Two draws with two responses each; the first response that finishes is the batch."""
-    return TailBatching(BatchShape(1, 1), cursor(), Knobs(prompt_factor=2, response_factor=2), rules)
+    return TailBatching(BatchShape(1, 1), cursor(), TailBatchingSettings(prompt_factor=2, response_factor=2), rules)
 
 
 class Script:
@@ -63,7 +62,7 @@ def written(commands: list[messages.RoundCommand]) -> list[str]:
                 lines.append(f"{engine}+{responses(some)}")
             case messages.AbortRequests(engine, some):
                 lines.append(f"{engine}-{responses(some)}")
-            case messages.AnnounceDrained():
+            case messages.AnnounceEmptied():
                 lines.append("drained")
             case messages.MeasureLoad():
                 lines.append("measure")
@@ -78,7 +77,7 @@ def test_a_round_waits_for_what_it_has_stopped_and_for_the_rewards_of_its_batch(
     assert script.finish(1, "B1") == ["1-B0", "0-A0 A1"]
     assert script.protocol.has_batch
     assert script.stop(0, "A0 A1") == script.reward("B") == []
-    assert not script.protocol.is_complete
+    assert not script.protocol.is_over
     assert script.stop(1, "B0") == []
     assert script.protocol.result.num_aborted == 3
 
@@ -106,7 +105,7 @@ def test_a_lost_engine_is_replaced_and_nobody_waits_for_what_it_was_stopping() -
     assert script.receive(messages.EngineLost(1, "so")) == ["replace 1"]
     script.reward("A")
     script.stop(0, "A1")
-    assert script.protocol.is_complete
+    assert script.protocol.is_over
 
 
 def test_what_a_lost_engine_ran_starts_elsewhere_and_late_reports_of_it_are_ignored() -> None:
@@ -139,7 +138,7 @@ def test_what_waits_for_an_engine_and_is_not_needed_is_gone_at_once() -> None:
     script.finish(0, "A0")
     script.receive(messages.EngineLost(0, "so"))
     assert script.reward("A") == []
-    assert script.protocol.is_complete
+    assert script.protocol.is_over
 
 
 def test_a_request_that_its_engine_stops_unasked_continues() -> None:
@@ -158,7 +157,7 @@ def test_a_milestone_is_looked_at_from_the_start_until_the_batch_is_complete_or_
 
 
 def test_a_batch_that_is_carried_over_can_be_at_its_milestone_from_the_start() -> None:
-    policy = PartialRollout(BatchShape(2, 2), cursor(), PartialKnobs(group_factor=2.0, max_policy_versions=5))
+    policy = PartialRollout(BatchShape(2, 2), cursor(), PartialRolloutSettings(group_factor=2.0, max_policy_versions=5))
     first = Script(policy, 0)
     assert first.finish(0, "A0 A1 B0 B1 C0 C1") == ["0-D0 D1"]
     first.stop(0, "D0 D1")

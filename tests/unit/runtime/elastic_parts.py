@@ -14,19 +14,19 @@ from longshore.policy.progress import RoundProgress
 class Report:
     """Remembers what the outside was told."""
 
-    told: list[tuple[Any, ...]] = field(default_factory=list)
+    reports: list[tuple[Any, ...]] = field(default_factory=list)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None) -> None:
-        self.told.append(("milestone", round(progress.fraction_finished, 2), load, benefit))
+        self.reports.append(("milestone", round(progress.fraction_finished, 2), load, benefit))
 
     def engines(self, tp_size: int) -> None:
-        self.told.append(("engines", tp_size))
+        self.reports.append(("engines", tp_size))
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
-        self.told.append(("applied", epoch, trainer_pods))
+        self.reports.append(("applied", epoch, trainer_pods))
 
     def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
-        self.told.append(("rejected", epoch, reason, *filter(None, [refused_tp_size])))
+        self.reports.append(("rejected", epoch, reason, *filter(None, [refused_tp_size])))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import Lane
+from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
 from tests.unit.runtime.reward_servers import Pods
 
@@ -61,7 +61,7 @@ class Driver:
     pool: RewardPool
     events: "queue.SimpleQueue[Event]"
     clock: Hands
-    told: list[RewardPressure]
+    pressures: list[RewardPressure]
     scored: list[GroupScored] = field(default_factory=list)
     calls: list[list[int]] = field(default_factory=lambda: [[]])
     """Draws whose responses were answered, by call; the last call is still open."""
@@ -96,10 +96,10 @@ class Driver:
 
     def until_lost(self) -> None:
         """Handle events up to the next that tells of a lost worker, and that one."""
-        is_told = False
-        while not is_told:
+        is_reported = False
+        while not is_reported:
             event = self.events.get(timeout=LIMIT_S)
-            is_told = isinstance(event, WorkerLost)
+            is_reported = isinstance(event, WorkerLost)
             self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
 
     def until_there(self, path: Path) -> None:
@@ -146,13 +146,13 @@ def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterat
     options = {"import_path": "tests.contract.rewards.gate:gate", "timeout_s": LIMIT_S, **options}
     function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **options)
     pods.factory = replace(factory, functions=(function,))
-    lane = Lane((function,), pods.host(NUM_PODS), is_sized=True)
+    lane = RewardLane((function,), pods.host(NUM_PODS), is_sized=True)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    told: list[RewardPressure] = []
-    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, told.append)
+    pressures: list[RewardPressure] = []
+    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, pressures.append)
     pool.use([record(index) for index in range(8)])
-    yield Driver(pool, events, clock, told)
+    yield Driver(pool, events, clock, pressures)
     pool.stop()
 
 
@@ -162,7 +162,7 @@ def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lan
     pods.factory = replace(factory, functions=(function,))
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    lanes = [Lane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
+    lanes = [RewardLane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
     pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])

@@ -25,7 +25,7 @@ class Pods:
     factory: ScorerFactory | None = None
     """Of pods that join from now on."""
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
-    _gone: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
+    _stopping: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     servers: dict[int, RewardServer] = field(default_factory=dict)
     port: int = 0
 
@@ -75,7 +75,7 @@ class Pods:
         server = RewardServer(self.factory, TOKEN, 1, close_limit_s=self.close_limit_s)
         listens, end = asyncio.Event(), asyncio.Event()
         self.servers[index] = server
-        self._gone[index] = asyncio.create_task(
+        self._stopping[index] = asyncio.create_task(
             self._serve(server.listening(self._address(index), self.port), listens, end)
         )
         await listens.wait()
@@ -85,7 +85,7 @@ class Pods:
         # What runs in a pod ends with it.
         threads = list(self.servers[index]._threads)
         self._ends.pop(index).set()
-        await self._gone.pop(index)
+        await self._stopping.pop(index)
         for thread in threads:
             await asyncio.to_thread(thread._scorers.close)
 

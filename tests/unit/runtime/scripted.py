@@ -5,7 +5,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from longshore.api.rollout import Admission, Engine, OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
+from longshore.api.rollout import (
+    AdmissionSettings,
+    EngineSettings,
+    OnPolicy,
+    PartialRolloutSettings,
+    Rollout,
+    Strategy,
+    TailBatchingSettings,
+)
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
@@ -14,11 +22,11 @@ from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
-from longshore_runtime.rollout.events import Event, GroupScored, ResponsesEnded, RewardEvent, Score
+from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
 from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
 
-EVERYTHING = Admission()
+EVERYTHING = AdmissionSettings()
 ALL_DRAWS = {Draw(epoch, index) for epoch in range(9) for index in range(50)}
 
 
@@ -44,7 +52,7 @@ class ScriptedEngines:
         self.running = {engine: {} for engine in range(self.num_engines)}
         self.pending: deque[Event] = deque()
 
-    def alive(self) -> Sequence[int]:
+    def serving(self) -> Sequence[int]:
         return list(self.running)
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
@@ -57,7 +65,7 @@ class ScriptedEngines:
         there = self.running.get(engine, {})
         found = [there.pop(key) for key in request_ids if key in there]
         ended = [self._completion(request, done, FinishReason.ABORT) for request, done in found]
-        self.pending.append(ResponsesEnded(engine, ended, self._stats))
+        self.pending.append(EngineOutput(engine, ended, self._stats))
 
     def stats(self) -> dict[int, EngineStats]:
         return dict.fromkeys(self.running, self._stats)
@@ -95,7 +103,7 @@ class ScriptedEngines:
                     del requests[key]
                     ended.append(self._completion(request, done + 1, FinishReason.STOP))
             if ended:
-                self.pending.append(ResponsesEnded(engine, ended, self._stats))
+                self.pending.append(EngineOutput(engine, ended, self._stats))
 
     def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
         old = sum(len(run.tokens) for run in request.partial)
@@ -114,7 +122,7 @@ class ScriptedScorer:
     failing: set[Draw] = field(default_factory=set)
     is_fatal: bool = False
     reward: Callable[[int, Completion], float] = lambda place, completion: float(len(completion.tokens))
-    asked: list[Draw] = field(default_factory=list)
+    scored_draws: list[Draw] = field(default_factory=list)
     forgotten: list[Draw] = field(default_factory=list)
     seen: list[ResponseId] = field(default_factory=list)
     stats: RewardStats = field(default_factory=RewardStats)
@@ -124,7 +132,7 @@ class ScriptedScorer:
         self.seen.append(response)
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        self.asked.append(draw)
+        self.scored_draws.append(draw)
         event = self._outcome(draw, responses)
         if draw in self.delay_steps:
             script = [*self.engines.script, (self.engines.steps + self.delay_steps[draw], event)]
@@ -159,10 +167,10 @@ class Observer:
     def milestone(self, progress: RoundProgress) -> None:
         raise AssertionError("the round has no milestones")
 
-    def trainable(self, group: ScoredGroup) -> None:
+    def train_on(self, group: ScoredGroup) -> None:
         self.groups.append(group)
 
-    def happened(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self.others.append(event)
 
 
@@ -208,16 +216,16 @@ def build(
     num_prompts: int = 4,
     *,
     dynamic_sampling: bool = False,
-    admission: Admission = EVERYTHING,
+    admission: AdmissionSettings = EVERYTHING,
     max_num_seqs: int = 8,
 ) -> RoundPolicy:
     rollout = Rollout(
         strategy=strategy,
         on_policy=OnPolicy.RELAXED if strategy is Strategy.PARTIAL_ROLLOUT else OnPolicy.STRICT,
-        tail_batching=TailBatching(response_factor=1.25),  # so that responses race, too
-        partial_rollout=PartialRollout(group_factor=2),
+        tail_batching=TailBatchingSettings(response_factor=1.25),  # so that responses race, too
+        partial_rollout=PartialRolloutSettings(group_factor=2),
         admission=admission,
-        engine=Engine(max_num_seqs=max_num_seqs),
+        engine=EngineSettings(max_num_seqs=max_num_seqs),
     )
     shape = BatchShape(num_prompts, 2)
     return round_policy(rollout, shape, DrawCursor(50, seed=0), dynamic_sampling=dynamic_sampling)

@@ -18,7 +18,7 @@ from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 LIMITS = AlarmLimits(max_mismatch=0.1, max_response_tokens=64)
 
 
-class Told:
+class Reports:
     """Notices, and the alarms that last."""
 
     def __init__(self) -> None:
@@ -83,29 +83,29 @@ SIGNS: dict[AlarmReason, Callable[[RoundResult], tuple[RoundResult, StepTraining
 
 
 def test_a_step_that_goes_well_raises_nothing(result: RoundResult) -> None:
-    told = Told()
-    alarms = Alarms(LIMITS, told)
+    reports = Reports()
+    alarms = Alarms(LIMITS, reports)
     for step in range(1, 10):
         alarms.step(step, result, trained(result))
-    assert (told.reasons, tuple(told.lasting)) == ([], ())
+    assert (reports.reasons, tuple(reports.lasting)) == ([], ())
 
 
 @pytest.mark.parametrize("reason", SIGNS)
 def test_what_a_step_shows_raises_the_alarm_of_its_cause_once(reason: AlarmReason, result: RoundResult) -> None:
-    told = Told()
-    alarms = Alarms(LIMITS, told)
+    reports = Reports()
+    alarms = Alarms(LIMITS, reports)
     for step in range(1, 10):
         alarms.step(step, *SIGNS[reason](result))
-    assert told.reasons == [reason.value]
-    assert [alarm.reason for alarm in told.lasting] == [reason]
+    assert reports.reasons == [reason.value]
+    assert [alarm.reason for alarm in reports.lasting] == [reason]
 
 
 def test_held_out_rewards_that_fall_below_their_start_raise_an_alarm_until_they_are_back() -> None:
-    told = Told()
-    alarms = Alarms(LIMITS, told)
+    reports = Reports()
+    alarms = Alarms(LIMITS, reports)
     before = HeldOutScore(0.6, 0.5, tuple([0.6, 0.7, 0.5, 0.6] * 8))
     fallen = HeldOutScore(0.1, 0.1, tuple([0.1, 0.2, 0.0, 0.1] * 8))
     for step, latest in ((5, before), (10, fallen), (15, fallen), (20, before)):
         alarms.evaluated(RunState(step=step, held_out_before=before, held_out_latest=latest))
-        assert bool(told.lasting) is (latest is fallen)
-    assert told.reasons == [AlarmReason.HELD_OUT_REWARD_FELL.value]
+        assert bool(reports.lasting) is (latest is fallen)
+    assert reports.reasons == [AlarmReason.HELD_OUT_REWARD_FELL.value]

@@ -13,10 +13,10 @@ from tests.unit.runtime.elastic_parts import Known, Report
 class Engines:
     tp_size: int = 1
     impossible: int = 0
-    asked: list[int] = field(default_factory=list)
+    requested_sizes: list[int] = field(default_factory=list)
 
     def regroup(self, tp_size: int) -> None:
-        self.asked.append(tp_size)
+        self.requested_sizes.append(tp_size)
         if tp_size == self.impossible:
             raise EngineStartError("rollout.engine.tensorParallelSize: 4 does not divide the model's 2 heads")
         self.tp_size = tp_size
@@ -35,24 +35,24 @@ def parts(first: Assignment, engines: Engines | None = None) -> tuple[AppliedBas
 def test_without_an_operator_the_engines_stay_as_they_are() -> None:
     baseline, _, engines, report = parts(Assignment())
     baseline.apply(RoundKind.LONG, 1)
-    assert (engines.asked, report.told) == ([], [])
+    assert (engines.requested_sizes, report.reports) == ([], [])
 
 
 def test_each_kind_of_round_has_its_size() -> None:
     baseline, _, engines, report = parts(assignment(3, Short=2))
     for number, kind in enumerate((RoundKind.SHORT, RoundKind.SHORT, RoundKind.LONG, RoundKind.SHORT), start=1):
         baseline.apply(kind, number)
-    assert engines.asked == [2, 1, 2]
-    assert report.told[:2] == [("engines", 2), ("applied", 3, ())]
+    assert engines.requested_sizes == [2, 1, 2]
+    assert report.reports[:2] == [("engines", 2), ("applied", 3, ())]
 
 
 def test_a_size_that_cannot_start_is_refused_once_and_not_tried_again() -> None:
     baseline, known, engines, report = parts(assignment(2, tp_size=4), Engines(impossible=4))
     for number in range(1, 4):
         baseline.apply(RoundKind.FULL, number)
-    assert engines.asked == [4]
+    assert engines.requested_sizes == [4]
     why = "rollout.engine.tensorParallelSize: 4 does not divide the model's 2 heads"
-    assert report.told == [("engines", 1), ("rejected", 2, why, 4)], "and never said to be applied"
+    assert report.reports == [("engines", 1), ("rejected", 2, why, 4)], "and never said to be applied"
     known.assignment = assignment(3, tp_size=2)
     baseline.apply(RoundKind.FULL, 4)
     assert engines.tp_size == 2
@@ -63,18 +63,18 @@ def test_an_overlay_that_came_after_its_round_is_refused_and_its_baseline_holds(
     baseline, _, engines, report = parts(assignment(4, tp_size=2, overlay=late))
     baseline.apply(RoundKind.FULL, 6)
     assert engines.tp_size == 2
-    assert ("rejected", 4, "it came when round 5 was over") in report.told
+    assert ("rejected", 4, "it came when round 5 was over") in report.reports
     assert baseline.epoch == 4
 
 
 def test_an_overlay_of_an_earlier_attempt_is_dead_and_no_news() -> None:
     baseline, _, _, report = parts(assignment(4, overlay=Overlay(round=5, attempt=9, trainer_pods=[1])))
     baseline.apply(RoundKind.FULL, 6)
-    assert report.told == [("applied", 4, ())]
+    assert report.reports == [("applied", 4, ())]
 
 
 def test_what_a_round_has_answered_is_not_refused_afterwards() -> None:
     baseline, _, _, report = parts(assignment(4, overlay=Overlay(round=5, attempt=1, trainer_pods=[1])))
     baseline.answered(4)
     baseline.apply(RoundKind.FULL, 6)
-    assert report.told == [("applied", 4, ())]
+    assert report.reports == [("applied", 4, ())]

@@ -54,6 +54,22 @@ def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(t
     assert store.publish(2, {}, {}, save_weights).step == 2
 
 
+def test_what_is_written_of_a_checkpoint_is_compared_with_the_newest_one(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    assert store.progress(1) == (0, 0)
+    seen: list[tuple[int, int]] = []
+
+    def save(directory: Path) -> None:
+        (directory / "model.safetensors").write_bytes(b"x" * 1000)
+        seen.append(store.progress(step))
+
+    for step in (1, 2):
+        store.publish(step, {}, {}, save)
+    assert seen[0] == (1000, 0), "the first one is compared with none"
+    (done, total) = seen[1]
+    assert done == 1000 < total
+
+
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     for step in (5, 10, 15):

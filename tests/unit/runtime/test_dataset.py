@@ -128,10 +128,10 @@ class Recording(Letters):
     """Remembers how the chat template was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[list[Mapping[str, str]], dict[str, Any]]] = []
+        self.calls: list[tuple[list[Mapping[str, str]], dict[str, Any]]] = []
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        self.asked.append((list(messages), options))
+        self.calls.append((list(messages), options))
         return super().apply_chat_template(messages, **options)
 
 
@@ -140,7 +140,7 @@ def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_templat
     chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"enable_thinking": False}}
     tokenizer = Recording()
     sets = prompts(path, data(chat=chat, prompt_template="Q: {prompt}", held_out_prompts=0), tokenizer=tokenizer)
-    ((messages, options),) = tokenizer.asked
+    ((messages, options),) = tokenizer.calls
     assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Q: 1+1"}]
     assert options == {
         "chat_template": "{{ x }}", "enable_thinking": False, "tokenize": False, "add_generation_prompt": True

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.errors import EngineDied, WeightsGone
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineLate
 from longshore_runtime.trainer.direct_weights import DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.weights.buckets import combined_checksum
-from longshore_runtime.weights.shared import BufferHandle, Channel, Part, SharedBucket, Slot
+from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, BufferHandle, SharedBucket, Slot
 from longshore_runtime.weights.slices import Checksum
 
 LOST = "Connection closed by peer"
 SLICES = [Checksum("float32", (4,), start, start + 2, ((start, start),)) for start in (0, 2)]
 
 
-def part(rank: int, number: int) -> Part:
+def part(rank: int, number: int) -> BucketPart:
     """One of two buckets, with half of a parameter each."""
-    return Part(BufferHandle(16, file=f"rank {rank}"), (Slot("a", 0, 8, SLICES[number]),))
+    return BucketPart(BufferHandle(16, file=f"rank {rank}"), (Slot("a", 0, 8, SLICES[number]),))
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Engine:
     log: list[str]
     num_workers: int = 1
     fails: dict[str, Exception] = field(default_factory=dict)
-    channel: Channel | None = None
+    channel: BroadcastGroup | None = None
     sources: list[str] = field(default_factory=list)
     checksums: list[Mapping[str, Checksum]] = field(default_factory=list)
 
-    def begin_weights(self, channel: Channel | None = None) -> Answer:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> Answer:
         self.channel = channel
         return self._answer("begin")
 
@@ -89,10 +89,10 @@ class Trainers:
     places: list[Place]
     log: list[str]
     lost: dict[str, str | Exception] = field(default_factory=dict)
-    is_gone: bool = False
+    are_unavailable: bool = False
 
-    def beside(self, engine: Engine) -> tuple[int, ...]:
-        return self._replicas.beside(engine.place, engine.num_workers)
+    def colocated_ranks(self, engine: Engine) -> tuple[int, ...]:
+        return self._replicas.colocated_ranks(engine.place, engine.num_workers)
 
     def can_broadcast_to(self, engine: Engine, readers: Collection[int]) -> bool:
         return not self._replicas.shares_gpu(engine.place, self._replicas.writers(readers)[0])
@@ -101,8 +101,8 @@ class Trainers:
         return False
 
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool) -> "Trainers":
-        if self.is_gone:
-            raise WeightsGone("gone")
+        if self.are_unavailable:
+            raise WeightsUnavailable("gone")
         self.log.append("send")
         ranks = sorted(readers) or [0]
         self._buckets = [{rank: part(rank, number) for rank in ranks} for number in range(2)]
@@ -113,26 +113,26 @@ class Trainers:
         copies = [Copies(self.log)]
         return lambda: copies.pop()  # Streams can be read once.
 
-    def channel(self, num_workers: int) -> Channel:
-        return Channel("host", 1, num_workers + 1)
+    def channel(self, num_workers: int) -> BroadcastGroup:
+        return BroadcastGroup("host", 1, num_workers + 1)
 
-    def join(self, channel: Channel) -> str | None:
-        return self._told("join")
+    def join(self, channel: BroadcastGroup) -> str | None:
+        return self._outcome("join")
 
-    def next(self) -> Mapping[int, Part] | None:
+    def next(self) -> Mapping[int, BucketPart] | None:
         return self._buckets.pop(0) if self._buckets else None
 
     def broadcast(self) -> Callable[[], str | None]:
-        return lambda: self._told("broadcast")
+        return lambda: self._outcome("broadcast")
 
     def end(self) -> None:
         self.log.append("end")
 
-    def _told(self, call: str) -> str | None:
-        told = self.lost.get(call)
-        if isinstance(told, Exception):
-            raise told
-        return told
+    def _outcome(self, call: str) -> str | None:
+        outcome = self.lost.get(call)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     @property
     def _replicas(self) -> ReplicaPlaces:
@@ -173,7 +173,7 @@ def test_an_engine_on_the_gpu_of_the_rank_that_broadcasts_is_given_copies() -> N
     assert run.deliver() == {"e0": None, "e1": None}
     assert run.engines[0].sources == []
     assert run.engines[1].sources == ["broadcast"] * 2
-    assert run.engines[1].channel == Channel("host", 1, size=3, first=1)
+    assert run.engines[1].channel == BroadcastGroup("host", 1, size=3, first=1)
     assert run.log[run.log.index("end") :] == ["end", "copy", "e1 serve", "e0 copies"]
 
 
@@ -189,8 +189,8 @@ def test_engines_elsewhere_count_as_members_after_the_trainer() -> None:
     run = Run(ELSEWHERE)
     assert run.deliver() == {"e0": None, "e1": None}
     assert [engine.channel for engine in run.engines] == [
-        Channel("host", 1, 5, first=1),
-        Channel("host", 1, 5, first=3),
+        BroadcastGroup("host", 1, 5, first=1),
+        BroadcastGroup("host", 1, 5, first=3),
     ]
 
 
@@ -230,4 +230,4 @@ def test_an_engine_that_loaded_other_weights_or_cannot_serve_is_lost_and_the_oth
 
 
 def test_weights_that_are_gone_reach_nobody() -> None:
-    assert Run(EVERYWHERE, is_gone=True).deliver() == {"e0": "gone", "e1": "gone"}
+    assert Run(EVERYWHERE, are_unavailable=True).deliver() == {"e0": "gone", "e1": "gone"}

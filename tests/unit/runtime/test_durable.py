@@ -62,9 +62,9 @@ def test_a_writer_that_does_not_say_why_is_believed_by_the_disk(
 
 
 def test_the_sentence_names_path_needed_and_free_bytes_and_what_to_do(tmp_path: Path) -> None:
-    told = no_room(tmp_path / "not" / "there", 12_345_678)
-    assert told.startswith(f"storage: the volume is full: {tmp_path}/not/there needs 12,345,678 bytes, and ")
-    assert " bytes are free; enlarge the volume, delete old outputs in it, or lower checkpoint.keep" in told
+    message = no_room(tmp_path / "not" / "there", 12_345_678)
+    assert message.startswith(f"storage: the volume is full: {tmp_path}/not/there needs 12,345,678 bytes, and ")
+    assert " bytes are free; enlarge the volume, delete old outputs in it, or lower checkpoint.keep" in message
 
 
 def fail(directory: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_log_that_cannot_be_copied_goes_on_where_it_can(
     lines = _Lines([sys.stderr, full_device()])  # type: ignore[list-item]  # An open file.
     lines.msg("first")
     lines.msg("second http://user:s3cret@grader")
-    told = capsys.readouterr().err
-    assert told.splitlines() == [
+    message = capsys.readouterr().err
+    assert message.splitlines() == [
         "first",
         "the log is no longer copied to /dev/full: [Errno 28] No space left on device",
         "second http://grader",

@@ -51,7 +51,7 @@ def test_the_files_of_a_configuration_and_split_are_found(
 
 
 @pytest.mark.parametrize(
-    ("names", "described", "config", "split", "told"),
+    ("names", "described", "config", "split", "message"),
     [
         (GSM8K, {}, None, "train", "config: files of 'train' lie in main, socratic; set it to one of these"),
         (GSM8K, {}, "hard", "train", "config: no directory of the data set is named 'hard'"),
@@ -64,8 +64,8 @@ def test_the_files_of_a_configuration_and_split_are_found(
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_told_with_what_there_is(
-    names: list[str], described: dict[str, Any], config: str | None, split: str, told: str
+    names: list[str], described: dict[str, Any], config: str | None, split: str, message: str
 ) -> None:
     with pytest.raises(NoSuchFiles) as caught:
         data_files(names, described, config, split)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

@@ -13,13 +13,15 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.page.build import job_head
-from longshore.page.view import JobView, RoundView, SampleGroup
+from longshore.page.view import JobPageView, RoundView, SampleGroup
 from longshore_runtime.logs import configure_logging
-from longshore_runtime.page.files import SAMPLES, JobFiles, sample_file
+from longshore_runtime.page.files import JobFiles, SampleKind, sample_file
 from longshore_runtime.page.report import ReportRequest, chosen_steps, report_view, run_report
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts
 from longshore_runtime.telemetry import samples
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
+
+TRAINING, HELD_OUT = SampleKind.TRAINING, SampleKind.HELD_OUT
 
 
 @pytest.fixture(scope="module")
@@ -48,25 +50,33 @@ async def client(output: Path) -> AsyncIterator[TestClient[Any, Any]]:
 class TestFiles:
     def test_everything_that_was_written_is_found(self, output: Path) -> None:
         files = JobFiles(output)
-        assert files.round_steps() == files.sample_steps() == list(range(1, 13))
+        assert files.round_steps() == files.sample_steps(TRAINING) == list(range(1, 13))
         assert [digest.step for digest in files.digests()[0]] == list(range(1, 13))
         assert sorted({row["step"] for row in files.rows()}) == list(range(1, 13))
         assert files.round(3).step == 3
 
     def test_the_samples_are_those_that_the_recorder_writes(self) -> None:
-        assert samples.DIRECTORY == SAMPLES
+        assert (samples.DIRECTORY, samples.HELD_OUT_DIRECTORY) == (TRAINING, HELD_OUT)
         assert f"{samples.PREFIX}000012{samples.SUFFIX}" == sample_file(12)
 
     def test_a_group_is_found_by_its_draw(self, output: Path) -> None:
         files = JobFiles(output)
-        heads = files.heads(4)
-        (group,) = files.groups(4, heads[2].draw)
+        heads = files.heads(TRAINING, 4)
+        (group,) = files.groups(TRAINING, 4, heads[2].draw)
         assert group.draw == heads[2].draw
         assert len(group.responses) == len(heads[2].tokens) == 4
 
+    def test_held_out_prompts_are_apart_from_those_of_the_training(self, output: Path) -> None:
+        files = JobFiles(output)
+        assert files.sample_steps(HELD_OUT) == [0, 10]
+        heads = files.heads(HELD_OUT, 10)
+        assert {head.outcome for head in heads} == {"evaluated"}
+        (group,) = files.groups(HELD_OUT, 10, heads[0].draw)
+        assert all(response.advantage is None for response in group.responses)
+
     def test_a_job_that_has_written_nothing_has_an_empty_page(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path / "none")
-        assert (files.round_steps(), files.sample_steps(), list(files.rows()), files.digests()) == (
+        assert (files.round_steps(), files.sample_steps(TRAINING), list(files.rows()), files.digests()) == (
             [],
             [],
             [],
@@ -80,7 +90,7 @@ class TestFiles:
         with (tmp_path / "metrics.jsonl").open("ab") as file:
             file.write(b'{"step": 2, "critic/rew')
         files = JobFiles(tmp_path)
-        assert files.round_steps() == files.sample_steps() == [1]
+        assert files.round_steps() == files.sample_steps(TRAINING) == [1]
         assert [row["step"] for row in files.rows()] == [1]
 
     def test_a_step_that_was_done_again_shows_its_new_round(self, tmp_path: Path) -> None:
@@ -138,16 +148,17 @@ class TestAnswers:
         assert (await answer.text()).startswith("<!doctype html>")
 
     async def test_a_view_has_everything_at_once(self, client: TestClient[Any, Any]) -> None:
-        view = JobView.model_validate(await (await client.get("/api/view")).json())
+        view = JobPageView.model_validate(await (await client.get("/api/view")).json())
         assert view.runtime == status(12)
         assert view.curves.steps == tuple(range(1, 13))
         assert [digest.step for digest in view.digests] == list(range(3, 13)), "ten at once"
         assert view.sample_steps == tuple(range(1, 13))
+        assert view.held_out_steps == (0, 10)
 
     async def test_a_view_is_sent_again_until_all_rounds_were_read(self, client: TestClient[Any, Any]) -> None:
         first = await client.get("/api/view")
         second = await client.get("/api/view", headers={"If-None-Match": first.headers["ETag"]})
-        assert [digest.step for digest in JobView.model_validate(await second.json()).digests] == list(range(1, 13))
+        assert [digest.step for digest in JobPageView.model_validate(await second.json()).digests] == list(range(1, 13))
 
     async def test_a_view_that_has_not_changed_is_not_sent_again(self, client: TestClient[Any, Any]) -> None:
         await client.get("/api/view")
@@ -247,6 +258,7 @@ class TestReport:
         view = report_view(_request(), JobFiles(output), 1.79e9)
         assert view.round_steps == tuple(view.rounds) == tuple(range(1, 13))
         assert view.sample_steps == tuple(view.samples) == (1, 6, 7, 8, 9, 10, 11, 12)
+        assert view.held_out_steps == tuple(view.held_out) == (0, 10)
         assert all(group.responses for groups in view.samples.values() for group in groups)
         assert view.cluster == cluster(is_finished=True)
 
@@ -268,9 +280,9 @@ class TestReport:
             assert run_report(str(tmp_path), "output") == 0
         finally:
             structlog.reset_defaults()
-        told = capsys.readouterr()
-        assert told.out.startswith("<!doctype html>") and told.out.endswith("</html>\n")
-        assert "a round cannot be shown" in told.err
+        printed = capsys.readouterr()
+        assert printed.out.startswith("<!doctype html>") and printed.out.endswith("</html>\n")
+        assert "a round cannot be shown" in printed.err
 
     @pytest.mark.parametrize(
         ("output", "line", "sentence"),
@@ -293,9 +305,9 @@ class TestReport:
         (tmp_path / "other").mkdir()
         monkeypatch.setattr(sys, "stdin", io.StringIO(line))
         assert run_report(str(tmp_path / "storage"), output) == 1
-        told = capsys.readouterr()
-        assert (told.out, told.err.count("\n")) == ("", 1)
-        assert sentence in told.err
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert sentence in printed.err
 
 
 def _request() -> ReportRequest:

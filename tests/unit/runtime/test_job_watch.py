@@ -28,13 +28,13 @@ async def epochs(script: Script, count: int) -> list[int]:
     async with access_to(script) as access:
         watched = JobWatch(access, "team", "demo", events)
         try:
-            heard = [await asyncio.to_thread(events.get, timeout=LIMIT_S) for _ in range(count)]
+            received = [await asyncio.to_thread(events.get, timeout=LIMIT_S) for _ in range(count)]
         finally:
             await asyncio.to_thread(watched.close)
     assert events.empty()
-    told = [event.assignment.epoch for event in heard if isinstance(event, AssignmentChanged)]
-    assert watched.newest().epoch == max(told)
-    return told
+    received_epochs = [event.assignment.epoch for event in received if isinstance(event, AssignmentChanged)]
+    assert watched.newest().epoch == max(received_epochs)
+    return received_epochs
 
 
 async def test_every_epoch_is_heard_once_over_any_number_of_watches() -> None:

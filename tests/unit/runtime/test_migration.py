@@ -30,8 +30,8 @@ class Retiring(Observer):
     drained_at_step: int | None = None
     left_behind: list[int] = field(default_factory=list)
 
-    def happened(self, event: Event) -> None:
-        super().happened(event)
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
         assert self.runner is not None
         self.runner.retire([self.engine], self._drained)
 

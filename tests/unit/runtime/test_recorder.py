@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.runtime_status import (
     Notice,
+    ProgressUnit,
     PromptCounts,
     RewardLoad,
     RewardSurroundings,
@@ -25,7 +26,7 @@ from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.run_state import RunState
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 
 
@@ -46,7 +47,7 @@ def reports() -> Reports:
 
 @pytest.fixture
 def recorder(tmp_path: Path, reports: Reports) -> Iterator[Recorder]:
-    metrics = Metrics(tmp_path, CollectorRegistry())
+    metrics = MetricsWriter(tmp_path, CollectorRegistry())
     yield Recorder(metrics, Journal(tmp_path / "ledger.jsonl"), reports, RuntimeStatus(attempt=1))
     metrics.close()
 
@@ -62,13 +63,22 @@ def switching_often() -> Iterator[None]:
         sys.setswitchinterval(interval_s)
 
 
-def test_a_download_is_reported_until_it_is_over(recorder: Recorder, reports: Reports) -> None:
-    recorder.downloaded()
-    assert reports == [], "there was none"
+def test_progress_belongs_to_an_activity_and_ends_with_it(recorder: Recorder, reports: Reports) -> None:
+    recorder.activity(RuntimeActivity.DOWNLOAD)
     recorder.download("acme/tiny", 1, 4)
     recorder.download("acme/tiny", 3, 4)
-    recorder.downloaded()
-    assert [report.download and report.download.bytes for report in reports] == [1, 3, None]
+    recorder.activity(RuntimeActivity.PREPARE_MODEL)
+    recorder.progress(ProgressUnit.STEPS, 10, 300, "warm start")
+    recorder.round_progress(RunState(), RoundProgress(RoundKind.SHORT, num_launched=8, num_finished=0))
+    recorder.progress(ProgressUnit.BYTES, 5, 0)
+    recorder.finished("model")
+    found = [
+        report.progress and (report.progress.unit, report.progress.done, report.progress.detail) for report in reports
+    ]
+    assert found == [
+        None, ("Bytes", 1, "acme/tiny"), ("Bytes", 3, "acme/tiny"), None, ("Steps", 10, "warm start"), None,
+        ("Bytes", 5, ""), None,
+    ]  # fmt: skip
 
 
 def test_what_the_data_comes_to_is_reported(recorder: Recorder, reports: Reports) -> None:
@@ -113,7 +123,7 @@ def test_notices_are_counted_and_the_newest_are_told(recorder: Recorder, reports
 
 def test_the_notices_of_an_attempt_are_counted_on_in_its_next_session(tmp_path: Path, reports: Reports) -> None:
     known = RuntimeStatus(attempt=1, notices=[Notice(number=7, reason="EngineLost", message="engine 0 was lost")])
-    metrics = Metrics(tmp_path, CollectorRegistry())
+    metrics = MetricsWriter(tmp_path, CollectorRegistry())
     Recorder(metrics, Journal(tmp_path / "ledger.jsonl"), reports, known).notice("EngineLost", "engine 1 was lost")
     metrics.close()
     assert [notice.number for notice in reports[-1].notices] == [7, 8]
@@ -128,12 +138,12 @@ def test_a_notice_is_as_long_as_the_status_takes(recorder: Recorder, reports: Re
 def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorder, reports: Reports) -> None:
     together = threading.Barrier(5)
 
-    def tell() -> None:
+    def notify() -> None:
         together.wait()
         for _ in range(100):
             recorder.notice("EngineLost", "an engine was lost")
 
-    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads = [threading.Thread(target=notify) for _ in range(4)]
     with switching_often():
         for thread in threads:
             thread.start()
@@ -153,8 +163,8 @@ def test_a_load_is_told_until_the_next_one_or_the_next_round(recorder: Recorder,
         recorder.round_progress(state, RoundProgress(RoundKind.LONG, 100, finished))
     recorder.milestone(RoundProgress(RoundKind.LONG, 100, 20), load)
     recorder.round_progress(state, RoundProgress(RoundKind.LONG, 100, 26))
-    told = [report.round for report in reports if report.round is not None]
-    assert [(one.fraction_finished, one.load) for one in told] == [(0.0, None), (0.2, None), (0.2, load), (0.26, load)]
+    seen = [report.round for report in reports if report.round is not None]
+    assert [(one.fraction_finished, one.load) for one in seen] == [(0.0, None), (0.2, None), (0.2, load), (0.26, load)]
     recorder.round_progress(replace(state, step=1), RoundProgress(RoundKind.SHORT, 100, 0))
     newest = reports[-1].round
     assert newest is not None and (newest.number, newest.load) == (2, None)

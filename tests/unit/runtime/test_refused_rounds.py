@@ -36,8 +36,8 @@ def test_a_round_of_stale_engines_is_sampled_again_and_the_run_ends_as_if_nothin
     outcome = run(stale=only(number))
     assert trained_alike(outcome, UNDISTURBED)
     rounds = [[one for one in UNDISTURBED.sampled if one[1] == version] for version in range(NUM_ROUNDS)]
-    again = [*rounds[:number], *rounds[number - 1 :]]
-    assert outcome.sampled == [one for requests in again for one in requests], "the same draws, and nothing else"
+    repeated = [*rounds[:number], *rounds[number - 1 :]]
+    assert outcome.sampled == [one for requests in repeated for one in requests], "the same draws, and nothing else"
     assert [reason for reason, _ in outcome.notices] == ["LogProbMismatch"]
     assert outcome.notices[0][1].startswith(
         f"in step {number} the log-probabilities of engines and trainers differ by 3.1 per token (mean), and the "

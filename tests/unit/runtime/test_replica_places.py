@@ -44,7 +44,7 @@ def test_an_engine_with_ranks_on_some_of_its_gpus_is_not_beside_them_but_shares_
     """Torch with two replicas in two pods of two GPUs, and engines of two GPUs."""
     replicas = ReplicaPlaces([Place(0, (0,)), Place(1, (0,))], 1)
     engines = [Place(0, (0, 1)), Place(1, (0, 1))]
-    assert [replicas.beside(engine, num_workers=2) for engine in engines] == [(), ()]
+    assert [replicas.colocated_ranks(engine, num_workers=2) for engine in engines] == [(), ()]
     assert [replicas.shares_gpu(engine, 0) for engine in engines] == [True, False]
     assert [replicas.shares_gpu(engine, 1) for engine in engines] == [False, True]
     assert not replicas.shares_gpu(Place(0, (1,)), 0)

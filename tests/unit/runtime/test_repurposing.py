@@ -32,20 +32,20 @@ class Pool(ScriptedEngines):
     asleep: list[int] = field(default_factory=list)
     tp_size: int = 1
 
-    def alive(self) -> list[int]:
+    def serving(self) -> list[int]:
         return [engine for engine in self.running if engine not in self.asleep]
 
     def stats(self) -> dict[int, EngineStats]:
-        return {engine: EngineStats(kv_capacity_tokens=500) for engine in self.alive()}
+        return {engine: EngineStats(kv_capacity_tokens=500) for engine in self.serving()}
 
     def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
         return {
             engine: [LiveResponse(len(request.prompt_tokens), done) for request, done in self.running[engine].values()]
-            for engine in self.alive()
+            for engine in self.serving()
         }
 
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
-        return tuple(engine for engine in self.alive() if engine in pods)
+        return tuple(engine for engine in self.serving() if engine in pods)
 
     def pod_of(self, engine: int) -> int:
         return engine
@@ -53,7 +53,7 @@ class Pool(ScriptedEngines):
     def num_gpus_of(self, engine: int) -> int:
         return 1
 
-    def retire(self, engines: Collection[int], timeout_s: float) -> None:
+    def release(self, engines: Collection[int], timeout_s: float) -> None:
         assert not any(self.running[engine] for engine in engines), "only idle engines sleep"
         self.asleep += engines
 
@@ -92,11 +92,11 @@ class Watched(Observer):
         assert self.repurposing is not None
         self.repurposing.milestone(progress)
 
-    def happened(self, event: Event) -> None:
-        super().happened(event)
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
         assert self.repurposing is not None and self.pool is not None
-        self.repurposing.happened(event)
-        milestones = sum(told[0] == "milestone" for told in self.report.told)
+        self.repurposing.on_event(event)
+        milestones = sum(reports[0] == "milestone" for reports in self.report.reports)
         if milestones > self._seen and self.answers:
             self.pool.put(AssignmentChanged(self.answers.popleft()))
         self._seen = milestones
@@ -143,12 +143,12 @@ class Story:
     @property
     def answered(self) -> list[tuple[Any, ...]]:
         """What the operator was told of its assignments."""
-        return [told for told in self.watched.report.told if told[0] != "milestone"]
+        return [reports for reports in self.watched.report.reports if reports[0] != "milestone"]
 
     @property
     def loads(self) -> list[tuple[float, RolloutLoad]]:
         """Fractions and loads of the milestones."""
-        return [(told[1], told[2]) for told in self.watched.report.told if told[0] == "milestone"]
+        return [(reports[1], reports[2]) for reports in self.watched.report.reports if reports[0] == "milestone"]
 
 
 def asks(epoch: int, *pods: int, round: int = ROUND, attempt: int = 1) -> Assignment:
@@ -181,20 +181,20 @@ def test_an_assignment_is_carried_out_and_acknowledged_and_its_replicas_are_put_
 def test_a_measurement_that_comes_after_the_assignment_is_not_told() -> None:
     story = Story((asks(4, 1),))
     story.run()
-    told = list(story.watched.report.told)
-    story.repurposing.happened(LoadMeasured(story.repurposing, story.loads[0][1]))
-    assert story.watched.report.told == told
+    reports = list(story.watched.report.reports)
+    story.repurposing.on_event(LoadMeasured(story.repurposing, story.loads[0][1]))
+    assert story.watched.report.reports == reports
 
 
 def test_what_the_first_sampling_of_a_round_left_behind_does_not_reach_the_second() -> None:
     """A round that is refused is sampled again under the same number, and events of the first may still come."""
     refused = Story((asks(4, 1),))
     refused.run()
-    again = Story(answered_epoch=refused.repurposing.answered_epoch)
-    again.repurposing.happened(LoadMeasured(refused.repurposing, refused.loads[0][1]))
-    again.repurposing.happened(PodsHandedOver(refused.repurposing, (1,), (1,)))
-    assert (again.watched.report.told, again.awake, again.repurposing.times) == ([], [], None)
-    assert again.run().num_moved == 0
+    next_round = Story(answered_epoch=refused.repurposing.answered_epoch)
+    next_round.repurposing.on_event(LoadMeasured(refused.repurposing, refused.loads[0][1]))
+    next_round.repurposing.on_event(PodsHandedOver(refused.repurposing, (1,), (1,)))
+    assert (next_round.watched.report.reports, next_round.awake, next_round.repurposing.times) == ([], [], None)
+    assert next_round.run().num_moved == 0
 
 
 def test_a_fixed_fraction_is_one_milestone() -> None:

@@ -23,8 +23,8 @@ from longshore_runtime.rollout import reward_workers
 from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import Lane
-from longshore_runtime.rollout.worker_hosts import WorkerGone
+from longshore_runtime.rollout.reward_workers import RewardLane
+from longshore_runtime.rollout.worker_hosts import WorkerDied
 from tests.unit.runtime.reward_driver import LIMIT_S, Characters, Driver, Hands, judges, pods_in, record, users_function
 from tests.unit.runtime.reward_servers import Pods
 
@@ -244,13 +244,13 @@ def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(
     driver.pool.use([record(0, "first"), record(1), record(2)])
     driver.serve(0)
     driver.finish(1, 2)
-    driver.told.clear()
-    driver.until(lambda: bool(driver.told))
-    assert driver.told[0] == RewardPressure(2, 0.0, 1, 1)
+    driver.pressures.clear()
+    driver.until(lambda: bool(driver.pressures))
+    assert driver.pressures[0] == RewardPressure(2, 0.0, 1, 1)
     gates["first"].open()
     driver.until_scored(1)
     driver.pool.rest()
-    assert driver.told[-1].queue_length == 0
+    assert driver.pressures[-1].queue_length == 0
 
 
 def test_a_judge_that_is_free_takes_what_came_while_it_was_busy(fragile: Driver, one_pod: Pods, tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_a_worker_that_does_not_start_is_started_again(fragile: Driver, one_pod:
     indirect=["fragile"],
 )
 def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, one_pod: Pods, reason: str) -> None:
-    told = rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
-    with pytest.raises(UserError, match=told):
+    pressures = rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
+    with pytest.raises(UserError, match=pressures):
         fragile.until_workers(1)
 
 
@@ -353,7 +353,7 @@ class Mortal:
         self._is_broken = is_broken
 
     def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> "Mortal":
-        self.node, self.ready, self.gone = Future[str](), Future[Surroundings](), Future[str]()
+        self.node, self.ready, self.death = Future[str](), Future[Surroundings](), Future[str]()
         self.node.set_result("the pod")
         self.ready.set_result(Surroundings())
         return self
@@ -363,8 +363,8 @@ class Mortal:
         if self._is_broken:
             answer.set_result([WorkerBroken("the sandbox ends at once") for _ in items])
             return answer
-        answer.set_exception(WorkerGone("killed"))
-        self.gone.set_result("killed")
+        answer.set_exception(WorkerDied("killed"))
+        self.death.set_result("killed")
         return answer
 
     def kill(self) -> None: ...
@@ -380,7 +380,7 @@ def scored_by(host: Mortal) -> tuple[GroupScored, RewardPool]:
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = Hands()
-    pool = RewardPool([Lane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
+    pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from longshore.api.rollout import Admission, Strategy
+from longshore.api.rollout import AdmissionSettings, Strategy
 from longshore.policy.draws import DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.errors import UserError
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.types import EngineStats
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
@@ -107,7 +107,7 @@ def most_running(engines: ScriptedEngines, policy: RoundPolicy) -> list[int]:
 
 
 def test_the_limit_on_requests_follows_the_engines_that_are_there() -> None:
-    admission = Admission(max_active_per_engine=2)
+    admission = AdmissionSettings(max_active_per_engine=2)
     whole = most_running(ScriptedEngines(), build(Strategy.SYNCHRONOUS, admission=admission))
     assert max(whole) == 4
     script: deque[tuple[int, Event]] = deque([(1, EngineLost(1, "pod killed"))])
@@ -129,13 +129,13 @@ def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
 
         def get(self) -> Event:
             event = super().get()
-            if not isinstance(event, ResponsesEnded):
+            if not isinstance(event, EngineOutput):
                 return event
             stats = EngineStats(num_running=9, kv_usage=self.kv_usage, read_s=self.steps * self.step_s)
-            return ResponsesEnded(event.engine, event.completions, stats)
+            return EngineOutput(event.engine, event.completions, stats)
 
     def ran(**engines: float) -> list[int]:
-        policy = build(Strategy.SYNCHRONOUS, 8, admission=Admission(adaptive=True), max_num_seqs=16)
+        policy = build(Strategy.SYNCHRONOUS, 8, admission=AdmissionSettings(adaptive=True), max_num_seqs=16)
         return most_running(TellingEngines(num_engines=1, **engines), policy)  # type: ignore[arg-type]
 
     roomy, full, sudden = ran(), ran(kv_usage=0.99), ran(step_s=0.0)
@@ -158,7 +158,7 @@ def test_the_frontier_of_the_pipeline_goes_by_the_kv_caches_of_the_engines() -> 
 
 def test_a_gate_delays_and_loses_nothing() -> None:
     batches = []
-    for admission in (EVERYTHING, Admission(frontier_width=1, max_active_per_engine=1)):
+    for admission in (EVERYTHING, AdmissionSettings(frontier_width=1, max_active_per_engine=1)):
         engines = ScriptedEngines()
         policy = build(Strategy.SYNCHRONOUS, admission=admission)
         batches.append(runner(engines, policy).run(draining=False).groups)

@@ -8,7 +8,7 @@ from longshore.api.rollout import Strategy
 from longshore.api.runtime_status import RoundKind
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.rollout.events import Event, StopRequested, TrainerGone
+from longshore_runtime.rollout.events import Event, ReplicaLost, StopRequested
 from longshore_runtime.types import FinishReason
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
@@ -104,11 +104,11 @@ def test_a_stop_request_ends_the_round_at_once() -> None:
 
 
 def test_a_lost_trainer_is_told_and_the_round_goes_on() -> None:
-    gone = TrainerGone("a trainer replica is gone")
+    lost = ReplicaLost("a trainer replica is gone")
     observer = Observer()
-    engines = ScriptedEngines(script=deque([(3, gone)]))
+    engines = ScriptedEngines(script=deque([(3, lost)]))
     result = runner(engines, build(Strategy.SYNCHRONOUS), observer=observer).run(draining=False)
-    assert observer.others == [gone]
+    assert observer.others == [lost]
     assert len(result.groups) == 4
 
 

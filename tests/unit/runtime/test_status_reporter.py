@@ -29,7 +29,7 @@ async def reported(script: Status, *steps: int) -> list[int]:
         reporter = StatusReporter(access, "team", "demo")
         for number, step in enumerate(steps, 1):
             reporter.report(RuntimeStatus(attempt=1, step=step))
-            await script.until_asked(number)
+            await script.until_requested(number)
         await asyncio.to_thread(reporter.close)
     return [body["status"]["runtime"]["step"] for body in script.sent]
 

@@ -52,7 +52,7 @@ def test_every_sample_is_in_the_sums_of_one_replica(num_replicas: int, seed: int
 def test_nothing_is_computed_before_a_replica_wakes() -> None:
     replicas = Replicas(2)
     update, _ = begun(replicas)
-    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
     assert handed(replicas) == [0, 0]
     update.replicas_awake([1])
     assert handed(replicas) == [0, 1]
@@ -60,7 +60,7 @@ def test_nothing_is_computed_before_a_replica_wakes() -> None:
 
 def test_streamed_gradients_change_no_weights_before_the_end_of_the_round() -> None:
     update, _ = begun(Replicas(1), awake=(0,))
-    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
     assert not update.may_have_updated
     update.finish()
     assert update.may_have_updated
@@ -69,8 +69,8 @@ def test_streamed_gradients_change_no_weights_before_the_end_of_the_round() -> N
 def test_a_group_goes_to_an_awake_replica_the_moment_it_is_trainable() -> None:
     replicas = Replicas(2)
     update, _ = begun(replicas, awake=(0, 1))
-    update.trainable(DRAWS[0])  # type: ignore[arg-type]
-    update.trainable(DRAWS[1])  # type: ignore[arg-type]
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
+    update.train_on(DRAWS[1])  # type: ignore[arg-type]
     assert handed(replicas) == [1, 1]
 
 
@@ -78,9 +78,9 @@ def test_a_replica_gets_the_next_group_when_it_has_computed_one() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
     for draw in DRAWS:
-        update.trainable(draw)  # type: ignore[arg-type]
+        update.train_on(draw)  # type: ignore[arg-type]
     assert handed(replicas) == [2]
-    replicas.answers[0].told.set_result(None)
+    replicas.answers[0].reply.set_result(None)
     event = events.get_nowait()
     assert isinstance(event, GradientsDone)
     update.gradients_done(event)
@@ -91,8 +91,8 @@ def test_a_step_tells_what_was_computed_when_its_round_ended() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
     for draw in DRAWS:
-        update.trainable(draw)  # type: ignore[arg-type]
-    replicas.answers[0].told.set_result(None)
+        update.train_on(draw)  # type: ignore[arg-type]
+    replicas.answers[0].reply.set_result(None)
     update.gradients_done(events.get_nowait())  # type: ignore[arg-type]
     trained = update.finish()
     first, second = (
@@ -106,7 +106,7 @@ def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
     replicas = Replicas(4)
     update, _ = begun(replicas)
     for draw in DRAWS:
-        update.trainable(draw)  # type: ignore[arg-type]
+        update.train_on(draw)  # type: ignore[arg-type]
     trained = update.finish()
     assert handed(replicas) == [1, 1, 1, 1]
     assert sorted(trained.samples, key=lambda one: (one.draw, one.index)) == BATCH
@@ -116,10 +116,10 @@ def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
 def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
-    update.trainable(DRAWS[0])  # type: ignore[arg-type]
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
     old = replicas.answers[0]
-    update.again()
-    old.told.set_result(None)
+    update.restart()
+    old.reply.set_result(None)
     event = events.get_nowait()
     assert isinstance(event, GradientsDone)
     update.gradients_done(event)
@@ -129,7 +129,7 @@ def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:
 def test_a_part_that_failed_is_not_told_as_done() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
-    update.trainable(DRAWS[0])  # type: ignore[arg-type]
-    replicas.answers[0].told.set_exception(RuntimeError("the replica is gone"))
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
+    replicas.answers[0].reply.set_exception(RuntimeError("the replica is gone"))
     with pytest.raises(queue.Empty):
         events.get_nowait()

@@ -41,9 +41,9 @@ def raised(error: Exception) -> RayTaskError:
 def test_errors_of_communication_tell_in_one_line_of_a_lost_peer(error: Exception, reason: str) -> None:
     with pytest.raises(TrainerLost, match=rf"lost its peers \({reason.replace('[', chr(92) + '[')}"):
         raise cause(raised(error))
-    told = lost_peer(raised(error))
-    assert told is not None
-    assert "\n" not in told
+    message = lost_peer(raised(error))
+    assert message is not None
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("CUDA out of memory"), AssertionError("fill comes first")])

@@ -5,7 +5,7 @@ from dataclasses import fields
 from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objective import OBJECTIVES
-from longshore.api.training import Trainer, TrainerBackend
+from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_spec import TrainerSpec
@@ -39,16 +39,16 @@ ALGORITHM = Algorithm(
 
 
 def test_every_option_is_that_of_the_job() -> None:
-    trainer = Trainer(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
+    trainer = TrainerSettings(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
     options = TrainerSpec.of(ALGORITHM, trainer).options
     assert options.objective == OBJECTIVES[AlgorithmName.DAPO]
     for name in {field.name for field in fields(TrainerOptions)} - {"objective"}:
-        said = ALGORITHM if hasattr(ALGORITHM, name) else trainer
-        assert getattr(options, name) == getattr(said, name), name
+        expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer
+        assert getattr(options, name) == getattr(expected, name), name
 
 
 def test_the_learning_rate_falls_over_the_updates_of_all_epochs() -> None:
-    schedule = TrainerSpec.of(ALGORITHM, Trainer()).options.schedule
+    schedule = TrainerSpec.of(ALGORITHM, TrainerSettings()).options.schedule
     assert schedule == ScheduleOptions(0.1, LearningRateSchedule.COSINE, 2, num_steps=9 * 2 * 3, min_ratio=0.2)
 
 
@@ -56,21 +56,21 @@ def test_the_correction_is_that_of_the_job() -> None:
     correction = RolloutCorrection(rollout_is_threshold=7)
     clipped = ALGORITHM.model_copy(update={"importance_sampling": ImportanceSampling.CLIPPED})
     algorithm = clipped.model_copy(update={"rollout_correction": correction})
-    assert TrainerSpec.of(algorithm, Trainer()).options.rollout_correction == correction
+    assert TrainerSpec.of(algorithm, TrainerSettings()).options.rollout_correction == correction
 
 
 def test_every_size_is_that_of_the_job() -> None:
-    split = Trainer(
+    split = TrainerSettings(
         backend=TrainerBackend.MEGATRON, tensor_parallel_size=2, pipeline_parallel_size=3, context_parallel_size=4
     )
     spec = TrainerSpec.of(ALGORITHM, split)
     assert (spec.backend, spec.sizes) == (TrainerBackend.MEGATRON, ParallelSizes(tensor=2, pipeline=3, context=4))
     assert spec.sizes.ranks_per_replica == split.ranks_per_replica
-    sharded = TrainerSpec.of(ALGORITHM, Trainer(fsdp_size=2))
+    sharded = TrainerSpec.of(ALGORITHM, TrainerSettings(fsdp_size=2))
     assert (sharded.backend, sharded.sizes) == (TrainerBackend.TORCH, ParallelSizes(fsdp=2))
 
 
 def test_ranks_that_hold_shards_save_together() -> None:
-    spread = (Trainer(backend=TrainerBackend.MEGATRON), Trainer(fsdp_size=2))
+    spread = (TrainerSettings(backend=TrainerBackend.MEGATRON), TrainerSettings(fsdp_size=2))
     assert all(TrainerSpec.of(ALGORITHM, trainer).saves_together for trainer in spread)
-    assert not TrainerSpec.of(ALGORITHM, Trainer()).saves_together
+    assert not TrainerSpec.of(ALGORITHM, TrainerSettings()).saves_together

@@ -4,6 +4,7 @@ Engines and trainers are in this process and take turns on one pretended GPU; bo
 """
 
 import contextlib
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,15 +30,16 @@ from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.loop_parts import Parts
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import Metrics
+from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.training import Parts, TrainingLoop
+from longshore_runtime.training import TrainingLoop
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, Request, Sample, TrainResult
 from tests.contract.trainers.replicas import OPTIONS
 from tests.properties import examples
@@ -258,6 +260,7 @@ def run(
     reward: Callable[[int, Completion], float] = by_place,
     root: Path | None = None,
     records: StepSink | None = None,
+    held_out: tuple[PromptRecord, ...] = (),
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     **options: Any,
 ) -> Outcome:
@@ -269,7 +272,7 @@ def run(
         engines = kinds[1](trainers=trainers, stale=stale)
         reports = Reports()
         trainers.engines = engines
-        metrics = Metrics(storage.output_dir, CollectorRegistry())
+        metrics = MetricsWriter(storage.output_dir, CollectorRegistry())
         recorder = Recorder(
             metrics, Journal(storage.output_dir / "ledger.jsonl"), reports, RuntimeStatus(attempt=1), num_gpus=NUM_GPUS
         )
@@ -277,7 +280,7 @@ def run(
         elastic: Executor = AtOnce()
         parts = Parts(
             policy=build(strategy),
-            prompts=PROMPTS,
+            prompts=replace(PROMPTS, held_out=held_out),
             engines=engines,  # type: ignore[arg-type]
             trainers=trainers,  # type: ignore[arg-type]
             rewards=Scorer(engines, reward=reward),  # type: ignore[arg-type]
@@ -312,6 +315,21 @@ UNDISTURBED = run()
 def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before_it() -> None:
     assert [row["policy_versions"] for row in UNDISTURBED.ledger] == [[step] for step in range(len(UNDISTURBED.ledger))]
     assert len(UNDISTURBED.ledger) >= NUM_STEPS
+
+
+def test_evaluations_and_checkpoints_are_activities_of_their_own_that_say_how_far_they_are() -> None:
+    outcome = run(held_out=PROMPTS.train[:20], every=2)
+    reports = outcome.reports
+    activities = [str(one) for one, _ in itertools.groupby(report.activity for report in reports)]
+    assert activities[:5] == ["Publish", "Evaluate", "Checkpoint", "Rollout", "Train"]
+    assert activities[-3:] == ["Evaluate", "Checkpoint", "Done"]
+    checkpoints = [report.checkpoint_step for report in reports if report.activity == "Checkpoint"]
+    assert set(checkpoints) >= {0, 2, 4}
+    evaluated = [report.progress for report in reports if report.activity == "Evaluate" and report.progress]
+    assert evaluated[0].total == 20 * Evaluation().responses_per_prompt
+    assert len(evaluated) <= 2 * 11, "two evaluations, each reported in tenths"
+    assert max(progress.done for progress in evaluated) <= evaluated[0].total
+    assert reports[-1].progress is None
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

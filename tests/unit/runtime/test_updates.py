@@ -9,7 +9,7 @@ import pytest
 from longshore.api.algorithm import Algorithm, AlgorithmName
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Handover
+from longshore.policy.handover import HandoverQueue
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
@@ -111,7 +111,7 @@ class Step:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
         self.updates = StepUpdates(
             self.trainers,  # type: ignore[arg-type]
-            Handover(self.groups_per_update, self.max_tokens),
+            HandoverQueue(self.groups_per_update, self.max_tokens),
             samples_of,
             PROMPTS,
             TickingClock(),
@@ -124,7 +124,7 @@ class Step:
     def train(self, rows: Sequence[int] = ARRIVAL, num_tokens: int = 4) -> StepTraining:
         """To its end."""
         for row in rows:
-            self.updates.trainable(group(row, num_tokens))
+            self.updates.train_on(group(row, num_tokens))
         return self.updates.finish()
 
     def weights(self) -> dict[str, list[float]]:
@@ -186,9 +186,9 @@ def test_only_the_first_update_is_held_to_the_limit_since_later_ones_have_other_
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) -> None:
     step = Step(pipelined=pipelined)
-    step.updates.trainable(group(4))
+    step.updates.train_on(group(4))
     assert not step.updates.may_have_updated, "the first update is not complete"
-    step.updates.trainable(group(0))
+    step.updates.train_on(group(0))
     assert step.updates.may_have_updated is pipelined
     trained = step.updates.finish()
     assert step.updates.may_have_updated
@@ -223,7 +223,7 @@ def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
     step.train()
     calls = list(step.trainers.calls)
     step.trainers.calls.clear()
-    step.updates.again()
+    step.updates.restart()
     step.updates.finish()
     assert step.trainers.calls == calls
 

@@ -1,6 +1,13 @@
 """Small jobs for the tests of the simulator."""
 
-from longshore.api.rollout import Engine, OnPolicy, PartialRollout, Rollout, Strategy, TailBatching
+from longshore.api.rollout import (
+    EngineSettings,
+    OnPolicy,
+    PartialRolloutSettings,
+    Rollout,
+    Strategy,
+    TailBatchingSettings,
+)
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout
@@ -20,9 +27,9 @@ def rollout(strategy: Strategy, eta: float = 1.25, group_factor: float = 2.0) ->
     return Rollout(
         on_policy=OnPolicy.RELAXED if relaxed else OnPolicy.STRICT,
         strategy=strategy,
-        tail_batching=TailBatching(prompt_factor=eta, response_factor=eta),
-        partial_rollout=PartialRollout(group_factor=group_factor),
-        engine=Engine(tensor_parallel_size=1, max_num_seqs=16),
+        tail_batching=TailBatchingSettings(prompt_factor=eta, response_factor=eta),
+        partial_rollout=PartialRolloutSettings(group_factor=group_factor),
+        engine=EngineSettings(tensor_parallel_size=1, max_num_seqs=16),
     )
 
 

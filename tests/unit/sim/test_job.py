@@ -7,9 +7,17 @@ import pytest
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
 from longshore.api.pods import Storage, Workers
-from longshore.api.rollout import Engine, Handover, Parallelism, RepurposeTrigger, Repurposing, Rollout, Strategy
+from longshore.api.rollout import (
+    EngineSettings,
+    Handover,
+    Parallelism,
+    RepurposeTrigger,
+    RepurposingSettings,
+    Rollout,
+    Strategy,
+)
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import Trainer
+from longshore.api.training import TrainerSettings
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import SimJob, Training, job_of
 from longshore.sim.simulate import simulate
@@ -22,7 +30,7 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
         data=Data(builtin=BuiltinTask.COUNTING),
         algorithm=Algorithm(steps=10, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=4096),
         rollout=Rollout(strategy=Strategy.TAIL_BATCHING),
-        trainer=Trainer(data_parallel_size=2),
+        trainer=TrainerSettings(data_parallel_size=2),
         workers=Workers(replicas=2, gpus_per_pod=4),
         storage=Storage(claim_name="data"),
     )
@@ -69,7 +77,7 @@ def elastic(algorithm_changes: dict[str, Any] | None = None, **changes: Any) -> 
 
 
 def test_a_job_that_repurposes_pods_is_simulated_so() -> None:
-    job = elastic(rollout=Rollout(handover=Handover.STREAMED, engine=Engine(parallelism=Parallelism.ADAPTIVE)))
+    job = elastic(rollout=Rollout(handover=Handover.STREAMED, engine=EngineSettings(parallelism=Parallelism.ADAPTIVE)))
     assert (job.trainer.training, job.trainer.scale_down_at) == (Training.STREAMED, None)
     assert job.plans_parallelism
     steps = simulate(job, 5).steps
@@ -77,8 +85,8 @@ def test_a_job_that_repurposes_pods_is_simulated_so() -> None:
 
 
 def test_a_fixed_trigger_is_simulated_at_its_fraction() -> None:
-    knobs = Repurposing(trigger=RepurposeTrigger.FIXED, fraction=0.4)
-    assert elastic(rollout=Rollout(handover=Handover.STREAMED, repurposing=knobs)).trainer.scale_down_at == 0.4
+    settings = RepurposingSettings(trigger=RepurposeTrigger.FIXED, fraction=0.4)
+    assert elastic(rollout=Rollout(handover=Handover.STREAMED, repurposing=settings)).trainer.scale_down_at == 0.4
 
 
 def test_trainers_in_pods_of_their_own_have_gpus_of_their_own() -> None:

@@ -36,8 +36,8 @@ def test_responses_of_a_prompt_resemble_each_other() -> None:
 
 
 def test_a_response_keeps_its_length_and_another_epoch_has_others() -> None:
-    first, again = ResponseId(Draw(0, 7), 1), ResponseId(Draw(0, 7), 1)
-    assert MODEL.response_tokens(first) == MODEL.response_tokens(again)
+    first, equal = ResponseId(Draw(0, 7), 1), ResponseId(Draw(0, 7), 1)
+    assert MODEL.response_tokens(first) == MODEL.response_tokens(equal)
     epochs = {MODEL.response_tokens(ResponseId(Draw(epoch, 7), 1)) for epoch in range(10)}
     assert len(epochs) > 5
 

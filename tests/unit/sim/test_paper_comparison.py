@@ -12,26 +12,26 @@ from hypothesis import strategies as st
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.paper import april, rollpacker_figures
 from longshore.sim.paper.calibration import solve
-from longshore.sim.paper.comparison import Comparison, Prediction, Row, compare
-from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
+from longshore.sim.paper.comparison import FigureRow, PaperComparison, Prediction, compare
+from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
 from longshore.sim.paper.rollpacker import RollPackerConstants
 
 PUBLISHED = Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text()))
 
 
 @cache
-def compared(paper: Paper) -> Comparison:
+def compared(paper: Paper) -> PaperComparison:
     return compare(paper, PUBLISHED)
 
 
-def row(published: Prediction, predicted: Prediction | None, unit: Unit = Unit.RATIO) -> Row:
-    return Row("reorder/x", "Section 1, of something", unit, Role.HELD_OUT, published, predicted)
+def row(published: Prediction, predicted: Prediction | None, unit: Unit = Unit.RATIO) -> FigureRow:
+    return FigureRow("reorder/x", "Section 1, of something", unit, FigureRole.HELD_OUT, published, predicted)
 
 
 @pytest.mark.parametrize("paper", [Paper.APRIL, Paper.REORDER, Paper.ROLLOUTPIPE])
 def test_every_held_out_figure_is_predicted(paper: Paper) -> None:
     comparison = compared(paper)
-    held_out = {figure.id for figure in PUBLISHED.of(comparison.paper, Role.HELD_OUT)}
+    held_out = {figure.id for figure in PUBLISHED.of(comparison.paper, FigureRole.HELD_OUT)}
     assert {row.figure for row in comparison.held_out} == held_out
     assert all(row.error is not None for row in comparison.held_out)
     assert all(row.source for row in comparison.rows)
@@ -43,8 +43,8 @@ def test_rollpacker_predicts_every_figure_that_it_models() -> None:
     predicted = rollpacker_figures.predict(constants, shape=small, num_steps=5, num_seeds=1)
     of_paper = {figure.id: figure.role for figure in PUBLISHED.of(Paper.ROLLPACKER)}
     assert predicted.keys() <= of_paper.keys()
-    assert {name for name, role in of_paper.items() if role is Role.HELD_OUT} <= predicted.keys()
-    assert not any(of_paper[name] is Role.NOT_MODELLED for name in predicted)
+    assert {name for name, role in of_paper.items() if role is FigureRole.HELD_OUT} <= predicted.keys()
+    assert not any(of_paper[name] is FigureRole.NOT_MODELLED for name in predicted)
 
 
 def test_the_same_figures_give_the_same_comparison() -> None:
@@ -59,7 +59,7 @@ def test_the_reorder_policy_reaches_the_recipes_bound() -> None:
 
 def test_figures_that_follow_from_others_are_shown_and_not_scored() -> None:
     rows = (row(2.0, 2.1), replace(row(2.0, 2.1), follows_from="the figure above"), row(2.0, 9.0))
-    comparison = Comparison(Paper.REORDER, (), rows)
+    comparison = PaperComparison(Paper.REORDER, (), rows)
     assert len(comparison.held_out) == 3
     assert len(comparison.scored) == 2
     assert comparison.num_within(0.15) == 1
@@ -69,7 +69,7 @@ def test_a_model_in_which_nothing_has_any_effect_is_scored_alike() -> None:
     null = (1.0, 1.0)
     rows = tuple(replace(row(published, 9.0), null=null) for published in (1.1, 1.3, (0.9, 1.1), (0.9, 1.3)))
     assert [each.null_error for each in rows] == pytest.approx([1 / 1.1 - 1, 1 / 1.3 - 1, 1 / 0.9 - 1, 1 / 1.3 - 1])
-    assert Comparison(Paper.REORDER, (), rows).num_null_within(0.15) == 2
+    assert PaperComparison(Paper.REORDER, (), rows).num_null_within(0.15) == 2
 
 
 def test_the_trainers_work_is_the_same_with_every_system_of_rolloutpipe() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from longshore.sim.paper import april, reorder, rolloutpipe
 from longshore.sim.paper.comparison import constants_of
-from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Role, Unit
+from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
 from longshore.sim.paper.rollpacker import RollPackerConstants
 
 ROWS: list[dict[str, Any]] = yaml.safe_load(PUBLISHED_FILE.read_text())
@@ -106,14 +106,14 @@ def test_percentages_of_a_time_split_add_up() -> None:
 
 @pytest.mark.parametrize("paper", Paper)
 def test_there_are_fewer_free_constants_than_figures_held_out(paper: Paper) -> None:
-    assert len(LISTED[paper]) < len(PUBLISHED.of(paper, Role.HELD_OUT))
+    assert len(LISTED[paper]) < len(PUBLISHED.of(paper, FigureRole.HELD_OUT))
     assert all(constant.calibrated_on for constant in LISTED[paper])
 
 
 def test_a_calibration_gets_baselines_and_nothing_else() -> None:
     baselines = PUBLISHED.baselines()
     assert perturbed().baselines() == baselines
-    assert {figure.role for figure in baselines.figures.values()} == {Role.BASELINE}
+    assert {figure.role for figure in baselines.figures.values()} == {FigureRole.BASELINE}
     with pytest.raises(KeyError):
         baselines["rollpacker/6.1/verl/7B"]
 

@@ -20,7 +20,7 @@ def policy(lot: int | None, *, dynamic_sampling: bool = True) -> RoundPolicy:
 def drop(sampling: RoundPolicy, draw: Draw) -> int:
     """A group of equal rewards; returns how many groups are started for it."""
     sampling.responses_finished([ResponseFinished(ResponseId(draw, index), 1) for index in range(2)])
-    return len(sampling.group_trainable(draw, zero_variance=True).launch) // SHAPE.num_responses
+    return len(sampling.group_rewarded(draw, zero_variance=True).launch) // SHAPE.num_responses
 
 
 def test_the_baseline_starts_another_lot_whenever_a_batch_is_not_left() -> None:

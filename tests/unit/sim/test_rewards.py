@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.profile import JudgePoint
@@ -50,7 +50,7 @@ def test_wrong_programs_hang_until_the_timeout_and_right_ones_never() -> None:
 
 def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_what_it_takes() -> None:
     code = CodeRewards(hanging_share=1.0, timeout_s=30)
-    stage = RewardStage(code, num_workers=4, adaptive_timeout=TimeoutKnobs())
+    stage = RewardStage(code, num_workers=4, adaptive_timeout=TimeoutSettings())
     assert stage.submit([scoring(0, correct=False)], 0.0) == 30.0
     learnt_s = stage.submit([scoring(0, 1, correct=True)], 0.0)
     assert stage.submit([scoring(0, 2, correct=False)], 100.0) == 100 + max(2.0, 1.5 * learnt_s)
@@ -59,13 +59,13 @@ def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_what_it
 
 def test_reference_solutions_limit_even_the_first_program_of_a_prompt() -> None:
     code = CodeRewards(mean_run_s=0.1, hanging_share=1.0, timeout_s=30)
-    stage = RewardStage(code, 4, TimeoutKnobs(), knows_reference_times=True)
+    stage = RewardStage(code, 4, TimeoutSettings(), knows_reference_times=True)
     assert stage.submit([scoring(0, correct=False)], 0.0) == 2.0
     assert RewardStage(code, 4, knows_reference_times=True).submit([scoring(0, correct=False)], 0.0) == 30.0
 
 
 def test_what_is_not_scored_yet_teaches_nothing() -> None:
-    stage = RewardStage(CodeRewards(hanging_share=1.0), num_workers=4, adaptive_timeout=TimeoutKnobs())
+    stage = RewardStage(CodeRewards(hanging_share=1.0), num_workers=4, adaptive_timeout=TimeoutSettings())
     assert stage.submit([scoring(0, correct=True), scoring(0, 1, correct=False)], 0.0) == 30.0
 
 

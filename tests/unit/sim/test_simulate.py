@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.rollout import Admission, Engine, Rollout, Strategy
+from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy
 from longshore.api.runtime_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.round_policy import BatchShape
@@ -15,7 +15,7 @@ from longshore.sim.hardware import GPUS
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import Accuracy, LognormalLengths, TraceLengths
 from longshore.sim.profile import DecodePoint, Profile
-from longshore.sim.result import SimResult, Span, Work
+from longshore.sim.result import GpuSpan, SimResult, Work
 from longshore.sim.rewards import CodeRewards, MathsRewards
 from longshore.sim.simulate import simulate
 from tests.properties import examples
@@ -36,8 +36,8 @@ jobs = st.builds(
 )
 
 
-def spans_by_gpu(result: SimResult) -> dict[int, list[Span]]:
-    gpus: dict[int, list[Span]] = {gpu: [] for gpu in range(result.num_gpus)}
+def spans_by_gpu(result: SimResult) -> dict[int, list[GpuSpan]]:
+    gpus: dict[int, list[GpuSpan]] = {gpu: [] for gpu in range(result.num_gpus)}
     for span in sorted(result.spans, key=lambda span: span.start_s):
         gpus[span.gpu].append(span)
     return gpus
@@ -126,9 +126,11 @@ def test_pipelining_starts_the_trainer_early_and_changes_none_of_its_work() -> N
 
 def test_a_frontier_delivers_the_first_update_earlier() -> None:
     crowded = GpuPool(GPUS["A100-40"], 1, 1)
-    engine = {"engine": Engine(max_num_seqs=64)}
+    engine = {"engine": EngineSettings(max_num_seqs=64)}
     narrow, unordered = (
-        rollout(Strategy.GROUP_PIPELINE).model_copy(update=engine | {"admission": Admission(frontier_width=width)})
+        rollout(Strategy.GROUP_PIPELINE).model_copy(
+            update=engine | {"admission": AdmissionSettings(frontier_width=width)}
+        )
         for width in (2, SHAPE.num_prompts)
     )
     similar = TraceLengths([[200 + row % 7] * 4 for row in range(64)])
@@ -154,7 +156,7 @@ def test_the_frontier_of_the_group_pipeline_never_makes_steps_longer(
     at_once, frontier = (
         simulate(
             job(
-                chosen=Rollout(strategy=strategy, engine=Engine(max_num_seqs=64)),
+                chosen=Rollout(strategy=strategy, engine=EngineSettings(max_num_seqs=64)),
                 trainer=trainer,
                 pool=GpuPool(GPUS["H800"], num_engines, 1),
                 profile=Profile(kv_capacity_tokens={1: kv_capacity_tokens}),
@@ -243,8 +245,8 @@ def test_what_was_being_stopped_when_its_engine_left_does_not_go_on_elsewhere() 
     assert step.reward_wait_s < 1
 
 
-@pytest.mark.parametrize("admission", [Admission(max_active_per_engine=2), Admission(frontier_width=4)])
-def test_a_gated_round_is_not_made_longer_by_scaling_down(admission: Admission) -> None:
+@pytest.mark.parametrize("admission", [AdmissionSettings(max_active_per_engine=2), AdmissionSettings(frontier_width=4)])
+def test_a_gated_round_is_not_made_longer_by_scaling_down(admission: AdmissionSettings) -> None:
     gated = rollout(Strategy.SYNCHRONOUS).model_copy(update={"admission": admission})
     plain, streamed = (simulate(job(chosen=gated, trainer=trainer), 6) for trainer in (IN_TURNS, STREAMED))
     assert streamed.steps[-1].scale_downs
@@ -324,15 +326,15 @@ def test_the_planner_doubles_the_engines_of_rounds_that_preempt_more_and_more() 
 
 def test_no_gpu_leaves_a_round_that_has_its_batch() -> None:
     """The gate holds requests back until the cut-off, and a job refuses to hand pods over after it."""
-    gated = rollout(Strategy.TAIL_BATCHING).model_copy(update={"admission": Admission(max_active_per_engine=4)})
+    gated = rollout(Strategy.TAIL_BATCHING).model_copy(update={"admission": AdmissionSettings(max_active_per_engine=4)})
     steps = simulate(job(chosen=gated, shape=BatchShape(16, 8), trainer=STREAMED), 2).steps
     assert [step.scale_downs for step in steps] == [(), ()]
 
 
 def test_adaptive_admission_ends_preemption() -> None:
     profile = Profile(kv_capacity_tokens={1: 6_000})
-    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": Engine(max_num_seqs=64)})
-    adaptive = chosen.model_copy(update={"admission": Admission(adaptive=True)})
+    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(max_num_seqs=64)})
+    adaptive = chosen.model_copy(update={"admission": AdmissionSettings(adaptive=True)})
     pool, shape = GpuPool(GPUS["H800"], 2, 2), BatchShape(32, 4)
     plain = simulate(job(chosen=chosen, profile=profile, pool=pool, shape=shape), 2)
     limited = simulate(job(chosen=adaptive, profile=profile, pool=pool, shape=shape), 2)
@@ -342,17 +344,17 @@ def test_adaptive_admission_ends_preemption() -> None:
 def test_engines_tell_their_load_with_the_responses_that_leave_them_as_in_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told_s: list[float] = []
+    reported_s: list[float] = []
     observed = ConcurrencyLimit.observed
 
     def listening(self: ConcurrencyLimit, engine: int, load: EngineLoad) -> int:
-        told_s.append(load.at_s)
+        reported_s.append(load.at_s)
         return observed(self, engine, load)
 
     monkeypatch.setattr(ConcurrencyLimit, "observed", listening)
-    adaptive = rollout(Strategy.SYNCHRONOUS).model_copy(update={"admission": Admission(adaptive=True)})
+    adaptive = rollout(Strategy.SYNCHRONOUS).model_copy(update={"admission": AdmissionSettings(adaptive=True)})
     step = simulate(job(chosen=adaptive, lengths=TraceLengths([[2_000] * 4] * 16)), 1).steps[0]
-    assert min(told_s) > step.rollout_s / 4, "nothing leaves before it has all of its 2,000 tokens"
+    assert min(reported_s) > step.rollout_s / 4, "nothing leaves before it has all of its 2,000 tokens"
 
 
 def test_measured_costs_make_up_the_step() -> None:
@@ -375,7 +377,7 @@ def test_measured_costs_make_up_the_step() -> None:
 )
 def test_jobs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
     tp_size = changes.pop("tp_size", 1)
-    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": Engine(tensor_parallel_size=tp_size)})
+    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(tensor_parallel_size=tp_size)})
     with pytest.raises(ValueError, match=message):
         job(chosen=chosen, **changes)  # type: ignore[arg-type]
 

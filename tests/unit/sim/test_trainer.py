@@ -10,7 +10,7 @@ from longshore.sim.costs import Costs
 from longshore.sim.events import EventQueue
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.profile import Profile
-from longshore.sim.result import Recorder
+from longshore.sim.result import SpanRecorder
 from longshore.sim.trainer import SimTrainer, StreamingTrainer, TrainerShape, makespan_s
 
 
@@ -44,7 +44,7 @@ def test_pieces_are_spread_evenly(durations: list[float], free_s: list[float]) -
 
 
 def test_batches_queue_and_only_the_last_of_an_update_steps_the_optimizer() -> None:
-    trainer = SimTrainer(shape(2), Recorder())
+    trainer = SimTrainer(shape(2), SpanRecorder())
     assert trainer.train([5, 3, 2], 100.0, ends_update=False) == 105.0
     assert trainer.train([4], 101.0, ends_update=True) == 105 + 4 + 10
     assert trainer.compute_s == 19
@@ -52,12 +52,12 @@ def test_batches_queue_and_only_the_last_of_an_update_steps_the_optimizer() -> N
 
 
 def test_freed_replicas_work_through_groups_and_all_replicas_share_the_rest() -> None:
-    queue, recorder = EventQueue(), Recorder()
+    queue, recorder = EventQueue(), SpanRecorder()
     trainer = StreamingTrainer(shape(2), queue, recorder)
-    trainer.trainable([4, 4])
+    trainer.train_on([4, 4])
     trainer.join(0, 10.0)
-    queue.at(12.0, lambda: trainer.trainable([6, 6]))
-    queue.at(20.0, lambda: trainer.trainable([1, 1, 5]))
+    queue.at(12.0, lambda: trainer.train_on([6, 6]))
+    queue.at(20.0, lambda: trainer.train_on([1, 1, 5]))
     queue.run_until(lambda: queue.now_s == 20.0)
     # Replica 0 computes the second group from 18 to 30; replica 1 wakes at 25, takes 5 and 1, replica 0 the last one.
     assert trainer.finish(20.0, others_from_s=25.0) == 31.0 + 10
@@ -70,7 +70,7 @@ def test_freed_replicas_work_through_groups_and_all_replicas_share_the_rest() ->
 
 
 def test_a_round_that_repurposed_nothing_trains_on_all_replicas_at_its_end() -> None:
-    trainer = StreamingTrainer(shape(2), EventQueue(), Recorder())
-    trainer.trainable([3, 3])
+    trainer = StreamingTrainer(shape(2), EventQueue(), SpanRecorder())
+    trainer.train_on([3, 3])
     assert trainer.finish(5.0, others_from_s=7.0) == 7 + 3 + 10
     assert trainer.first_start_s == 7.0

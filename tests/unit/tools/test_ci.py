@@ -14,8 +14,12 @@ STEPS = [step for job in JOBS.values() for step in job["steps"]]
 
 def test_every_test_belongs_to_exactly_one_part() -> None:
     parts = [Path(path) for part in JOBS["test"]["strategy"]["matrix"]["tests"] for path in part.split()]
-    files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
-    assert files
+    files = [
+        path.relative_to(ROOT)
+        for tests in (ROOT / "tests", ROOT / "devcluster/tests")
+        for path in tests.rglob("test_*.py")
+    ]
+    assert len({file.parts[0] for file in files}) == 2
     for file in files:
         assert len([part for part in parts if file.is_relative_to(part)]) == 1, file
 
@@ -30,6 +34,30 @@ def test_actions_are_pinned_by_commit() -> None:
 def test_it_gets_no_rights_and_no_secrets() -> None:
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert "secrets." not in (ROOT / ".github/workflows/ci.yml").read_text()
+
+
+def test_the_whole_sandbox_is_tested_and_never_skipped() -> None:
+    """Ubuntu 24.04 keeps programs from user namespaces."""
+    job = JOBS["test"]
+    assert job["env"]["LONGSHORE_REQUIRE_NAMESPACES"] == "1"
+    commands = [step.get("run", "") for step in job["steps"]]
+    (opened,) = [
+        index for index, command in enumerate(commands) if command.endswith("apparmor_restrict_unprivileged_userns=0")
+    ]
+    assert opened < next(index for index, command in enumerate(commands) if "pytest" in command)
+    assert all("if" not in step for step in job["steps"])
+
+
+def test_the_images_of_the_operator_and_for_cpus_are_built_and_run() -> None:
+    job = JOBS["images"]
+    smokes = {one["image"]: one["smoke"] for one in job["strategy"]["matrix"]["include"]}
+    assert set(smokes) == {"operator", "runtime-cpu"}
+    assert re.fullmatch(r"docker run .*\blongshore-operator:ci run --help", smokes["operator"])
+    assert re.fullmatch(r"docker run .*\blongshore-runtime:ci-cpu - < images/smoke\.py", smokes["runtime-cpu"])
+    built, run = [step["run"] for step in job["steps"] if "run" in step]
+    assert built == "make images IMAGES=${{ matrix.image }} VERSION=ci BUILDER=docker"
+    assert run == "${{ matrix.smoke }}"
+    assert all("if" not in step and "continue-on-error" not in step for step in job["steps"])
 
 
 def test_what_it_makes_can_be_made() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from longshore_cli.convert.mapping import Entry, Outcome, Refused, Settings, direct, entry
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 
 ACTOR: Final = "actor_rollout_ref.actor"
 ROLLOUT: Final = "actor_rollout_ref.rollout"
@@ -29,7 +29,7 @@ _WITH_CRITIC: Final = "gae"
     actor_rollout_ref__actor__loss_agg_mode="token-mean",
     actor_rollout_ref__actor__policy_loss__loss_mode="vanilla",
 )  # fmt: skip
-def objective(settings: Settings) -> Outcome:
+def objective(settings: ForeignSettings) -> EntryOutcome:
     estimator, loss = settings.text("algorithm.adv_estimator"), settings.text(f"{ACTOR}.policy_loss.loss_mode")
     if estimator not in _ESTIMATORS:
         why = "it needs a critic, and there is none" if estimator == _WITH_CRITIC else "it is not available"
@@ -45,7 +45,7 @@ def objective(settings: Settings) -> Outcome:
         name = "GSPO"
     aggregation, ours = settings.text(f"{ACTOR}.loss_agg_mode"), _AGGREGATIONS[name]
     lost = {} if aggregation == ours else {f"{ACTOR}.loss_agg_mode": f"{name} adds token losses up as {ours} does"}
-    return Outcome({f"{_TO}.name": name}, lost)
+    return EntryOutcome({f"{_TO}.name": name}, lost)
 
 
 @entry(
@@ -55,11 +55,11 @@ def objective(settings: Settings) -> Outcome:
     data__train_batch_size=1024,
     actor_rollout_ref__actor__ppo_mini_batch_size=256,
 )
-def batch(settings: Settings) -> Outcome:
+def batch(settings: ForeignSettings) -> EntryOutcome:
     prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
     per_update = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
     fields = {f"{_TO}.promptsPerStep": prompts}
-    return Outcome(fields if per_update == prompts else fields | {f"{_TO}.promptsPerUpdate": per_update})
+    return EntryOutcome(fields if per_update == prompts else fields | {f"{_TO}.promptsPerUpdate": per_update})
 
 
 @entry(
@@ -68,17 +68,17 @@ def batch(settings: Settings) -> Outcome:
     "`total_training_steps`, or else epochs times whole batches, for which `num_rows=N` gives the size of the data",
     trainer__total_epochs=30,
 )
-def steps(settings: Settings) -> Outcome:
+def steps(settings: ForeignSettings) -> EntryOutcome:
     total, rows = settings.count("trainer.total_training_steps"), settings.count("num_rows")
     if total is not None:
-        return Outcome({f"{_TO}.steps": total})
+        return EntryOutcome({f"{_TO}.steps": total})
     epochs = settings.wanted("trainer.total_epochs", "a job needs an end")
     if rows is None:
         raise Refused(
             "trainer.total_training_steps",
             f"it is unset, and {epochs} epochs are a number of steps only with the size of the data: add num_rows=N",
         )
-    return Outcome(
+    return EntryOutcome(
         {f"{_TO}.steps": epochs * (rows // settings.wanted("data.train_batch_size", "a step needs prompts"))}
     )
 
@@ -90,12 +90,12 @@ def steps(settings: Settings) -> Outcome:
     actor_rollout_ref__actor__kl_loss_coef=0.001,
     actor_rollout_ref__actor__kl_loss_type="low_var_kl",
 )
-def kl_loss(settings: Settings) -> Outcome:
+def kl_loss(settings: ForeignSettings) -> EntryOutcome:
     if not settings.flag(f"{ACTOR}.use_kl_loss"):
-        return Outcome({f"{_TO}.klCoefficient": 0.0})
+        return EntryOutcome({f"{_TO}.klCoefficient": 0.0})
     is_k3 = settings.text(f"{ACTOR}.kl_loss_type") in ("low_var_kl", "k3")
     lost = {} if is_k3 else {f"{ACTOR}.kl_loss_type": "the KL penalty is estimated with k3, or low_var_kl"}
-    return Outcome({f"{_TO}.klCoefficient": settings.number(f"{ACTOR}.kl_loss_coef") or 0.0}, lost)
+    return EntryOutcome({f"{_TO}.klCoefficient": settings.number(f"{ACTOR}.kl_loss_coef") or 0.0}, lost)
 
 
 @entry(
@@ -104,7 +104,7 @@ def kl_loss(settings: Settings) -> Outcome:
     "`clip_ratio` counts only where the other two are null, as in verl",
     actor_rollout_ref__actor__clip_ratio=0.2,
 )
-def clipping(settings: Settings) -> Outcome:
+def clipping(settings: ForeignSettings) -> EntryOutcome:
     given, both = settings.given, settings.number(f"{ACTOR}.clip_ratio")
     ends = {"clipLow": f"{ACTOR}.clip_ratio_low", "clipHigh": f"{ACTOR}.clip_ratio_high"}
     fields = {}
@@ -114,7 +114,7 @@ def clipping(settings: Settings) -> Outcome:
         fields[f"{_TO}.{name}"] = unset if value is None else value
     is_used = any(key in given and settings[key] is None for key in ends.values())
     lost = {f"{ACTOR}.clip_ratio": "verl clips by clip_ratio_low and clip_ratio_high, which are 0.2 unless set"}
-    return Outcome(fields, {} if is_used or both in (None, *fields.values()) else lost)
+    return EntryOutcome(fields, {} if is_used or both in (None, *fields.values()) else lost)
 
 
 @entry(
@@ -122,15 +122,15 @@ def clipping(settings: Settings) -> Outcome:
     [f"{_TO}.warmupSteps"],
     "Longshore counts optimizer updates: verl's steps, times the updates of a step",
 )
-def warmup(settings: Settings) -> Outcome:
+def warmup(settings: ForeignSettings) -> EntryOutcome:
     num = settings.count(f"{_OPTIM}.lr_warmup_steps", least=0)
     ratio = settings.number(f"{_OPTIM}.lr_warmup_steps_ratio") or 0.0
     if num is None:
         num = int(ratio * steps.convert(settings).fields[f"{_TO}.steps"]) if ratio else 0
-    return Outcome({f"{_TO}.warmupSteps": num * _updates_per_step(settings)})
+    return EntryOutcome({f"{_TO}.warmupSteps": num * _updates_per_step(settings)})
 
 
-def _updates_per_step(settings: Settings) -> int:
+def _updates_per_step(settings: ForeignSettings) -> int:
     prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
     per_update = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
     return max(1, prompts // per_update) * (settings.count(f"{ACTOR}.ppo_epochs") or 1)
@@ -142,7 +142,7 @@ def _updates_per_step(settings: Settings) -> int:
     "`warmup_style` is an older name, and `lr_decay_style` that of Megatron",
     actor_rollout_ref__actor__optim__lr_scheduler_type="constant",
 )
-def schedule(settings: Settings) -> Outcome:
+def schedule(settings: ForeignSettings) -> EntryOutcome:
     keys = [f"{_OPTIM}.{name}" for name in ("lr_decay_style", "warmup_style", "lr_scheduler_type")]
     key = next((key for key in keys if settings[key]), keys[-1])
     names = {"constant": "Constant", "cosine": "Cosine", "linear": "Linear"}
@@ -150,7 +150,7 @@ def schedule(settings: Settings) -> Outcome:
         raise Refused(key, f"{settings[key]} is not available; choose one of {', '.join(names)}")
     ratio = settings.number(f"{_OPTIM}.min_lr_ratio")
     fields = {f"{_TO}.learningRateSchedule": names[str(settings[key])]}
-    return Outcome(fields | ({f"{_TO}.minLearningRateRatio": ratio} if ratio else {}))
+    return EntryOutcome(fields | ({f"{_TO}.minLearningRateRatio": ratio} if ratio else {}))
 
 
 @entry(
@@ -159,11 +159,11 @@ def schedule(settings: Settings) -> Outcome:
     "",
     actor_rollout_ref__actor__optim__betas=[0.9, 0.999],
 )
-def betas(settings: Settings) -> Outcome:
+def betas(settings: ForeignSettings) -> EntryOutcome:
     pair = settings[f"{_OPTIM}.betas"]
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise Refused(f"{_OPTIM}.betas", f"{pair!r} are not two numbers")
-    return Outcome({f"{_TO}.adamBeta1": pair[0], f"{_TO}.adamBeta2": pair[1]})
+    return EntryOutcome({f"{_TO}.adamBeta1": pair[0], f"{_TO}.adamBeta2": pair[1]})
 
 
 @entry(
@@ -172,11 +172,11 @@ def betas(settings: Settings) -> Outcome:
     "groups whose rewards are all equal are replaced",
     algorithm__filter_groups__metric="reward",
 )
-def dynamic_sampling(settings: Settings) -> Outcome:
+def dynamic_sampling(settings: ForeignSettings) -> EntryOutcome:
     is_on, metric = settings.flag("algorithm.filter_groups.enable"), settings["algorithm.filter_groups.metric"]
     by_reward = not is_on or metric in (None, "reward", "score", "seq_reward", "seq_final_reward")
     lost = {} if by_reward else {"algorithm.filter_groups.metric": "groups are compared by their rewards"}
-    return Outcome({f"{_TO}.dynamicSampling": True} if is_on else {}, lost)
+    return EntryOutcome({f"{_TO}.dynamicSampling": True} if is_on else {}, lost)
 
 
 _OVERLONG: Final = ("reward.reward_kwargs.overlong_buffer_cfg", "reward_model.overlong_buffer")
@@ -187,14 +187,14 @@ _OVERLONG: Final = ("reward.reward_kwargs.overlong_buffer_cfg", "reward_model.ov
     [f"{_TO}.overlongBufferTokens", f"{_TO}.overlongPenalty"],
     "DAPO's penalty; `reward_model.overlong_buffer` is the older name",
 )
-def overlong(settings: Settings) -> Outcome:
+def overlong(settings: ForeignSettings) -> EntryOutcome:
     for group in _OVERLONG:
         if settings.flag(f"{group}.enable"):
             tokens = settings.wanted(f"{group}.len", "the penalty needs a number of tokens")
             penalty = settings.number(f"{group}.penalty_factor")
             fields = {f"{_TO}.overlongBufferTokens": tokens}
-            return Outcome(fields | ({} if penalty is None else {f"{_TO}.overlongPenalty": penalty}))
-    return Outcome()
+            return EntryOutcome(fields | ({} if penalty is None else {f"{_TO}.overlongPenalty": penalty}))
+    return EntryOutcome()
 
 
 _LEVELS: Final = {None: "None", "token": "Token", "sequence": "Sequence"}
@@ -213,9 +213,9 @@ _REJECTIONS: Final = {
     "`bypass_mode: true` leaves the field out. Bounds of `*_k1` are those of the reciprocal ratio",
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
-def correction(settings: Settings) -> Outcome:
+def correction(settings: ForeignSettings) -> EntryOutcome:
     if settings.flag(f"{_CORRECTION}.bypass_mode"):
-        return Outcome()
+        return EntryOutcome()
     level, rejection = settings.text(f"{_CORRECTION}.rollout_is"), settings.text(f"{_CORRECTION}.rollout_rs")
     if level not in _LEVELS:
         raise Refused(f"{_CORRECTION}.rollout_is", f"{level} is not available; choose token or sequence")
@@ -224,10 +224,10 @@ def correction(settings: Settings) -> Outcome:
     fields: dict[str, Any] = {"rolloutIs": _LEVELS[level], "rolloutRs": _REJECTIONS[rejection]}
     if level is not None:
         fields["rolloutIsThreshold"] = settings.number(f"{_CORRECTION}.rollout_is_threshold")
-    return Outcome({f"{_TO}.rolloutCorrection": fields | (_bounds(settings, rejection) if rejection else {})})
+    return EntryOutcome({f"{_TO}.rolloutCorrection": fields | (_bounds(settings, rejection) if rejection else {})})
 
 
-def _bounds(settings: Settings, rejection: str) -> dict[str, float]:
+def _bounds(settings: ForeignSettings, rejection: str) -> dict[str, float]:
     key = f"{_CORRECTION}.rollout_rs_threshold"
     if not rejection.endswith("_k1"):
         lower = settings.number(f"{key}_lower") or 0.0
@@ -240,7 +240,7 @@ def _bounds(settings: Settings, rejection: str) -> dict[str, float]:
         raise Refused(key, f"{settings[key]!r} is neither a bound nor two, as 0.5_2.0") from error
 
 
-ENTRIES: Final[tuple[Entry, ...]] = (
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
     objective,
     steps,
     batch,

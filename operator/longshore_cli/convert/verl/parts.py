@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from longshore_cli.convert import places
-from longshore_cli.convert.mapping import Entry, Outcome, Refused, Settings, direct, entry
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
 
 _MODEL: Final = "actor_rollout_ref.model"
@@ -18,7 +18,7 @@ _EXTRA: Final = f"{_ENGINE}.extraArgs"
     ["spec.model.hub", "spec.model.path"],
     "`hub` for a name of the Hub, else `path` below `models/` of the storage",
 )
-def model(settings: Settings) -> Outcome:
+def model(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text(f"{_MODEL}.path")
     if name is None:
         raise Refused(f"{_MODEL}.path", "it is unset, and a job needs a model")
@@ -31,11 +31,11 @@ def model(settings: Settings) -> Outcome:
     "the context is `max_model_len`, or else holds the longest prompt and the longest response",
     data__max_prompt_length=512,
 )
-def lengths(settings: Settings) -> Outcome:
+def lengths(settings: ForeignSettings) -> EntryOutcome:
     prompt = settings.wanted("data.max_prompt_length", "prompts need a limit")
     response = settings.wanted("data.max_response_length", "responses need a limit")
     context = settings.count(f"{ROLLOUT}.max_model_len") or prompt + response
-    return Outcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
+    return EntryOutcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
 
 
 @entry(
@@ -43,7 +43,7 @@ def lengths(settings: Settings) -> Outcome:
     ["spec.data.path", "spec.data.format", "spec.data.sources"],
     "one file, or `sources` for several, below `data/` of the storage",
 )
-def data(settings: Settings) -> Outcome:
+def data(settings: ForeignSettings) -> EntryOutcome:
     files = settings.texts("data.train_files")
     if not files:
         raise Refused("data.train_files", "it is unset, and a job needs data")
@@ -55,13 +55,13 @@ def data(settings: Settings) -> Outcome:
     ["spec.data.chat"],
     "`template` and `templateArguments`",
 )
-def chat(settings: Settings) -> Outcome:
+def chat(settings: ForeignSettings) -> EntryOutcome:
     prefix = "data.apply_chat_template_kwargs"
     arguments = {key.removeprefix(f"{prefix}."): value for key, value in settings.given.items()
                  if key.startswith(f"{prefix}.")}  # fmt: skip
     template = settings.text(f"{_MODEL}.custom_chat_template")
     fields: dict[str, Any] = {"spec.data.chat.template": template} if template else {}
-    return Outcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
+    return EntryOutcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
 
 
 _REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
@@ -70,10 +70,10 @@ _TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
 
 
 @entry([_TURNS], [], "false: a response is one turn")
-def turns(settings: Settings) -> Outcome:
+def turns(settings: ForeignSettings) -> EntryOutcome:
     if settings.flag(_TURNS):
         raise Refused(_TURNS, "a response is one turn")
-    return Outcome()
+    return EntryOutcome()
 
 
 @entry(
@@ -82,7 +82,7 @@ def turns(settings: Settings) -> Outcome:
     "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` takes along; "
     "without one, kind Maths",
 )
-def rewards(settings: Settings) -> Outcome:
+def rewards(settings: ForeignSettings) -> EntryOutcome:
     for key in _REWARD_MODELS:
         if settings.flag(key):
             raise Refused(
@@ -93,12 +93,12 @@ def rewards(settings: Settings) -> Outcome:
             module = PurePosixPath(path).stem
             function = {"name": "reward", "kind": "Python", "signature": "Verl",
                         "importPath": f"{module}:{settings.text(f'{group}.name') or 'compute_score'}"}  # fmt: skip
-            return Outcome({"spec.reward.functions": [function]}, to_do=(f"Submit the job with `--with {path}`.",))
-    told = (
+            return EntryOutcome({"spec.reward.functions": [function]}, to_do=(f"Submit the job with `--with {path}`.",))
+    message = (
         "Look at spec.reward.functions: kind Maths takes the place of verl's own functions, which it chooses by "
         "data_source. Test cases need kind Code."
     )
-    return Outcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=(told,))
+    return EntryOutcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=(message,))
 
 
 @entry(
@@ -108,8 +108,8 @@ def rewards(settings: Settings) -> Outcome:
     trainer__nnodes=1,
     trainer__n_gpus_per_node=8,
 )
-def workers(settings: Settings) -> Outcome:
-    return Outcome({
+def workers(settings: ForeignSettings) -> EntryOutcome:
+    return EntryOutcome({
         "spec.workers.replicas": settings.wanted("trainer.nnodes", "a job needs nodes"),
         "spec.workers.gpusPerPod": settings.wanted("trainer.n_gpus_per_node", "a node needs GPUs"),
     })  # fmt: skip
@@ -125,19 +125,19 @@ def workers(settings: Settings) -> Outcome:
     actor_rollout_ref__actor__strategy="fsdp",
     actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
 )  # fmt: skip
-def trainer(settings: Settings) -> Outcome:
+def trainer(settings: ForeignSettings) -> EntryOutcome:
     if "megatron" in (settings[f"{ACTOR}.strategy"], settings["model_engine"]):
         sizes = {"tensorParallelSize": "tensor_model_parallel_size", "contextParallelSize": "context_parallel_size",
                  "pipelineParallelSize": "pipeline_model_parallel_size"}  # fmt: skip
         fields = {f"spec.trainer.{ours}": settings.count(f"{_MEGATRON}.{name}") or 1 for ours, name in sizes.items()}
-        return Outcome({"spec.trainer.backend": "Megatron"} | fields)
+        return EntryOutcome({"spec.trainer.backend": "Megatron"} | fields)
     if settings[f"{ACTOR}.strategy"] not in ("fsdp", "fsdp2") or settings["model_engine"] not in (None, "dp"):
         key = f"{ACTOR}.strategy" if settings["model_engine"] in (None, "dp") else "model_engine"
         raise Refused(key, f"{settings[key]} is not available; choose fsdp or megatron")
     key, per_pod = f"{ACTOR}.fsdp_config.fsdp_size", workers.convert(settings).fields["spec.workers.gpusPerPod"]
     size = settings.count(key) or per_pod
     lost = {} if size <= per_pod else {key: f"a replica lies inside one pod: fsdpSize is {per_pod}"}
-    return Outcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": min(size, per_pod)}, lost)
+    return EntryOutcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": min(size, per_pod)}, lost)
 
 
 @entry(
@@ -146,7 +146,7 @@ def trainer(settings: Settings) -> Outcome:
     "`ppo_max_token_len_per_gpu`, or so many of the longest responses with their prompts",
     actor_rollout_ref__actor__ppo_max_token_len_per_gpu=16384,
 )
-def micro_batch(settings: Settings) -> Outcome:
+def micro_batch(settings: ForeignSettings) -> EntryOutcome:
     key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     if settings.flag(f"{ACTOR}.use_dynamic_bsz"):
         tokens = settings.count(f"{ACTOR}.ppo_max_token_len_per_gpu")
@@ -154,7 +154,7 @@ def micro_batch(settings: Settings) -> Outcome:
         tokens = samples * lengths.convert(settings).fields["spec.model.maxContextTokens"]
     else:
         tokens = None
-    return Outcome({} if tokens is None else {"spec.trainer.maxTokensPerMicroBatch": tokens})
+    return EntryOutcome({} if tokens is None else {"spec.trainer.maxTokensPerMicroBatch": tokens})
 
 
 @entry(
@@ -163,12 +163,12 @@ def micro_batch(settings: Settings) -> Outcome:
     [_EXTRA],
     "arguments of vLLM under their names",
 )  # fmt: skip
-def engine_arguments(settings: Settings) -> Outcome:
+def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
     named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
     arguments = {name: settings[f"{ROLLOUT}.{name}"] for name in named if settings[f"{ROLLOUT}.{name}"] is not None}
     prefix = f"{ROLLOUT}.engine_kwargs.vllm."
     arguments |= {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
-    return Outcome({_EXTRA: arguments} if arguments else {})
+    return EntryOutcome({_EXTRA: arguments} if arguments else {})
 
 
 @entry(
@@ -176,8 +176,8 @@ def engine_arguments(settings: Settings) -> Outcome:
     [f"{_ENGINE}.sleepLevel"],
     "false: 0, engines stay awake",
 )
-def sleeping(settings: Settings) -> Outcome:
-    return Outcome({f"{_ENGINE}.sleepLevel": 0} if settings[f"{ROLLOUT}.free_cache_engine"] is False else {})
+def sleeping(settings: ForeignSettings) -> EntryOutcome:
+    return EntryOutcome({f"{_ENGINE}.sleepLevel": 0} if settings[f"{ROLLOUT}.free_cache_engine"] is False else {})
 
 
 @entry(
@@ -185,12 +185,12 @@ def sleeping(settings: Settings) -> Outcome:
     ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],
     "a job always writes checkpoints: -1 leaves the default of 10 steps",
 )
-def checkpoints(settings: Settings) -> Outcome:
+def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     fields = {
         "everySteps": settings.count("trainer.save_freq"),
         "keep": settings.count("trainer.max_actor_ckpt_to_keep"),
     }
-    return Outcome({f"spec.checkpoint.{name}": value for name, value in fields.items() if value})
+    return EntryOutcome({f"spec.checkpoint.{name}": value for name, value in fields.items() if value})
 
 
 @entry(
@@ -199,17 +199,17 @@ def checkpoints(settings: Settings) -> Outcome:
     ["spec.evaluation.everySteps", "spec.evaluation.responsesPerPrompt", "spec.evaluation.temperature"],
     "greedy unless `do_sample`, as in verl",
 )  # fmt: skip
-def evaluation(settings: Settings) -> Outcome:
+def evaluation(settings: ForeignSettings) -> EntryOutcome:
     samples = settings.flag(f"{ROLLOUT}.val_kwargs.do_sample")
     temperature = settings.number(f"{ROLLOUT}.val_kwargs.temperature") or 0.0
-    return Outcome({
+    return EntryOutcome({
         "spec.evaluation.everySteps": settings.count("trainer.test_freq") or 0,
         "spec.evaluation.responsesPerPrompt": settings.count(f"{ROLLOUT}.val_kwargs.n") or 1,
         "spec.evaluation.temperature": temperature if samples else 0.0,
     })  # fmt: skip
 
 
-ENTRIES: Final[tuple[Entry, ...]] = (
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
     model,
     lengths,
     data,

@@ -48,6 +48,11 @@ function bytes(value) {
   return figure(size, unit ? 1 : 0) + " " + units[unit];
 }
 
+/* Deferred draws take steps of their own at the end: these are counted apart, as the command line does. */
+function stepsText(done, wanted) {
+  return "Step " + figure(Math.min(done, wanted)) + " of " + figure(wanted) + (done > wanted ? " + " + figure(done - wanted) + " for deferred prompts" : "");
+}
+
 function clock(text) {
   const at = new Date(text);
   return isNaN(at) ? String(text) : at.toLocaleString("en-GB");
@@ -78,6 +83,27 @@ function wide(node) {
 
 function dl(facts) {
   return el("dl", { class: "facts" }, facts.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+/* Calls `work` for as long as the page is open, while somebody looks. Whatever goes wrong once, the next call comes. */
+function repeatedly(work, everyMs) {
+  const next = async () => {
+    try {
+      if (!document.hidden) await work();
+    } finally {
+      setTimeout(next, everyMs);
+    }
+  };
+  setTimeout(next, everyMs);
+}
+
+/* JSON of the server; one that hangs, as a port-forward may whose pod is gone, counts as failed after a while. */
+const ANSWER_LIMIT_MS = 60000;
+
+async function ask(path, headers) {
+  const answer = await fetch(path, { headers: headers || {}, signal: AbortSignal.timeout(ANSWER_LIMIT_MS) });
+  if (!answer.ok && answer.status !== 304) throw new Error((await answer.text()).slice(0, 500) || answer.statusText);
+  return answer;
 }
 
 /* Does something only if what it shows has changed: whoever reads or listens is not disturbed every few seconds. */

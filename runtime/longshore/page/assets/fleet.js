@@ -23,18 +23,12 @@ class FleetPage {
   async run() {
     await this.refresh();
     document.documentElement.setAttribute("data-ready", "true");
-    const next = async () => {
-      if (!document.hidden) await this.refresh();
-      setTimeout(next, POLL_MS);
-    };
-    setTimeout(next, POLL_MS);
+    repeatedly(() => this.refresh(), POLL_MS);
   }
 
   async refresh() {
     try {
-      const answer = await fetch("api/fleet");
-      if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || answer.statusText);
-      this.show(await answer.json());
+      this.show(await (await ask("api/fleet")).json());
       this.connection.className = "badge good";
       this.connection.textContent = "live";
     } catch (error) {
@@ -68,13 +62,18 @@ class FleetPage {
     }
     const word = (name) => ({ name, class: "word" }), number = (name) => ({ name, class: "number" });
     this.rows.replaceChildren(table("Unfinished jobs first, those that need attention before others",
-      [word("Job"), word("Phase"), number("Step"), number("Reward"), number("Bubble"), word("GPUs"), { name: "Waits for, alarms", class: "free" }],
+      [word("Job"), word("Phase"), number("Step"), number("Reward"), number("Bubble"), word("GPUs")],
       jobs.map((job) => [
-        el("span", {}, el("b", {}, job.name), el("br", {}), el("small", { class: "dim" }, job.namespace + " · " + words(job.strategy))),
+        el("span", {}, el("b", {}, job.name), el("br", {}), el("small", { class: "dim" }, job.namespace + " · " + words(job.strategy)), this.why(job)),
         el("span", { class: "badge" + (MOODS[job.phase] || " warn") }, job.phase),
-        figure(Math.min(job.step, job.steps)) + " of " + figure(job.steps), figure(job.reward), percent(job.bubble_share), this.gpus(job),
-        [job.waits_for, job.queue && !job.is_finished ? "queue " + job.queue : "", ...job.alarms].filter(Boolean).join(" · "),
+        figure(Math.min(job.step, job.steps)) + " of " + figure(job.steps) + (job.step > job.steps ? " + " + figure(job.step - job.steps) : ""), figure(job.reward), percent(job.bubble_share), this.gpus(job),
       ])));
+  }
+
+  /* What a job waits for, and its alarms: beside its name, where a phone shows it, too. */
+  why(job) {
+    const reasons = [job.waits_for, job.queue && !job.is_finished ? "queue " + job.queue : "", ...job.alarms].filter(Boolean);
+    return reasons.length ? el("span", { class: "why" }, reasons.join(" · ")) : null;
   }
 
   gpus(job) {

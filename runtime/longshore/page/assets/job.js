@@ -71,12 +71,7 @@ class Page {
   async run() {
     await this.refresh();
     document.documentElement.setAttribute("data-ready", "true");
-    if (!this.source.isLive) return;
-    const next = async () => {
-      if (!document.hidden) await this.refresh();
-      setTimeout(next, POLL_MS);
-    };
-    setTimeout(next, POLL_MS);
+    if (this.source.isLive) repeatedly(() => this.refresh(), POLL_MS);
   }
 
   /* The coordinator may be away while the API server is there. */
@@ -122,7 +117,7 @@ class Page {
     document.title = this.view.job.name + " · Longshore";
     this.showCurves(this.view);
     this.showRounds(this.view.digests);
-    this.samples.show(this.view.sample_steps);
+    this.samples.show({ samples: this.view.sample_steps, "held-out": this.view.held_out_steps || [] });
     this.showMetrics(this.view.curves);
     this.config.textContent = yaml(this.view.job.spec, "");
   }
@@ -136,22 +131,16 @@ class Page {
     const runtime = (this.view && this.view.runtime) || {}, cluster = this.cluster, job = this.view && this.view.job;
     const phase = cluster ? cluster.phase : runtime.activity === "Done" ? "Succeeded" : runtime.activity ? "Running" : "Pending";
     const mood = { Succeeded: " good", Failed: " bad", Running: " good", Restarting: " warn", Queued: " warn", Pending: " warn" }[phase] || "";
-    const steps = runtime.steps || (job ? job.steps : 0), step = Math.min(runtime.step || 0, steps);
+    const steps = runtime.steps || (job ? job.steps : 0), step = runtime.step || 0;
     if (!this.changes.since("head", [runtime, cluster, job && job.name])) return;
     const isOver = cluster ? cluster.is_finished : runtime.activity === "Done";
     this.head.replaceChildren(
       el("div", { class: "headline" }, el("h1", {}, job ? job.name : "Job"), el("span", { class: "badge" + mood }, phase), this.connection,
         job ? el("span", { class: "dim" }, words(job.strategy) + " · " + job.namespace) : null),
-      el("p", { class: "num" }, "Step " + figure(step) + " of " + figure(steps) + (isOver ? "" : doing(runtime)), " ", attempt(cluster, runtime)),
-      el("progress", { max: Math.max(steps, 1), value: step, "aria-label": "Steps done" }),
-      ...this.download(runtime.download),
+      el("p", { class: "num" }, stepsText(step, steps) + (isOver ? "" : doing(runtime)), " ", attempt(cluster, runtime)),
+      el("progress", { max: Math.max(steps, 1), value: Math.min(step, steps), "aria-label": "Steps done" }),
+      ...(isOver ? [] : progressOf(runtime)),
       el("div", { class: "tiles" }, this.tiles(runtime, cluster).map(([name, value]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, name)))));
-  }
-
-  download(found) {
-    if (!found) return [];
-    return [el("p", {}, "Downloading " + found.repository + ": " + bytes(found.bytes) + " of " + bytes(found.totalBytes)),
-      el("progress", { max: Math.max(found.totalBytes, 1), value: found.bytes, "aria-label": "Download" })];
   }
 
   tiles(runtime, cluster) {
@@ -222,7 +211,10 @@ class Page {
     this.noRound.hidden = Boolean(rounds.length);
     this.roundBox.hidden = !rounds.length;
     const kinds = Object.fromEntries(digests.map((one) => [one.step, " · " + words(one.kind).toLowerCase()]));
-    this.roundSelect.replaceChildren(...rounds.slice().reverse().map((step) => el("option", { value: step }, step + (kinds[step] || ""))));
+    // New options would close a list that somebody has opened.
+    if (this.changes.since("rounds", [rounds, kinds])) {
+      this.roundSelect.replaceChildren(...rounds.slice().reverse().map((step) => el("option", { value: step }, step + (kinds[step] || ""))));
+    }
     if (rounds.length) this.chooseRound(wasNewest || !rounds.includes(this.round) ? this.newest : this.round);
   }
 
@@ -232,15 +224,17 @@ class Page {
   }
 
   async chooseRound(step) {
-    const isNew = step !== this.round, rounds = this.view.round_steps;
+    const rounds = this.view.round_steps;
     this.round = step;
     this.roundSelect.value = String(step);
     this.older.disabled = step === rounds[0];
     this.newer.disabled = step === this.newest;
-    if (!isNew) return;
+    if (step === this.shownRound) return;
     try {
       const round = await this.source.round(step);
-      if (step === this.round) this.timeline.show(round, this.view.digests.find((one) => one.step === step));
+      if (step !== this.round) return;
+      this.shownRound = step;
+      this.timeline.show(round, this.view.digests.find((one) => one.step === step));
     } catch (error) {
       this.failed(error);
     }
@@ -285,7 +279,7 @@ const ACTIVITIES = {
   Download: "download from the Hub", PrepareModel: "model and warm start", StartEngines: "start of the engines",
   ProfileEngines: "measuring the engines", ProfileTrainers: "measuring the trainers", ProfileJudges: "measuring the judges",
   ProfileSizes: "measuring other tensor-parallel sizes", Train: "training", Publish: "weights to the engines",
-  Evaluate: "evaluation", Done: "end of the pods", Failing: "end of the pods",
+  Evaluate: "evaluation", Checkpoint: "checkpoint", Done: "end of the pods", Failing: "end of the pods",
 };
 
 function doing(runtime) {
@@ -293,6 +287,20 @@ function doing(runtime) {
   const round = runtime.round && runtime.activity === "Rollout"
     ? ", " + words(runtime.round.kind).toLowerCase() + " round " + runtime.round.number + ", " + percent(runtime.round.fractionFinished || 0) + " finished" : "";
   return " · now: " + (ACTIVITIES[runtime.activity] || words(runtime.activity).toLowerCase()) + round;
+}
+
+/* A bar for what the coordinator does now, where it is known how much there is to do. */
+function progressOf(runtime) {
+  const found = runtime.progress;
+  if (!found) return [];
+  const name = ACTIVITIES[runtime.activity] || words(runtime.activity);
+  const text = el("p", { class: "num" }, [amount(found), found.detail].filter(Boolean).join(" · "));
+  return found.total ? [text, el("progress", { max: found.total, value: found.done, "aria-label": words(name) })] : [text];
+}
+
+function amount(progress) {
+  const isBytes = progress.unit === "Bytes", shown = isBytes ? bytes : (value) => figure(value);
+  return shown(progress.done) + (progress.total ? " of " + shown(progress.total) : "") + (isBytes ? "" : " " + progress.unit.toLowerCase());
 }
 
 function attempt(cluster, runtime) {

@@ -13,50 +13,68 @@ function mean(values) {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
 }
 
+const KINDS = { samples: "training", "held-out": "held-out prompts" };
+
 class Samples {
   constructor(source, fail) {
     this.source = source;
     this.fail = fail;
-    this.steps = [];
+    this.steps = {};
+    this.kind = "samples";
     this.step = null;
+    this.kindSelect = el("select", { "aria-label": "Samples of", change: () => this.chooseKind(this.kindSelect.value) });
     this.stepSelect = el("select", { "aria-label": "Step", change: () => this.choose(Number(this.stepSelect.value)) });
     this.orderSelect = el("select", { "aria-label": "Order of the prompts", change: () => this.list() },
       Object.keys(ORDERS).map((order) => el("option", { value: order }, order)));
     this.groupList = el("ol", { class: "groups" });
     this.group = el("div", { class: "card", "aria-live": "polite" });
     this.node = el("div", {},
-      el("div", { class: "bar" }, "Step", this.stepSelect, this.orderSelect),
+      el("div", { class: "bar" }, this.kindSelect, "Step", this.stepSelect, this.orderSelect),
       el("div", { class: "samples" }, this.groupList, this.group));
     this.empty = el("p", { class: "empty" }, "No response has been kept yet.");
   }
 
+  /* Steps with samples, by kind. */
   show(steps) {
-    this.node.hidden = !steps.length;
-    this.empty.hidden = Boolean(steps.length);
-    if (String(steps) === String(this.steps)) return;
+    const kinds = Object.keys(KINDS).filter((kind) => steps[kind].length);
+    this.node.hidden = !kinds.length;
+    this.empty.hidden = Boolean(kinds.length);
+    if (JSON.stringify(steps) === JSON.stringify(this.steps)) return;
     this.steps = steps;
+    this.kindSelect.replaceChildren(...kinds.map((kind) => el("option", { value: kind }, KINDS[kind])));
+    if (kinds.length) this.chooseKind(kinds.includes(this.kind) ? this.kind : kinds[0]);
+  }
+
+  /* The newest step, unless the one that is shown has samples of this kind. */
+  chooseKind(kind) {
+    const steps = this.steps[kind], isSame = kind === this.kind && steps.includes(this.step);
+    this.kind = this.kindSelect.value = kind;
     this.stepSelect.replaceChildren(...steps.slice().reverse().map((step) => el("option", { value: step }, String(step))));
-    if (this.step === null || !steps.includes(this.step)) this.choose(steps[steps.length - 1]);
-    else this.stepSelect.value = String(this.step);
+    if (isSame) this.stepSelect.value = String(this.step);
+    else this.choose(steps.includes(this.step) ? this.step : steps[steps.length - 1]);
   }
 
   async choose(step) {
+    const kind = this.kind;
     this.step = step;
+    this.stepSelect.value = String(step);
     try {
-      const heads = await this.source.heads(step);
-      if (step !== this.step) return;
+      const heads = await this.source.heads(kind, step);
+      if (step !== this.step || kind !== this.kind) return;
       this.heads = heads;
-      this.draw = null;
-      this.list();
     } catch (error) {
+      if (step !== this.step || kind !== this.kind) return;
+      this.heads = [];
       this.fail(error);
     }
+    this.draw = null;
+    this.list();
   }
 
   list() {
     const heads = (this.heads || []).slice().sort(ORDERS[this.orderSelect.value]);
     this.groupList.replaceChildren(...heads.map((head) => el("li", {}, this.entry(head))));
-    if (!heads.length) this.group.replaceChildren(el("p", { class: "empty" }, "No response of this step is kept."));
+    if (!heads.length) this.group.replaceChildren(el("p", { class: "empty" }, "No response of this step is there."));
     else if (this.draw === null) this.open(heads[0].draw);
     else this.mark();
   }
@@ -75,12 +93,12 @@ class Samples {
   }
 
   async open(draw) {
-    const step = this.step;
+    const step = this.step, kind = this.kind;
     this.draw = draw;
     this.mark();
     try {
-      const group = await this.source.group(step, draw);
-      if (draw !== this.draw || step !== this.step) return;
+      const group = await this.source.group(kind, step, draw);
+      if (draw !== this.draw || step !== this.step || kind !== this.kind) return;
       this.group.replaceChildren(
         el("h3", {}, "Prompt of row " + group.prompt_index + ", draw " + group.draw),
         el("pre", { class: "text", dir: "auto", tabindex: "0" }, group.prompt),
@@ -99,7 +117,7 @@ class Samples {
       el("summary", {},
         el("b", {}, "Response " + response.index),
         el("span", {}, "reward " + figure(response.reward)),
-        el("span", {}, "advantage " + figure(response.advantage)),
+        response.advantage === null ? null : el("span", {}, "advantage " + figure(response.advantage)),
         el("span", {}, figure(response.tokens) + " tokens"),
         el("span", {}, REASONS[response.finish_reason] || response.finish_reason)),
       dl([

@@ -6,23 +6,18 @@ class Server {
   constructor() { this.tag = ""; this.isLive = true; }
 
   async view() {
-    const answer = await fetch("api/view", { headers: this.tag ? { "If-None-Match": this.tag } : {} });
+    const answer = await ask("api/view", this.tag ? { "If-None-Match": this.tag } : {});
     if (answer.status === 304) return null;
-    const view = await this.read(answer);
+    const view = await answer.json();
     this.tag = answer.headers.get("ETag") || "";
     return view;
   }
 
   async cluster() { return this.get("api/cluster"); }
   async round(step) { return this.get("api/rounds/" + step); }
-  async heads(step) { return this.get("api/samples/" + step); }
-  async group(step, draw) { return this.get("api/samples/" + step + "/" + encodeURIComponent(draw)); }
-  async get(path) { return this.read(await fetch(path)); }
-
-  async read(answer) {
-    if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || answer.statusText);
-    return answer.json();
-  }
+  async heads(kind, step) { return this.get("api/" + kind + "/" + step); }
+  async group(kind, step, draw) { return this.get("api/" + kind + "/" + step + "/" + encodeURIComponent(draw)); }
+  async get(path) { return (await ask(path)).json(); }
 }
 
 /* A report: everything is in the file. */
@@ -31,6 +26,7 @@ class Inlined {
   async view() { return this.data; }
   async cluster() { return this.data.cluster; }
   async round(step) { return this.data.rounds[step]; }
-  async heads(step) { return this.data.samples[step]; }
-  async group(step, draw) { return this.data.samples[step].find((group) => group.draw === draw); }
+  async heads(kind, step) { return this.groups(kind)[step]; }
+  async group(kind, step, draw) { return this.groups(kind)[step].find((group) => group.draw === draw); }
+  groups(kind) { return kind === "held-out" ? this.data.held_out : this.data.samples; }
 }

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from longshore.api.rollout import Engine, OnPolicy, Rollout, Strategy
+from longshore.api.rollout import EngineSettings, OnPolicy, Rollout, Strategy
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
@@ -80,7 +80,7 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int) -> Sim
         rollout=Rollout(
             on_policy=OnPolicy.RELAXED,
             strategy=Strategy.PARTIAL_ROLLOUT,
-            engine=Engine(
+            engine=EngineSettings(
                 tensor_parallel_size=constants.tp_size,
                 max_num_seqs=constants.max_num_seqs,
                 gpu_memory_utilization=constants.memory_share,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from longshore.sim.paper import april, reorder, rolloutpipe, rollpacker, rollpacker_figures
 from longshore.sim.paper.calibration import Constant
-from longshore.sim.paper.published import Baselines, Paper, Published, PublishedFigure, Role, Unit
+from longshore.sim.paper.published import Baselines, FigureRole, Paper, Published, PublishedFigure, Unit
 
 Prediction = float | tuple[float, float]
 VARIANT: Final = "#"
@@ -15,13 +15,13 @@ VARIANT: Final = "#"
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A published figure and what the simulator says."""
 
     figure: str
     source: str
     unit: Unit
-    role: Role
+    role: FigureRole
     published: Prediction
     predicted: Prediction | None
     """None: a fact that is put in, or something that is not modelled."""
@@ -72,21 +72,21 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PaperComparison:
     """One paper."""
 
     paper: Paper
     constants: tuple[Constant, ...]
     """Free ones, fitted to baselines or set by convention."""
-    rows: tuple[Row, ...]
+    rows: tuple[FigureRow, ...]
 
     @property
-    def held_out(self) -> tuple[Row, ...]:
+    def held_out(self) -> tuple[FigureRow, ...]:
         """What was predicted without having been seen; other readings of the same figures left out."""
-        return tuple(row for row in self.rows if row.role is Role.HELD_OUT and not row.variant)
+        return tuple(row for row in self.rows if row.role is FigureRole.HELD_OUT and not row.variant)
 
     @property
-    def scored(self) -> tuple[Row, ...]:
+    def scored(self) -> tuple[FigureRow, ...]:
         """Those of the held-out figures that do not follow from others by construction."""
         return tuple(row for row in self.held_out if row.follows_from is None)
 
@@ -104,14 +104,16 @@ class Comparison:
         return sum(row.null_error is not None and abs(row.null_error) <= error for row in self.scored)
 
 
-def compare(paper: Paper, published: Published) -> Comparison:
+def compare(paper: Paper, published: Published) -> PaperComparison:
     """Calibrate on the baselines, then predict; takes up to a minute."""
     constants = _calibrated(paper, published.baselines())
     predicted = _predicted(constants)
     figures = published.of(paper)
     unknown = {key.split(VARIANT)[0] for key in predicted} - {figure.id for figure in figures}
     assert not unknown, f"predictions that nobody published: {sorted(unknown)}"
-    return Comparison(paper, constants.listed(), tuple(row for figure in figures for row in _rows(figure, predicted)))
+    return PaperComparison(
+        paper, constants.listed(), tuple(row for figure in figures for row in _rows(figure, predicted))
+    )
 
 
 def constants_of(paper: Paper, published: Published) -> tuple[Constant, ...]:
@@ -148,11 +150,11 @@ def _predicted(constants: _Constants) -> Mapping[str, Prediction]:
             return rolloutpipe.predict(constants)
 
 
-def _rows(figure: PublishedFigure, predicted: Mapping[str, Prediction]) -> list[Row]:
+def _rows(figure: PublishedFigure, predicted: Mapping[str, Prediction]) -> list[FigureRow]:
     variants = [key.split(VARIANT)[1] for key in predicted if key.startswith(figure.id + VARIANT)]
     published = figure.value if figure.value is not None else figure.ends
     return [
-        Row(
+        FigureRow(
             figure.id,
             figure.source,
             figure.unit,

@@ -23,7 +23,7 @@ class Paper(StrEnum):
     ROLLOUTPIPE = "rolloutpipe"
 
 
-class Role(StrEnum):
+class FigureRole(StrEnum):
     """What a figure is for."""
 
     BASELINE = "baseline"
@@ -70,7 +70,7 @@ class PublishedFigure(ApiModel):
     """Section or table, and what the figure says."""
     unit: Unit
     """How it reads."""
-    role: Role
+    role: FigureRole
     """What it is for."""
     value: float | None = None
     """A single figure."""
@@ -91,9 +91,9 @@ class PublishedFigure(ApiModel):
             raise ValueError(f"{self.id}: give either value, or low and high")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"{self.id}: low exceeds high")
-        if (self.role is Role.NOT_MODELLED) != (self.why is not None):
+        if (self.role is FigureRole.NOT_MODELLED) != (self.why is not None):
             raise ValueError(f"{self.id}: why explains figures that are not modelled, and only those")
-        if self.role is not Role.HELD_OUT and (self.follows_from or self.no_effect is not None):
+        if self.role is not FigureRole.HELD_OUT and (self.follows_from or self.no_effect is not None):
             raise ValueError(
                 f"{self.id}: follows_from and no_effect describe figures that are held out, and only those"
             )
@@ -115,12 +115,12 @@ class PublishedFigure(ApiModel):
     @property
     def is_scored(self) -> bool:
         """Whether meeting it says something about the simulator."""
-        return self.role is Role.HELD_OUT and self.follows_from is None
+        return self.role is FigureRole.HELD_OUT and self.follows_from is None
 
     @property
     def null(self) -> tuple[float, float] | None:
         """What a model predicts in which nothing has any effect, as a range; None: nothing."""
-        if self.role is not Role.HELD_OUT:
+        if self.role is not FigureRole.HELD_OUT:
             return None
         value = self.unit.no_change if self.no_effect is None else self.no_effect
         return None if value is None else (value, value)
@@ -155,13 +155,13 @@ class Published:
             raise ValueError("published.yaml: an id is there twice")
         return cls(tuple(figures))
 
-    def of(self, paper: Paper, *roles: Role) -> tuple[PublishedFigure, ...]:
+    def of(self, paper: Paper, *roles: FigureRole) -> tuple[PublishedFigure, ...]:
         """Figures of a paper, in the order of the file; all of them without a role."""
         return tuple(figure for figure in self.figures if figure.paper is paper and (not roles or figure.role in roles))
 
     def baselines(self) -> Baselines:
         """What a calibration gets: baselines of all papers, since some facts only one of them states."""
-        return Baselines({figure.id: figure for figure in self.figures if figure.role is Role.BASELINE})
+        return Baselines({figure.id: figure for figure in self.figures if figure.role is FigureRole.BASELINE})
 
 
 _FIGURES: Final[TypeAdapter[list[PublishedFigure]]] = TypeAdapter(list[PublishedFigure])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from longshore.api.rollout import Engine, OnFinish, ReorderRollout, Rollout, Strategy
+from longshore.api.rollout import EngineSettings, OnFinish, ReorderRolloutSettings, Rollout, Strategy
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
@@ -65,9 +65,9 @@ def _total_s(constants: ReorderConstants, strategy: Strategy) -> float:
     job = SimJob(
         rollout=Rollout(
             strategy=strategy,
-            reorder_rollout=ReorderRollout(max_postponements=count),
+            reorder_rollout=ReorderRolloutSettings(max_postponements=count),
             on_finish=OnFinish.LEAVE,
-            engine=Engine(max_num_seqs=held),
+            engine=EngineSettings(max_num_seqs=held),
         ),
         shape=BatchShape(count, _NUM_RESPONSES),
         model=MODELS["Qwen2.5-7B"],

@@ -15,7 +15,7 @@ from functools import cache
 from statistics import fmean
 from typing import Final
 
-from longshore.api.rollout import Admission, Engine, Rollout, Strategy
+from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS, MODELS
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
@@ -78,7 +78,7 @@ def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int
     sim_job = SimJob(
         rollout=Rollout(
             strategy=Strategy.GROUP_PIPELINE if has_frontier else Strategy.SYNCHRONOUS,
-            engine=Engine(
+            engine=EngineSettings(
                 tensor_parallel_size=2,
                 max_num_seqs=num_groups * _RESPONSES_PER_PROMPT,
                 gpu_memory_utilization=constants.memory_share,
@@ -100,7 +100,7 @@ def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int
     )
     if not has_frontier:
         return sim_job
-    width = Admission(frontier_width=_GROUPS_PER_UPDATE if strict else _groups_in_kv_cache(sim_job))
+    width = AdmissionSettings(frontier_width=_GROUPS_PER_UPDATE if strict else _groups_in_kv_cache(sim_job))
     return sim_job.with_rollout(sim_job.rollout.model_copy(update={"admission": width}))
 
 

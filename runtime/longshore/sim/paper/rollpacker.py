@@ -21,9 +21,9 @@ from functools import cached_property
 from statistics import NormalDist, fmean
 from typing import Final
 
-from longshore.api.rollout import Engine, Rollout, Strategy, TailBatching
+from longshore.api.rollout import EngineSettings, Rollout, Strategy, TailBatchingSettings
 from longshore.api.runtime_status import RoundKind
-from longshore.policy.adaptive_timeout import TimeoutKnobs
+from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
@@ -144,7 +144,7 @@ class RollPackerConstants:
 
 
 @dataclass(frozen=True)
-class Variant:
+class ExperimentVariant:
     """What an experiment turns on; the defaults are veRL's."""
 
     strategy: Strategy = Strategy.SYNCHRONOUS
@@ -158,19 +158,19 @@ class Variant:
     fetched_once_share: float | None = None
 
 
-VERL: Final = Variant()
-TAIL_BATCHING: Final = Variant(Strategy.TAIL_BATCHING)
+VERL: Final = ExperimentVariant()
+TAIL_BATCHING: Final = ExperimentVariant(Strategy.TAIL_BATCHING)
 ASYNCHRONOUS: Final = replace(TAIL_BATCHING, asynchronous_rewards=True)
 REWARD: Final = replace(ASYNCHRONOUS, adaptive_timeout=True)
 PARALLELISM: Final = replace(REWARD, plans_parallelism=True)
 ROLLPACKER: Final = replace(PARALLELISM, streams=True)
-RLHFUSE: Final = Variant(asynchronous_rewards=True, streams=True)
+RLHFUSE: Final = ExperimentVariant(asynchronous_rewards=True, streams=True)
 
 
 def job(
     constants: RollPackerConstants,
     setting: Setting,
-    variant: Variant,
+    variant: ExperimentVariant,
     task: Task,
     seed: int,
     *,
@@ -182,8 +182,10 @@ def job(
     return SimJob(
         rollout=Rollout(
             strategy=variant.strategy,
-            tail_batching=TailBatching(prompt_factor=variant.prompt_factor, response_factor=variant.response_factor),
-            engine=Engine(
+            tail_batching=TailBatchingSettings(
+                prompt_factor=variant.prompt_factor, response_factor=variant.response_factor
+            ),
+            engine=EngineSettings(
                 tensor_parallel_size=setting.tp_size,
                 max_num_seqs=_MAX_NUM_SEQS,
                 gpu_memory_utilization=constants.memory_share,
@@ -204,7 +206,7 @@ def job(
             constants.reward_times(task, seed),
             _WORKERS_PER_GPU * setting.num_gpus,
             variant.asynchronous_rewards,
-            TimeoutKnobs() if variant.adaptive_timeout else None,
+            TimeoutSettings() if variant.adaptive_timeout else None,
             knows_reference_times=variant.adaptive_timeout,
         ),
         accuracy=Accuracy(seed=seed),

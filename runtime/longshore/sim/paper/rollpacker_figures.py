@@ -24,10 +24,10 @@ from longshore.sim.paper.rollpacker import (
     SHAPE,
     TAIL_BATCHING,
     VERL,
+    ExperimentVariant,
     RollPackerConstants,
     Setting,
     Task,
-    Variant,
 )
 from longshore.sim.result import StepRecord
 from longshore.sim.simulate import simulate
@@ -73,23 +73,23 @@ class _Runs:
     num_seeds: int
 
     @cache  # noqa: B019 (lives as long as one prediction)
-    def steps(self, setting: Setting, variant: Variant, task: Task = Task.MIXED) -> tuple[StepRecord, ...]:
+    def steps(self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED) -> tuple[StepRecord, ...]:
         """Of all seeds."""
         return tuple(step for seed in range(self.num_seeds) for step in self._run(setting, variant, task, seed))
 
     @cache  # noqa: B019
     def few_steps(
-        self, setting: Setting, variant: Variant, task: Task = Task.MIXED, batches: int = 1
+        self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED, batches: int = 1
     ) -> tuple[StepRecord, ...]:
         """Of one seed, over fewer steps where the batch is so many times as large."""
         return self._run(setting, variant, task, 0, batches)
 
-    def step_s(self, setting: Setting, variant: Variant, task: Task = Task.MIXED) -> float:
+    def step_s(self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED) -> float:
         """Mean time of a step."""
         return _mean(self.steps(setting, variant, task), lambda step: step.step_s)
 
     def _run(
-        self, setting: Setting, variant: Variant, task: Task, seed: int, batches: int = 1
+        self, setting: Setting, variant: ExperimentVariant, task: Task, seed: int, batches: int = 1
     ) -> tuple[StepRecord, ...]:
         shape = BatchShape(batches * self.shape.num_prompts, self.shape.num_responses)
         job = rollpacker.job(self.constants, setting, variant, task, seed, shape=shape)
@@ -201,7 +201,7 @@ def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
     rollout, prompts, responses = [], [], []
     for setting in SETTINGS.values():
 
-        def rollout_s(variant: Variant, setting: Setting = setting) -> float:
+        def rollout_s(variant: ExperimentVariant, setting: Setting = setting) -> float:
             return _mean(runs.few_steps(setting, variant), lambda step: step.rollout_s)
 
         both_s = rollout_s(TAIL_BATCHING)
@@ -280,7 +280,7 @@ def _rewards(runs: _Runs) -> dict[str, Prediction]:
         for model, setting in SETTINGS.items()
     }
 
-    def until_scored_s(variant: Variant) -> float:
+    def until_scored_s(variant: ExperimentVariant) -> float:
         steps = runs.few_steps(SETTINGS["7B"], variant, Task.CODE)
         return _mean(steps, lambda step: step.rollout_s + step.reward_wait_s)
 
@@ -290,7 +290,7 @@ def _rewards(runs: _Runs) -> dict[str, Prediction]:
 def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
     """Section 6.6: steps of long rounds."""
 
-    def long_s(variant: Variant) -> float:
+    def long_s(variant: ExperimentVariant) -> float:
         steps = runs.steps(SETTINGS["7B"], variant, Task.MATHS)
         return _mean(steps, lambda step: step.step_s, RoundKind.LONG)
 
@@ -309,7 +309,7 @@ def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
 
 def _scalability(runs: _Runs) -> dict[str, Prediction]:
     """Section 6.7: the batch grows with the GPUs."""
-    rates: dict[tuple[int, Variant], float] = {}
+    rates: dict[tuple[int, ExperimentVariant], float] = {}
     for times in (1, 2, 4):
         setting = replace(SETTINGS["14B"], num_gpus=32 * times)
         for variant in (VERL, ROLLPACKER):

@@ -8,7 +8,7 @@ Longshore's own policies replace such groups one by one. No response is due: sli
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longshore.api.rollout import PartialRollout as PartialRolloutKnobs
+from longshore.api.rollout import PartialRolloutSettings
 from longshore.policy.draws import DrawCursor
 from longshore.policy.partial_rollout import PartialRollout
 from longshore.policy.round import Decision, Leftover, ResponseId
@@ -31,7 +31,7 @@ def slime_policy(shape: BatchShape, cursor: DrawCursor, lot: int | None, *, dyna
 class _Baseline(Synchronous):
     """Lots of P0. What runs when the batch is complete is dropped."""
 
-    def _complete(self, decision: Decision) -> Decision:
+    def _with_replacements(self, decision: Decision) -> Decision:
         return self._with_lots(decision, self._shape.num_prompts)
 
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
@@ -42,12 +42,12 @@ class _Partial(PartialRollout):
     """Larger lots; what runs when the batch is complete goes on in the next step."""
 
     def __init__(self, shape: BatchShape, cursor: DrawCursor, lot: int, rules: AdmissionRules) -> None:
-        knobs = PartialRolloutKnobs(group_factor=lot / shape.num_prompts, max_policy_versions=_NO_LIMIT)
-        super().__init__(shape, cursor, knobs, rules)
+        settings = PartialRolloutSettings(group_factor=lot / shape.num_prompts, max_policy_versions=_NO_LIMIT)
+        super().__init__(shape, cursor, settings, rules)
         self._lot = lot
 
     def _plan(self) -> RoundPlan:
         return replace(super()._plan(), num_candidates=self._shape.num_prompts)
 
-    def _complete(self, decision: Decision) -> Decision:
+    def _with_replacements(self, decision: Decision) -> Decision:
         return self._with_lots(decision, self._lot)

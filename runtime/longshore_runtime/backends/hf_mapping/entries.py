@@ -4,21 +4,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
-from longshore_runtime.backends.hf_mapping.layouts import Cut, GateUp, Layout, QueryKeyValue, Replicated, Vocabulary
+from longshore_runtime.backends.hf_mapping.layouts import (
+    Cut,
+    GateUp,
+    QueryKeyValue,
+    Replicated,
+    ShardLayout,
+    Vocabulary,
+)
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ParameterEntry:
     """One Megatron parameter."""
 
     megatron: str
     """Its name within its pipeline stage."""
     hf: tuple[str, ...]
     """The tensors that it is made of."""
-    layout: Layout
+    layout: ShardLayout
     duplicate: bool = False
     """The last stage's copy of a tied embedding: the first stage's is the one to save."""
 
@@ -29,36 +36,38 @@ def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
     return range(stage * per_stage, (stage + 1) * per_stage)
 
 
-def stage_entries(architecture: Architecture, stage: int, num_stages: int) -> list[Entry]:
+def stage_entries(architecture: Architecture, stage: int, num_stages: int) -> list[ParameterEntry]:
     """All parameters of one pipeline stage (counted from 0)."""
     vocabulary = Vocabulary(architecture.vocab_size)
     first, last = stage == 0, stage == num_stages - 1
-    entries: list[Entry] = []
+    entries: list[ParameterEntry] = []
     if first:
-        entries.append(Entry("embedding.word_embeddings.weight", (EMBEDDING,), vocabulary))
+        entries.append(ParameterEntry("embedding.word_embeddings.weight", (EMBEDDING,), vocabulary))
     for local, layer in enumerate(stage_layers(architecture.num_layers, stage, num_stages)):
         entries.extend(_layer_entries(architecture, f"decoder.layers.{local}.", f"model.layers.{layer}."))
     if last:
-        entries.append(Entry("decoder.final_layernorm.weight", ("model.norm.weight",), Replicated()))
+        entries.append(ParameterEntry("decoder.final_layernorm.weight", ("model.norm.weight",), Replicated()))
     if last and not architecture.tied:
-        entries.append(Entry("output_layer.weight", (HEAD,), vocabulary))
+        entries.append(ParameterEntry("output_layer.weight", (HEAD,), vocabulary))
     if last and not first and architecture.tied:
-        entries.append(Entry("output_layer.weight", (EMBEDDING,), vocabulary, duplicate=True))
+        entries.append(ParameterEntry("output_layer.weight", (EMBEDDING,), vocabulary, duplicate=True))
     return entries
 
 
-def _layer_entries(architecture: Architecture, megatron: str, hf: str) -> Iterator[Entry]:
+def _layer_entries(architecture: Architecture, megatron: str, hf: str) -> Iterator[ParameterEntry]:
     replicated, rows = Replicated(), Cut(1)
     qkv = QueryKeyValue(architecture.num_query_groups, architecture.head_dim)
     attention, mlp = f"{hf}self_attn.", f"{hf}mlp."
-    yield Entry(f"{megatron}input_layernorm.weight", (f"{hf}input_layernorm.weight",), replicated)
+    yield ParameterEntry(f"{megatron}input_layernorm.weight", (f"{hf}input_layernorm.weight",), replicated)
     for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
         names = tuple(f"{attention}{part}_proj.{kind}" for part in "qkv")
-        yield Entry(f"{megatron}self_attention.linear_qkv.{kind}", names, qkv)
+        yield ParameterEntry(f"{megatron}self_attention.linear_qkv.{kind}", names, qkv)
     for part in "qk" if architecture.qk_norm else "":
         name = f"{megatron}self_attention.{part}_layernorm.weight"
-        yield Entry(name, (f"{attention}{part}_norm.weight",), replicated)
-    yield Entry(f"{megatron}self_attention.linear_proj.weight", (f"{attention}o_proj.weight",), rows)
-    yield Entry(f"{megatron}pre_mlp_layernorm.weight", (f"{hf}post_attention_layernorm.weight",), replicated)
-    yield Entry(f"{megatron}mlp.linear_fc1.weight", (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"), GateUp())
-    yield Entry(f"{megatron}mlp.linear_fc2.weight", (f"{mlp}down_proj.weight",), rows)
+        yield ParameterEntry(name, (f"{attention}{part}_norm.weight",), replicated)
+    yield ParameterEntry(f"{megatron}self_attention.linear_proj.weight", (f"{attention}o_proj.weight",), rows)
+    yield ParameterEntry(f"{megatron}pre_mlp_layernorm.weight", (f"{hf}post_attention_layernorm.weight",), replicated)
+    yield ParameterEntry(
+        f"{megatron}mlp.linear_fc1.weight", (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"), GateUp()
+    )
+    yield ParameterEntry(f"{megatron}mlp.linear_fc2.weight", (f"{mlp}down_proj.weight",), rows)

@@ -11,7 +11,7 @@ Piece = tuple[Tensor, int | None]
 """A rank's equal part of a tensor, and the dimension that it is cut along; None: all of it."""
 
 
-class Layout(Protocol):
+class ShardLayout(Protocol):
     """One parameter: `whole(shards(tensors, size))` is `tensors`, bit by bit."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:

@@ -9,7 +9,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from longshore_runtime.backends.hf_mapping.architecture import Architecture
-from longshore_runtime.backends.hf_mapping.entries import Entry, stage_entries
+from longshore_runtime.backends.hf_mapping.entries import ParameterEntry, stage_entries
 from longshore_runtime.backends.hf_mapping.layouts import Piece
 
 
@@ -55,7 +55,7 @@ def gather_everywhere(
             yield name, tensor, dim
 
 
-def _entries(architecture: Architecture) -> Iterator[tuple[Entry, int]]:
+def _entries(architecture: Architecture) -> Iterator[tuple[ParameterEntry, int]]:
     """Every entry, and the stage that owns it."""
     _, num_stages = _stage()
     for owner in range(num_stages):
@@ -64,7 +64,7 @@ def _entries(architecture: Architecture) -> Iterator[tuple[Entry, int]]:
                 yield entry, owner
 
 
-def _pieces(entry: Entry, shard: Tensor, *, in_pieces: bool) -> list[Piece]:
+def _pieces(entry: ParameterEntry, shard: Tensor, *, in_pieces: bool) -> list[Piece]:
     size = parallel_state.get_tensor_model_parallel_world_size()
     pieces = entry.layout.pieces(shard, size) if in_pieces else None
     if pieces is None:
@@ -72,7 +72,7 @@ def _pieces(entry: Entry, shard: Tensor, *, in_pieces: bool) -> list[Piece]:
     return [(tensor.contiguous(), dim) for tensor, dim in pieces]
 
 
-def _whole(entry: Entry, shard: Tensor) -> list[Tensor]:
+def _whole(entry: ParameterEntry, shard: Tensor) -> list[Tensor]:
     group = parallel_state.get_tensor_model_parallel_group()
     parts = [torch.empty_like(shard, memory_format=torch.contiguous_format) for _ in range(group.size())]
     dist.all_gather(parts, shard.contiguous(), group=group)

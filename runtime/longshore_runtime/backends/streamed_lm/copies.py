@@ -24,7 +24,7 @@ class Copies(Protocol):
     def release(self, buffer: int) -> None:
         """What was computed so far is the last that reads the buffer."""
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait for all copies and computations: buffers may be given back."""
 
 
@@ -43,7 +43,7 @@ class ImmediateCopies:
     def release(self, buffer: int) -> None:
         """Nothing runs beside."""
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Nothing is under way but what the allocator orders itself."""
 
 
@@ -71,5 +71,5 @@ class StreamCopies:
     def release(self, buffer: int) -> None:
         self._free[buffer].record(_cuda.current_stream(self._device))
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         _cuda.synchronize(self._device)

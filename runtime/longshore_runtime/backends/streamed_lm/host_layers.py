@@ -14,13 +14,13 @@ _PIECE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _BufferEntry:
     name: str
     shape: torch.Size
     offset: int
 
 
-class Layout:
+class LayerLayout:
     """Where the parameters of a decoder layer lie in a flat buffer."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
@@ -29,14 +29,14 @@ class Layout:
         if len(dtypes) != 1 or any(True for _ in layer.buffers()):
             raise ValueError("its decoder layers mix types of numbers or hold buffers")
         (self.dtype,) = dtypes
-        self._entries: list[_Entry] = []
+        self._entries: list[_BufferEntry] = []
         self.num_elements = 0
         for name, parameter in layer.named_parameters():
-            self._entries.append(_Entry(name, parameter.shape, self.num_elements))
+            self._entries.append(_BufferEntry(name, parameter.shape, self.num_elements))
             self.num_elements += -(-parameter.numel() // _ALIGNED_ELEMENTS) * _ALIGNED_ELEMENTS
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and (self.dtype, self._entries) == (other.dtype, other._entries)
+        return isinstance(other, LayerLayout) and (self.dtype, self._entries) == (other.dtype, other._entries)
 
     @property
     def num_bytes(self) -> int:
@@ -60,10 +60,10 @@ class HostLayers:
 
     def __init__(self, layers: Sequence[Any], pinned: bool) -> None:
         """Take the weights out of `layers`, which are left without any; raises ValueError if the layers differ."""
-        self.layout = Layout(layers[0])
+        self.layout = LayerLayout(layers[0])
         self._pieces: list[list[Tensor]] = []
         for layer in layers:
-            if Layout(layer) != self.layout:
+            if LayerLayout(layer) != self.layout:
                 raise ValueError("its decoder layers differ from each other")
             self._pieces.append(self._packed(layer, pinned))
             layer.to("meta")

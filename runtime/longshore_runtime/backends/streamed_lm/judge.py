@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
-from longshore_runtime.backends.streamed_lm.plan import DoesNotFit, ModelShape
+from longshore_runtime.backends.streamed_lm.plan import DecoderShape, DoesNotFit
 from longshore_runtime.judge.errors import DeviceBroken, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.options import StreamedJudgeOptions
 
@@ -34,7 +34,7 @@ class StreamedJudge:
             raise JudgeSetupError(f"judge.modelPath: {options.model.name!r} is no usable model ({reason})") from error
 
     @property
-    def shape(self) -> ModelShape:
+    def shape(self) -> DecoderShape:
         """Sizes of the model."""
         assert self._model is not None, "it was closed"
         return self._model.shape

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from longshore_runtime.backends.streamed_lm.plan import ModelShape
+from longshore_runtime.backends.streamed_lm.plan import DecoderShape
 
 
 class _Layer(DynamicLayer):
@@ -29,7 +29,7 @@ class _Layer(DynamicLayer):
         return self._used_tokens
 
 
-def kv_cache(shape: ModelShape, batch: int, capacity_tokens: int, dtype: torch.dtype, device: torch.device) -> Cache:
+def kv_cache(shape: DecoderShape, batch: int, capacity_tokens: int, dtype: torch.dtype, device: torch.device) -> Cache:
     """An empty cache for `batch` sequences of up to `capacity_tokens`.
 
     One tensor for all layers, made before any activation: keys and values that outlive the activations beside which

@@ -20,7 +20,7 @@ from longshore_runtime.backends.streamed_lm.kv_cache import kv_cache
 from longshore_runtime.backends.streamed_lm.plan import (
     RING_BUFFERS,
     SCORED_TOKENS,
-    ModelShape,
+    DecoderShape,
     batches,
     residency_order,
     resident_layers,
@@ -225,9 +225,9 @@ def _require_plain_decoder(config: Any) -> None:
         raise ValueError("it has sliding-window attention, which a streamed model does not support")
 
 
-def _shape(model: Any, host: HostLayers) -> ModelShape:
+def _shape(model: Any, host: HostLayers) -> DecoderShape:
     config = model.config
-    return ModelShape(
+    return DecoderShape(
         num_layers=len(host),
         layer_bytes=host.layout.num_bytes,
         base_bytes=sum(parameter.numel() * parameter.itemsize for parameter in model.parameters()),

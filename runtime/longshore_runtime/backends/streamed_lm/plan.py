@@ -23,7 +23,7 @@ class DoesNotFit(ValueError):
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class DecoderShape:
     """Sizes of a decoder-only model with grouped-query attention and a gated MLP."""
 
     num_layers: int
@@ -44,7 +44,7 @@ class ModelShape:
 def resident_layers(
     seq_tokens: int,
     batch: int,
-    shape: ModelShape,
+    shape: DecoderShape,
     reserved_bytes: int,
     *,
     ring_buffers: int = RING_BUFFERS,
@@ -68,7 +68,7 @@ def resident_layers(
     return room - ring_buffers
 
 
-def working_bytes(seq_tokens: int, batch: int, shape: ModelShape) -> int:
+def working_bytes(seq_tokens: int, batch: int, shape: DecoderShape) -> int:
     """KV cache, and the most that activations and logits take at one time, of `batch` x `seq_tokens` tokens."""
     tokens = batch * seq_tokens
     kv_width = shape.num_kv_heads * shape.head_dim
@@ -80,7 +80,7 @@ def working_bytes(seq_tokens: int, batch: int, shape: ModelShape) -> int:
 def batches(
     lengths_tokens: Sequence[int],
     max_batch: int,
-    shape: ModelShape,
+    shape: DecoderShape,
     reserved_bytes: int,
     *,
     ring_buffers: int = RING_BUFFERS,
@@ -118,7 +118,7 @@ def residency_order(num_layers: int) -> list[int]:
     return sorted(range(num_layers), key=lambda layer: int(f"{layer:0{digits}b}"[::-1], 2))
 
 
-def _activation_bytes(shape: ModelShape) -> int:
+def _activation_bytes(shape: DecoderShape) -> int:
     """Per token, the most that is alive inside one decoder layer, whose steps follow one another."""
     hidden, query = shape.hidden_size, shape.num_heads * shape.head_dim
     kv = shape.num_kv_heads * shape.head_dim

@@ -94,7 +94,7 @@ class LayerRing:
         return self._streamed[turn % len(self._streamed)]
 
     def _give_back(self, wanted: frozenset[int], keep_buffers: bool) -> None:
-        self._copies.settle()
+        self._copies.wait_all()
         for layer in self.resident - wanted:
             del self._resident[layer]
         if not keep_buffers:

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Final
 
-from longshore_runtime.sandbox.cases import Outcome
+from longshore_runtime.sandbox.cases import CaseOutcome
 from tests.contract.sandbox.world import LIMITS
 
 _PRELUDE: Final = """
@@ -64,13 +64,13 @@ class Attack:
     kind: str
     variant: str
     source: str
-    contained: frozenset[Outcome] = frozenset({Outcome.PASSED})
+    contained: frozenset[CaseOutcome] = frozenset({CaseOutcome.PASSED})
     """How it ends where it is contained; `passed` means that it printed `contained`."""
 
     @property
     def wall_s(self) -> float:
         """Time that it gets: little if it never ends, else far more than it needs."""
-        return 0.4 if Outcome.TIMED_OUT in self.contained else LIMITS.wall_s
+        return 0.4 if CaseOutcome.TIMED_OUT in self.contained else LIMITS.wall_s
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.variant}"
@@ -80,10 +80,10 @@ class Attack:
         return "\n".join([*(f"{name} = {value!r}" for name, value in names.items()), _PRELUDE, self.source])
 
 
-def attack(kind: str, variant: str, source: str, *contained: Outcome) -> Attack:
+def attack(kind: str, variant: str, source: str, *contained: CaseOutcome) -> Attack:
     """`contained`: outcomes that are fine, if not `passed` alone."""
-    return Attack(kind, variant, textwrap.dedent(source), frozenset(contained or {Outcome.PASSED}))
+    return Attack(kind, variant, textwrap.dedent(source), frozenset(contained or {CaseOutcome.PASSED}))
 
 
-LIMITED: Final = (Outcome.PASSED, Outcome.LIMIT, Outcome.ERROR)
+LIMITED: Final = (CaseOutcome.PASSED, CaseOutcome.LIMIT, CaseOutcome.ERROR)
 """Outcomes of what wants too much of something: it is refused, and may go on, or is ended."""

@@ -94,10 +94,16 @@ REACHING: Final = [
                 return True
             return False
         attempt("flock", lambda: locked(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)))
-        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
         for command in (fcntl.F_GETLK, 36):  # F_OFD_GETLK
-            attempt("query", lambda: struct.unpack("hhqqi4x", fcntl.fcntl(file, command, query))[0] != fcntl.F_UNLCK)
+            attempt("query", lambda: struct.unpack("hhqqi4x", fcntl.fcntl(file, command, lock))[0] != fcntl.F_UNLCK)
         attempt("lease", lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) >= 0)
+        device = open("/dev/null", "r+b")
+        for command in (fcntl.F_SETLK, 37):  # F_OFD_SETLK
+            attempt("lock", lambda: locked(lambda: fcntl.fcntl(device, command, lock)))
+        for command in (fcntl.F_SETLKW, 38):  # F_OFD_SETLKW
+            if not escaped:  # Where these do something, they wait until the time is over.
+                attempt("wait for lock", lambda: locked(lambda: fcntl.fcntl(device, command, lock)))
         tell()
         """,
     ),

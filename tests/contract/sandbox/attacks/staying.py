@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from longshore_runtime.sandbox.cases import Outcome
+from longshore_runtime.sandbox.cases import CaseOutcome
 from tests.contract.sandbox.attacks.attack import attack
 
 ENDLESS: Final = [
-    attack("endless", "loop", "while True: pass", Outcome.TIMED_OUT),
-    attack("endless", "sleep", "time.sleep(1e6)", Outcome.TIMED_OUT),
+    attack("endless", "loop", "while True: pass", CaseOutcome.TIMED_OUT),
+    attack("endless", "sleep", "time.sleep(1e6)", CaseOutcome.TIMED_OUT),
     attack(
         "endless",
         "every signal ignored",
@@ -20,7 +20,7 @@ ENDLESS: Final = [
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True: pass
         """,
-        Outcome.TIMED_OUT,
+        CaseOutcome.TIMED_OUT,
     ),
     attack(
         "endless",
@@ -34,7 +34,7 @@ ENDLESS: Final = [
                     continue
         go()
         """,
-        Outcome.TIMED_OUT,
+        CaseOutcome.TIMED_OUT,
     ),
     attack(
         "endless",
@@ -44,9 +44,9 @@ ENDLESS: Final = [
         atexit.register(lambda: time.sleep(1e6))
         tell()
         """,
-        Outcome.TIMED_OUT,
+        CaseOutcome.TIMED_OUT,
     ),
-    attack("endless", "stops itself", "os.kill(os.getpid(), signal.SIGSTOP)", Outcome.TIMED_OUT),
+    attack("endless", "stops itself", "os.kill(os.getpid(), signal.SIGSTOP)", CaseOutcome.TIMED_OUT),
     attack(
         "endless",
         "thread that never ends",
@@ -54,7 +54,7 @@ ENDLESS: Final = [
         threading.Thread(target=time.sleep, args=(1e6,)).start()
         tell()
         """,
-        Outcome.TIMED_OUT,
+        CaseOutcome.TIMED_OUT,
     ),
     attack(
         "endless",
@@ -62,8 +62,8 @@ ENDLESS: Final = [
         """
         fork_without_end(lambda: None)
         """,
-        Outcome.TIMED_OUT,
-        Outcome.LIMIT,
+        CaseOutcome.TIMED_OUT,
+        CaseOutcome.LIMIT,
     ),
     attack(
         "endless",
@@ -71,12 +71,12 @@ ENDLESS: Final = [
         """
         fork_without_end(os.setsid)
         """,
-        Outcome.TIMED_OUT,
-        Outcome.LIMIT,
+        CaseOutcome.TIMED_OUT,
+        CaseOutcome.LIMIT,
     ),
-    attack("endless output", "lines", "while True: print('contained')", Outcome.LIMIT),
-    attack("endless output", "one line", "while True: print('x' * 4096, end='')", Outcome.LIMIT),
-    attack("endless output", "standard error", "while True: print('x', file=sys.stderr)", Outcome.LIMIT),
+    attack("endless output", "lines", "while True: print('contained')", CaseOutcome.LIMIT),
+    attack("endless output", "one line", "while True: print('x' * 4096, end='')", CaseOutcome.LIMIT),
+    attack("endless output", "standard error", "while True: print('x', file=sys.stderr)", CaseOutcome.LIMIT),
     attack(
         "endless output",
         "a child's",
@@ -85,8 +85,8 @@ ENDLESS: Final = [
             while True: os.write(1, b"x" * 4096)
         signal.pause()
         """,
-        Outcome.LIMIT,
-        Outcome.ERROR,
+        CaseOutcome.LIMIT,
+        CaseOutcome.ERROR,
     ),
 ]
 

@@ -46,7 +46,7 @@ async def test_nobody_is_admitted_before_every_job_that_exists_was_looked_at() -
     assert set(woken) == {("team", "a"), ("team", "b"), ("team", "gone")}
     assert not look(desk, named("a")).admitted
     assert look(desk, held("b")).admitted
-    desk.gone(("team", "gone"), has_pods=False)
+    desk.withdraw(("team", "gone"), has_pods=False)
     assert look(desk, named("a")).message == "the job needs 2 nvidia.com/gpu, and 0 are free"
     desk.close()
 
@@ -65,7 +65,7 @@ async def test_changes_that_come_together_are_decided_together() -> None:
     desk = AdmissionDesk(CONFIG, woken.put_nowait)
     await desk.expect(pages())
     assert look(desk, named("a")).admitted
-    desk.gone(("team", "a"), has_pods=False)
+    desk.withdraw(("team", "a"), has_pods=False)
     assert not look(desk, named("c")).admitted
     assert not look(desk, named("b")).admitted
     async with asyncio.timeout(60):

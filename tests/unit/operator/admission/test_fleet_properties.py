@@ -87,9 +87,9 @@ class AnyFleet(RuleBasedStateMachine):
         before = {key: member.job.status.admission for key, member in self.members.items()}
         self.ledger = self._new_ledger()
         self._look_at_all()
-        for key, told in before.items():
+        for key, known in before.items():
             standing = self.ledger.standing(key)
-            if told is not None and told.admitted and standing is not None and not self._is_out(key):
+            if known is not None and known.admitted and standing is not None and not self._is_out(key):
                 assert standing.admitted, "what was admitted stays admitted"
 
     @rule(seconds=st.sampled_from([1, 400]))
@@ -128,10 +128,16 @@ class AnyFleet(RuleBasedStateMachine):
         return gang(member.job.spec)[GPU] if pods else 0
 
     @invariant()
-    def a_job_that_waits_gets_no_pods(self) -> None:
+    def a_job_that_waits_has_no_pods_but_those_that_a_last_checkpoint_needs(self) -> None:
         for member in self.members.values():
             if member.status.phase is Phase.QUEUED:
-                assert all(pod.deleting or pod.terminal for pod in member.pods.values())
+                staying = [pod for pod in member.pods.values() if not (pod.deleting or pod.terminal)]
+                assert not staying or self._is_saving(member)
+                assert {pod.component for pod in staying} <= {Component.WORKER, Component.TRAINER}
+
+    def _is_saving(self, member: Member) -> bool:
+        coordinators = [pod for pod in member.pods.values() if pod.component is Component.COORDINATOR]
+        return any(pod.deleting and pod.phase == "Running" for pod in coordinators)
 
     def _fits(self, key: Key) -> bool:
         return gang(self.members[key].job.spec)[GPU] <= (4 if key[0] == "b" else CAPACITY)

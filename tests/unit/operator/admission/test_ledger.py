@@ -9,7 +9,7 @@ from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_operator.admission.config import AdmissionConfig, PriorityClass
-from longshore_operator.admission.demand import Request, Stage, gang
+from longshore_operator.admission.demand import GpuRequest, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
 from longshore_operator.observed import PodView
 from tests.unit.operator.model import Cluster, make_job
@@ -26,7 +26,7 @@ CONFIG = AdmissionConfig(
 HELD = {GPU: 2}
 
 
-def ledger(*requests: Request) -> Ledger:
+def ledger(*requests: GpuRequest) -> Ledger:
     assert CONFIG.limits is not None
     made = Ledger(CONFIG.limits)
     for request in requests:
@@ -35,11 +35,11 @@ def ledger(*requests: Request) -> Ledger:
     return made
 
 
-def request(name: str, gpus: int, priority: int = 0, stage: Stage = Stage.WAITING, team: str = "a") -> Request:
-    return Request((team, name), {GPU: gpus}, priority, name, stage)
+def request(name: str, gpus: int, priority: int = 0, stage: Stage = Stage.WAITING, team: str = "a") -> GpuRequest:
+    return GpuRequest((team, name), {GPU: gpus}, priority, name, stage)
 
 
-def told(made: Ledger, name: str, team: str = "a") -> str:
+def reason(made: Ledger, name: str, team: str = "a") -> str:
     standing = made.standing((team, name))
     assert standing is not None
     return standing.message
@@ -47,7 +47,7 @@ def told(made: Ledger, name: str, team: str = "a") -> str:
 
 def pods() -> tuple[PodView, ...]:
     cluster = Cluster()
-    cluster.settle()
+    cluster.reconcile_until_stable()
     return tuple(cluster.pods.values())
 
 
@@ -128,21 +128,21 @@ def labelled(name: str) -> RLJob:
     return job.model_copy(update={"metadata": job.metadata | labels})
 
 
-class TestWhatIsTold:
+class TestMessages:
     def test_an_admitted_job(self) -> None:
-        assert told(ledger(request("one", 8)), "one") == "the job may use 8 nvidia.com/gpu"
+        assert reason(ledger(request("one", 8)), "one") == "the job may use 8 nvidia.com/gpu"
 
     def test_what_is_missing_and_who_is_ahead(self) -> None:
         made = ledger(request("a", 6, stage=Stage.ADMITTED), request("b", 8), request("c", 4))
-        assert told(made, "b") == "the job needs 8 nvidia.com/gpu, and 2 are free"
-        assert told(made, "c") == "the job needs 4 nvidia.com/gpu, and 2 are free; 1 job is ahead"
+        assert reason(made, "b") == "the job needs 8 nvidia.com/gpu, and 2 are free"
+        assert reason(made, "c") == "the job needs 4 nvidia.com/gpu, and 2 are free; 1 job is ahead"
 
     def test_a_job_that_is_ahead_is_named_in_its_own_namespace_only(self) -> None:
         made = ledger(
             request("a", 6, stage=Stage.ADMITTED), request("b", 8), request("c", 2), request("d", 2, team="b")
         )
-        assert told(made, "c") == "the job needs 2 nvidia.com/gpu, which b may need: it is ahead and waits for more"
-        assert "a job of another namespace" in told(made, "d", "b")
+        assert reason(made, "c") == "the job needs 2 nvidia.com/gpu, which b may need: it is ahead and waits for more"
+        assert "a job of another namespace" in reason(made, "d", "b")
 
     def test_a_job_that_never_fits(self) -> None:
         made = ledger(request("a", 9))
@@ -153,8 +153,8 @@ class TestWhatIsTold:
 
     def test_preemption(self) -> None:
         made = ledger(request("low", 8, stage=Stage.ADMITTED), request("urgent", 8, priority=1))
-        assert told(made, "low") == "a job of higher priority gets its GPUs"
-        assert told(made, "urgent") == "the job needs 8 nvidia.com/gpu; jobs of lower priority are being stopped"
+        assert reason(made, "low") == "a job of higher priority gets its GPUs"
+        assert reason(made, "urgent") == "the job needs 8 nvidia.com/gpu; jobs of lower priority are being stopped"
 
 
 class TestMemory:
@@ -163,7 +163,7 @@ class TestMemory:
         made.note(("a", "one"), Application(request("one", 8)))
         made.note(("a", "two"), Application(request("two", 8)))
         assert made.decide() == {("a", "two")}
-        assert told(made, "two") == "the job needs 8 nvidia.com/gpu, and 0 are free"
+        assert reason(made, "two") == "the job needs 8 nvidia.com/gpu, and 0 are free"
 
     def test_a_job_that_is_suspended_before_it_learns_of_its_admission_gives_the_gpus_back(self) -> None:
         made = ledger(request("one", 8), request("two", 8))

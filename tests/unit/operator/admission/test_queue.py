@@ -1,7 +1,7 @@
 """Who gets GPUs next, as a specification: one rule per test."""
 
-from longshore_operator.admission.demand import Key, Limits, Request, Stage
-from longshore_operator.admission.queue import Decision, Wait, Why, decide
+from longshore_operator.admission.demand import GpuRequest, Key, Limits, Stage
+from longshore_operator.admission.queue import QueueDecision, Wait, Why, decide
 
 GPU = "nvidia.com/gpu"
 EIGHT = Limits(capacity={GPU: 8})
@@ -9,20 +9,20 @@ EIGHT = Limits(capacity={GPU: 8})
 
 def job(
     name: str, gpus: int, age: int = 0, priority: int = 0, stage: Stage = Stage.WAITING, team: str = "a"
-) -> Request:
+) -> GpuRequest:
     """`age`: a higher one is older."""
-    return Request((team, name), {GPU: gpus}, priority, f"2026-01-01T00:{59 - age:02}:00Z", stage)
+    return GpuRequest((team, name), {GPU: gpus}, priority, f"2026-01-01T00:{59 - age:02}:00Z", stage)
 
 
-def running(name: str, gpus: int, priority: int = 0, team: str = "a") -> Request:
+def running(name: str, gpus: int, priority: int = 0, team: str = "a") -> GpuRequest:
     return job(name, gpus, age=50, priority=priority, stage=Stage.ADMITTED, team=team)
 
 
-def leaving(name: str, gpus: int) -> Request:
+def leaving(name: str, gpus: int) -> GpuRequest:
     return job(name, gpus, age=50, stage=Stage.LEAVING)
 
 
-def why(decision: Decision, name: str, team: str = "a") -> Wait:
+def why(decision: QueueDecision, name: str, team: str = "a") -> Wait:
     return decision.waiting[team, name]
 
 
@@ -52,14 +52,33 @@ class TestGangs:
         assert names(decision.admitted) == ["small"]
         assert why(decision, "huge") == Wait(Why.TOO_LARGE, needed=9, available=8, resource=GPU)
 
+    def test_no_job_takes_what_a_second_head_needs_beside_the_first(self) -> None:
+        amd = "amd.com/gpu"
+        limits = Limits(capacity={GPU: 4, amd: 13})
+
+        def mixed(name: str, gpus: dict[str, int], second: int, priority: int, stage: Stage) -> GpuRequest:
+            return GpuRequest(("a", name), gpus, priority, f"2026-01-01T00:00:{second:02}Z", stage)
+
+        decision = decide(
+            [
+                mixed("old", {GPU: 3}, 1, 0, Stage.LEAVING),
+                mixed("older", {GPU: 1, amd: 6}, 2, 0, Stage.LEAVING),
+                mixed("first", {amd: 8}, 3, 1, Stage.WAITING),
+                mixed("second", {GPU: 1, amd: 5}, 4, 1, Stage.WAITING),
+                mixed("small", {amd: 1}, 5, 0, Stage.WAITING),
+            ],
+            limits,
+        )
+        assert decision.admitted == (), "first and second take all 13: the small job would have to be preempted"
+
     def test_resources_are_counted_apart(self) -> None:
         limits = Limits(capacity={GPU: 8, "amd.com/gpu": 4})
-        other = Request(("a", "amd"), {"amd.com/gpu": 4}, created="2026-01-01T01:00:00Z")
+        other = GpuRequest(("a", "amd"), {"amd.com/gpu": 4}, created="2026-01-01T01:00:00Z")
         decision = decide([running("old", 8), job("head", 8, age=1), other], limits)
         assert names(decision.admitted) == ["amd"]
 
     def test_what_nothing_limits_is_admitted(self) -> None:
-        other = Request(("a", "amd"), {"amd.com/gpu": 4000})
+        other = GpuRequest(("a", "amd"), {"amd.com/gpu": 4000})
         assert names(decide([other], EIGHT).admitted) == ["amd"]
 
 
@@ -118,9 +137,9 @@ class TestPreemption:
 
     def test_the_least_important_and_youngest_go_and_no_more_than_needed(self) -> None:
         jobs = [
-            Request(("a", "low-old"), {GPU: 2}, 0, "2026-01-01T00:00:00Z", Stage.ADMITTED),
-            Request(("a", "low-young"), {GPU: 2}, 0, "2026-01-02T00:00:00Z", Stage.ADMITTED),
-            Request(("a", "middle"), {GPU: 4}, 1, "2026-01-01T00:00:00Z", Stage.ADMITTED),
+            GpuRequest(("a", "low-old"), {GPU: 2}, 0, "2026-01-01T00:00:00Z", Stage.ADMITTED),
+            GpuRequest(("a", "low-young"), {GPU: 2}, 0, "2026-01-02T00:00:00Z", Stage.ADMITTED),
+            GpuRequest(("a", "middle"), {GPU: 4}, 1, "2026-01-01T00:00:00Z", Stage.ADMITTED),
         ]
         assert names(decide([*jobs, job("urgent", 2, priority=2)], EIGHT).preempted) == ["low-young"]
         assert names(decide([*jobs, job("urgent", 5, priority=2)], EIGHT).preempted) == ["low-young", "middle"]

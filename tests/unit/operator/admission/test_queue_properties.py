@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from longshore_operator.admission.demand import CLUSTER, Key, Limits, Request, Stage
-from longshore_operator.admission.queue import Decision, Why, decide
+from longshore_operator.admission.demand import CLUSTER, GpuRequest, Key, Limits, Stage
+from longshore_operator.admission.queue import QueueDecision, Why, decide
 from tests.properties import examples
 
 KINDS = ("nvidia.com/gpu", "amd.com/gpu")
@@ -20,11 +20,11 @@ class AnyFleet(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.limits = Limits()
-        self.jobs: dict[Key, Request] = {}
+        self.jobs: dict[Key, GpuRequest] = {}
         self.num_created = 0
         self.overtaken: dict[Key, set[Key]] = {}
         """Jobs that were admitted behind a job that waited as the head of the cluster, and still hold GPUs."""
-        self.decision = Decision()
+        self.decision = QueueDecision()
 
     @initialize(
         capacity=st.fixed_dictionaries({kind: st.integers(1, 16) for kind in KINDS}),
@@ -41,7 +41,7 @@ class AnyFleet(RuleBasedStateMachine):
     def a_job_arrives(self, team: str, gpus: dict[str, int], priority: int) -> None:
         self.num_created += 1
         key = (team, f"job-{self.num_created}")
-        self.jobs[key] = Request(key, gpus, priority, f"{self.num_created:06}")
+        self.jobs[key] = GpuRequest(key, gpus, priority, f"{self.num_created:06}")
         self._decide()
 
     @precondition(lambda self: self._at(Stage.ADMITTED))
@@ -81,7 +81,7 @@ class AnyFleet(RuleBasedStateMachine):
             self.jobs[key] = replace(self.jobs[key], stage=Stage.LEAVING)
         self._note_overtaking(before)
 
-    def _note_overtaking(self, waited: dict[Key, Request]) -> None:
+    def _note_overtaking(self, waited: dict[Key, GpuRequest]) -> None:
         holding = {key for key, job in self.jobs.items() if job.stage is not Stage.WAITING}
         head = self._head()
         if head is None:
@@ -91,7 +91,7 @@ class AnyFleet(RuleBasedStateMachine):
         new = {key for key in self.decision.admitted if waited[key].order > head.order}
         self.overtaken = {head.key: past | new}
 
-    def _head(self) -> Request | None:
+    def _head(self) -> GpuRequest | None:
         """The first job that waits for GPUs of the cluster, unless its quota holds it back."""
         waiting = [job for job in self.jobs.values() if job.stage is Stage.WAITING]
         for job in sorted(waiting, key=lambda one: one.order):
@@ -101,7 +101,7 @@ class AnyFleet(RuleBasedStateMachine):
             return None if why is Why.NO_QUOTA or self._quota_lacks(job) else job
         return None
 
-    def _quota_lacks(self, job: Request) -> bool:
+    def _quota_lacks(self, job: GpuRequest) -> bool:
         demand = self.limits.demand(job.key[0], job.gpus)
         return any(amount > self._free(pool) for pool, amount in demand.items() if pool[0] != CLUSTER)
 
@@ -119,9 +119,9 @@ class AnyFleet(RuleBasedStateMachine):
 
     @invariant()
     def a_decision_that_is_carried_out_leaves_nothing_to_decide(self) -> None:
-        again = decide(self.jobs.values(), self.limits)
-        assert (again.admitted, dict(again.preempted)) == ((), {})
-        assert set(again.waiting) == set(self._at(Stage.WAITING))
+        repeated = decide(self.jobs.values(), self.limits)
+        assert (repeated.admitted, dict(repeated.preempted)) == ((), {})
+        assert set(repeated.waiting) == set(self._at(Stage.WAITING))
 
     @invariant()
     def the_head_starts_as_soon_as_it_would_without_the_jobs_that_overtook_it(self) -> None:

@@ -54,6 +54,9 @@ def test_an_admitted_job_starts_and_its_status_says_what_it_holds() -> None:
 def test_a_preempted_job_holds_its_gpus_until_its_pods_are_gone_and_then_goes_on() -> None:
     cluster = running()
     look(cluster, PREEMPTED)
+    assert cluster.names(lambda pod: not pod.deleting) == [pod.name for pod in cluster.workers()]
+    del cluster.pods["demo-coordinator"]
+    look(cluster, PREEMPTED)
     assert all(pod.deleting for pod in cluster.pods.values())
     assert cluster.status.phase is Phase.QUEUED
     assert cluster.status.admission is not None
@@ -107,7 +110,7 @@ def test_an_operator_that_has_not_decided_yet_leaves_what_was_told() -> None:
 
 def test_a_job_that_need_not_be_admitted_says_nothing_about_it() -> None:
     cluster = Cluster()
-    cluster.settle()
+    cluster.reconcile_until_stable()
     assert cluster.status.admission is None
     assert all(condition.type != "Admitted" for condition in cluster.status.conditions)
 

@@ -13,7 +13,7 @@ from longshore_operator.kueue.desk import queue_of
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
 from longshore_operator.kueue.workload import placed, placements, pod_set, pod_sets, workload
-from longshore_operator.observed import Placement
+from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
@@ -28,9 +28,9 @@ GPU = "nvidia.com/gpu"
 def conditions(**by_type: str) -> dict[str, Any]:
     """A Workload with conditions, each given as `Status/Reason/message`."""
     found = [
-        dict(zip(("status", "reason", "message"), told.split("/"), strict=True))
+        dict(zip(("status", "reason", "message"), text.split("/"), strict=True))
         | {"type": kind, "lastTransitionTime": "2025-12-31T00:00:00Z"}
-        for kind, told in by_type.items()
+        for kind, text in by_type.items()
     ]
     return {"status": {"conditions": found}}
 
@@ -175,9 +175,9 @@ class TestPlacement:
         }
         flavor = {"nodeLabels": {"gpu": "h100"}, "tolerations": [toleration]}
         view = replace(VIEW, workload={"status": status}, flavors={"h100": flavor})
-        asked = placements(view)["worker"]
-        assert asked == Placement({"gpu": "h100"}, (toleration,), {}, {"provisioned": "yes"})
-        pod = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), asked)
+        worker_placement = placements(view)["worker"]
+        assert worker_placement == PodPlacement({"gpu": "h100"}, (toleration,), {}, {"provisioned": "yes"})
+        pod = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), worker_placement)
         assert pod["spec"]["nodeSelector"] == {"gpu": "h100"}
         assert pod["spec"]["tolerations"].count(toleration) == 1
         assert pod["metadata"]["annotations"]["provisioned"] == "yes"

@@ -72,5 +72,5 @@ def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, sentence:
 
 def test_the_reason_of_the_end_is_left_for_kubernetes(tmp_path: Path) -> None:
     log = tmp_path / "termination-log"
-    Settings.from_env({**WORKER, contract.ENV_TERMINATION_LOG: str(log)}).tell_why("done")
+    Settings.from_env({**WORKER, contract.ENV_TERMINATION_LOG: str(log)}).report_reason("done")
     assert log.read_text() == "done"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore_runtime.backends.streamed_lm.plan import (
-    ModelShape,
+    DecoderShape,
     batches,
     residency_order,
     resident_layers,
@@ -14,7 +14,7 @@ from longshore_runtime.backends.streamed_lm.plan import (
 
 GIB = 1 << 30
 
-QWEN_7B = ModelShape(
+QWEN_7B = DecoderShape(
     num_layers=28,
     layer_bytes=466_115_584,
     base_bytes=2 * 152_064 * 3_584 * 2 + 3_584 * 2,
@@ -28,7 +28,7 @@ QWEN_7B = ModelShape(
 )
 """Qwen2.5-7B in bf16: 28 layers of 466 MB, embeddings and head 2.2 GB."""
 
-SMALL = ModelShape(
+SMALL = DecoderShape(
     num_layers=10,
     layer_bytes=1_000,
     base_bytes=500,

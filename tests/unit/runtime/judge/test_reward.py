@@ -56,11 +56,11 @@ class Replies:
 
     def __init__(self, *replies: str | NoReply | Fails) -> None:
         self._replies = list(replies)
-        self.asked: list[list[str]] = []
+        self.questions: list[list[str]] = []
 
     def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str | NoReply]:
         assert max_tokens == OPTIONS.max_reply_tokens
-        self.asked.append(list(prompts))
+        self.questions.append(list(prompts))
         given: list[str | NoReply] = []
         for _ in prompts:
             reply = self._replies.pop(0)
@@ -78,7 +78,7 @@ def rewards(*outcomes: ScoreOutcome) -> list[float]:
     return [outcome.reward for outcome in outcomes if isinstance(outcome, ScoreResult)]
 
 
-def told(outcomes: Sequence[ScoreOutcome], kind: type[Exception]) -> list[str]:
+def messages(outcomes: Sequence[ScoreOutcome], kind: type[Exception]) -> list[str]:
     """What failures of one kind say."""
     return [str(outcome) for outcome in outcomes if type(outcome) is kind]
 
@@ -92,7 +92,7 @@ def test_responses_are_asked_about_together_and_scored_in_order() -> None:
     results = JudgeReward(OPTIONS, model).score_many([item(1), item(2), item(3)])
     assert rewards(*results) == [1.0, 0.0, 0.5]
     assert not any(isinstance(result, ScoreResult) and result.timed_out for result in results)
-    assert model.asked == [["p1?r1!a1", "p2?r2!a2", "p3?r3!a3"]]
+    assert model.questions == [["p1?r1!a1", "p2?r2!a2", "p3?r3!a3"]]
 
 
 def test_one_response_alone_is_scored_as_well() -> None:
@@ -103,7 +103,7 @@ def test_only_what_could_not_be_read_is_asked_again_with_a_reminder() -> None:
     model = Replies("Score: 1", "I like it", "Score: 3", "Score: 2")
     results = JudgeReward(OPTIONS, model).score_many([item(1), item(2), item(3)])
     assert rewards(*results) == [0.1, 0.2, 0.3]
-    (question,) = model.asked[1]
+    (question,) = model.questions[1]
     assert question.startswith("p2?r2!a2")
     assert r"Score: (\d+)" in question and "between 0 and 10" in question
 
@@ -128,7 +128,7 @@ def test_a_question_that_has_no_reply_is_an_error_of_its_response_alone() -> Non
         [item(1), item(2), item(3)]
     )
     assert rewards(outcomes[0], outcomes[2]) == [0.1, 0.3]
-    assert told(outcomes[1:2], JudgeError) == ["reward taste: row 2, response 0-2-0: too long"]
+    assert messages(outcomes[1:2], JudgeError) == ["reward taste: row 2, response 0-2-0: too long"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_call_that_fails_fails_each_of_its_responses_with_a_sentence_of_its_ow
     failure: NoReply, kind: type[Exception]
 ) -> None:
     outcomes = JudgeReward(OPTIONS, Fails(failure)).score_many([item(1), item(2)])
-    assert told(outcomes, kind) == [f"reward taste: row {row}, response 0-{row}-0: {failure}" for row in (1, 2)]
+    assert messages(outcomes, kind) == [f"reward taste: row {row}, response 0-{row}-0: {failure}" for row in (1, 2)]
     assert isinstance(outcomes[0], RewardError if kind is JudgeError else RewardFault)
 
 
@@ -151,7 +151,7 @@ def test_a_fault_when_asked_again_is_one_of_those_that_were_asked_about() -> Non
     model = Replies("Score: 4", "nice", Fails(NoReplyYet("it is silent")))
     outcomes = JudgeReward(OPTIONS, model).score_many([item(1), item(2)])
     assert rewards(outcomes[0]) == [0.4]
-    assert told(outcomes[1:], JudgeFault) == ["reward taste: row 2, response 0-2-0: it is silent"]
+    assert messages(outcomes[1:], JudgeFault) == ["reward taste: row 2, response 0-2-0: it is silent"]
 
 
 def test_outcomes_travel_between_pods() -> None:
@@ -169,7 +169,7 @@ def test_a_template_without_words_of_its_own_has_nothing_to_ask_about_an_empty_r
         judge.score(empty)
     first, second = judge.score_many([empty, item(1)])
     assert isinstance(first, JudgeError) and rewards(second) == [0.5]
-    assert model.asked == [[], ["r1 "]]
+    assert model.questions == [[], ["r1 "]]
 
 
 @pytest.mark.parametrize(

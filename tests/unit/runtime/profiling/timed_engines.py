@@ -12,7 +12,7 @@ from longshore_runtime.profiling.engine_probe import EngineProbe
 from longshore_runtime.profiling.staircase import EngineLimits
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_actor import load_weights
-from longshore_runtime.rollout.events import Event, ResponsesEnded
+from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.types import Completion, EngineStats, Request
 
 LIMITS = EngineLimits(max_num_seqs=8, max_context_tokens=256, kv_capacity_tokens=4096)
@@ -50,7 +50,7 @@ class TimedEngines:
         for engine in self._engines.values():
             load_weights(engine, [], policy_version=0)
 
-    def alive(self) -> Sequence[int]:
+    def serving(self) -> Sequence[int]:
         return list(self._engines)
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
@@ -58,7 +58,7 @@ class TimedEngines:
         self._engines[engine].add(requests)
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
-        self._tell(engine, self._engines[engine].abort(request_ids))
+        self._report(engine, self._engines[engine].abort(request_ids))
         self.stuck |= self.stuck_once_stopped
 
     def stats(self) -> Mapping[int, EngineStats]:
@@ -91,11 +91,11 @@ class TimedEngines:
             self.put(EngineLost(number, "pod killed"))
         for number, engine in self._engines.items():
             if number not in self.stuck:
-                self._tell(number, engine.step())
+                self._report(number, engine.step())
 
-    def _tell(self, engine: int, completions: Sequence[Completion]) -> None:
+    def _report(self, engine: int, completions: Sequence[Completion]) -> None:
         if completions:
-            self.put(ResponsesEnded(engine, completions, self._engines[engine].stats()))
+            self.put(EngineOutput(engine, completions, self._engines[engine].stats()))
 
 
 def probe(engines: TimedEngines) -> EngineProbe:

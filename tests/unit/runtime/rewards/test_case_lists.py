@@ -30,7 +30,7 @@ def test_cases_become_a_list(raw: Any, cases: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         (None, "^row 1: 'tests' must be a list of test cases; set code.testsField"),
         ("{", "^row 1: 'tests' must be a list of test cases"),
@@ -40,6 +40,6 @@ def test_cases_become_a_list(raw: Any, cases: list[Any]) -> None:
         ({"inputs": [1], "outputs": ["1"]}, r"^row 1, tests\[0\]: stdin: must be a string, not int"),
     ],
 )
-def test_what_is_no_test_case_is_told_with_row_and_field(raw: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_test_case_is_told_with_row_and_field(raw: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         cases_of({"tests": raw}, "tests", "row 1")

@@ -44,7 +44,7 @@ def item(response: str, **row: Any) -> ScoreItem:
 def test_the_service_sees_prompt_response_answer_and_row(endpoint: Endpoint, make: Scorers) -> None:
     row = {"level": 3, "made": datetime.date(2026, 1, 2), "embedding": np.array([1.0, 2.0])}
     assert make(endpoint.address).score(item("right", **row)).reward == 1.0
-    assert endpoint.asked[-1] == {
+    assert endpoint.requests[-1] == {
         "prompt": "a prompt",
         "response": "right",
         "answer": "right",
@@ -65,10 +65,10 @@ def test_no_answer_in_time_is_a_fault_however_it_comes_about(endpoint: Endpoint,
 
 
 def test_a_service_that_is_not_there_is_a_fault(make: Scorers) -> None:
-    with serving() as gone:
+    with serving() as stopped:
         pass
     with pytest.raises(RewardFault, match="the service cannot be reached"):
-        make(gone.address).score(item("right"))
+        make(stopped.address).score(item("right"))
 
 
 @pytest.mark.parametrize(

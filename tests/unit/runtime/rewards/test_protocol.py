@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.policy.adaptive_timeout import CaseRun
 from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Answer, BadMessage, Failed, Ready, Request, Started
+from longshore_runtime.rewards.protocol import Answer, BadMessage, Failed, Ready, ScoreRequest, Started
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -66,14 +66,14 @@ def test_outcomes_arrive_as_they_were(outcomes: list[ScoreOutcome]) -> None:
     ids=lambda value: value.name if isinstance(value, RewardFunction) else "",
 )
 def test_a_call_carries_what_its_function_reads_of_the_row(function: RewardFunction, row: dict[str, Any]) -> None:
-    request = protocol.decode(Request, protocol.encode_request(3, function, [ITEM]))
+    request = protocol.decode(ScoreRequest, protocol.encode_request(3, function, [ITEM]))
     assert (request.number, request.function) == (3, function.name)
     assert protocol.items_of(request.items) == [ScoreItem("d, line 1", "what?", "this", "that", row, [1.0, 2.0])]
 
 
 def test_a_row_may_hold_what_json_does_not_know() -> None:
     row = {"day": datetime.timedelta(days=1), "who": {1: "one"}}
-    request = protocol.decode(Request, protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", row)]))
+    request = protocol.decode(ScoreRequest, protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", row)]))
     assert request.items[0].row == {"day": "1 day, 0:00:00", "who": {"1": "one"}}
 
 
@@ -141,9 +141,9 @@ def test_sentences_reach_no_terminal_with_what_steers_it() -> None:
 )
 def test_whatever_else_arrives_is_refused_in_one_sentence(data: bytes) -> None:
     for kind in (Answer, Started):
-        with pytest.raises(BadMessage) as told:
+        with pytest.raises(BadMessage) as decoded:
             protocol.decode(kind, data)
-        assert str(told.value).isprintable() and str(told.value)
+        assert str(decoded.value).isprintable() and str(decoded.value)
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -153,9 +153,9 @@ def test_deep_nesting_is_refused() -> None:
 
 def test_layers_arrive_and_one_that_is_not_named_does_not_hold() -> None:
     report = LayerReport({layer: None if layer is Layer.SECCOMP else f"no {layer}" for layer in Layer})
-    told = protocol.decode(Started, protocol.encode(protocol.started(Surroundings(report)))).outcome
-    assert isinstance(told, Ready)
-    assert protocol.surroundings_of(told) == Surroundings(report)
+    decoded = protocol.decode(Started, protocol.encode(protocol.started(Surroundings(report)))).outcome
+    assert isinstance(decoded, Ready)
+    assert protocol.surroundings_of(decoded) == Surroundings(report)
     assert protocol.surroundings_of(Ready(sandbox={})).sandbox.available == frozenset()  # type: ignore[union-attr]
     assert protocol.surroundings_of(Ready()) == Surroundings()
 

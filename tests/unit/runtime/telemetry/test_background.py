@@ -18,14 +18,14 @@ def test_items_are_handled_in_their_order_and_all_of_them_before_it_closes() -> 
 def test_what_finds_the_queue_full_is_dropped_and_told_once_and_nobody_waits() -> None:
     has_begun, may_end = threading.Event(), threading.Event()
     handled: list[int] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     def handle(number: int) -> None:
         has_begun.set()
         may_end.wait()
         handled.append(number)
 
-    worker = Background("test", handle, 2, told.append)
+    worker = Background("test", handle, 2, reported.append)
     worker.give(0)
     has_begun.wait()
     for number in range(1, 6):
@@ -33,23 +33,23 @@ def test_what_finds_the_queue_full_is_dropped_and_told_once_and_nobody_waits() -
     assert worker.num_lost == 3
     may_end.set()
     worker.close()
-    assert (handled, told) == ([0, 1, 2], ["it does not keep up with the job"])
+    assert (handled, reported) == ([0, 1, 2], ["it does not keep up with the job"])
 
 
 def test_an_item_that_fails_does_not_end_the_later_ones() -> None:
     found: list[int] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     def handle(number: int) -> None:
         if number < 2:
             raise OSError(f"no room for {number}\nmore")
         found.append(number)
 
-    worker = Background("test", handle, 10, told.append)
+    worker = Background("test", handle, 10, reported.append)
     for number in range(4):
         worker.give(number)
     worker.close()
-    assert (found, worker.num_lost, told) == ([2, 3], 2, ["no room for 0"])
+    assert (found, worker.num_lost, reported) == ([2, 3], 2, ["no room for 0"])
 
 
 def test_a_worker_that_hangs_does_not_keep_the_session_from_ending() -> None:

@@ -7,15 +7,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from longshore.api.model import Evaluation
 from longshore.api.names import Component
 from longshore.api.records import Records
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore.record.facts import LanePlace
-from longshore.record.model import Outcome, RoundRecord
+from longshore.record.model import RecordOutcome, RoundRecord
 from longshore_runtime.telemetry.samples import SCHEMA, is_kept
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.types import PromptRecord
 from tests.unit.runtime import test_training_loop as loop
 
 Json = dict[str, Any]
@@ -23,7 +25,10 @@ PLACES = Places(
     tuple(LanePlace(engine, engine, Component.WORKER, (0,)) for engine in range(2)),
     (LanePlace(0, 0, Component.WORKER, (0,)),),
 )
-JOB = JobFacts(1, dict(enumerate(loop.PROMPTS.train)), 64, is_colocated=True, clock_offset_s=1e9)
+HELD_OUT = tuple(PromptRecord(index, f"held out {index}", (index, 1, 2), "answer") for index in range(6))
+JOB = JobFacts(
+    1, dict(enumerate(loop.PROMPTS.train)), dict(enumerate(HELD_OUT)), 64, is_colocated=True, clock_offset_s=1e9
+)
 
 
 class Decoder:
@@ -56,6 +61,11 @@ def samples(root: Path) -> dict[int, list[Json]]:
     return found
 
 
+def evaluations(root: Path) -> dict[int, list[Json]]:
+    """Rows of held-out prompts by step."""
+    return {int(path.name[5:11]): pq.read_table(path).to_pylist() for path in (root / "output" / "held-out").iterdir()}
+
+
 def rounds(root: Path) -> list[RoundRecord]:
     return [RoundRecord.from_bytes(path.read_bytes()) for path in sorted((root / "output" / "rounds").iterdir())]
 
@@ -80,25 +90,51 @@ def test_every_response_that_was_trained_on_is_there_with_text_reward_and_advant
         assert all(sum(advantages) == pytest.approx(0.0, abs=1e-5) for advantages in by_draw.values())
 
 
+def test_every_response_to_held_out_prompts_is_there_apart_from_the_training(tmp_path: Path) -> None:
+    evaluation = Evaluation(every_steps=2, responses_per_prompt=3)
+    outcome = run(tmp_path, held_out=HELD_OUT, evaluation=evaluation)
+    last = outcome.ledger[-1]["step"]
+    found = evaluations(tmp_path)
+    assert sorted(found) == sorted({0, 2, last}), "before the first step, every two steps, at the end"
+    for step, rows in found.items():
+        assert {(row["prompt"], row["response_index"]) for row in rows} == {
+            (prompt.prompt, index) for prompt in HELD_OUT for index in range(3)
+        }
+        assert {row["versions"][0]["policy_version"] for row in rows} == {step}
+        assert {(row["kind"], row["outcome"], row["advantage"]) for row in rows} == {("Evaluation", "evaluated", None)}
+    assert all(not row["prompt"].startswith("held out") for rows in samples(tmp_path).values() for row in rows)
+
+
+def test_an_attempt_that_continues_forgets_evaluations_beyond_its_checkpoint(tmp_path: Path) -> None:
+    records = recorded(tmp_path / "output")
+    directory = tmp_path / "output" / "held-out"
+    directory.mkdir(parents=True)
+    for step in (0, 2, 4):
+        (directory / f"step-{step:06d}.parquet").write_bytes(b"rows")
+    records.rewind(2)
+    records.close()
+    assert sorted(path.name for path in directory.iterdir()) == ["step-000000.parquet", "step-000002.parquet"]
+
+
 def test_the_record_of_a_round_says_what_became_of_its_responses(tmp_path: Path) -> None:
     outcome = run(tmp_path)
     found = rounds(tmp_path)
     assert [record.step for record in found] == [row["step"] for row in outcome.ledger]
     for record, ledger in zip(found, outcome.ledger, strict=True):
-        accepted = {row.response for row in record.responses if row.outcome is Outcome.ACCEPTED}
+        accepted = {row.response for row in record.responses if row.outcome is RecordOutcome.ACCEPTED}
         assert accepted == {f"{draw}-{one}" for draw, some in ledger["trained"].items() for one in some}
-        deferred = {row.draw for row in record.groups if row.outcome is Outcome.DEFERRED}
+        deferred = {row.draw for row in record.groups if row.outcome is RecordOutcome.DEFERRED}
         assert deferred <= set(ledger["deferred"])
         assert record.kind.value == ledger["kind"]
         assert record.started > 1e9
-        assert all(row.accepted_s is not None for row in record.groups if row.outcome is Outcome.ACCEPTED)
+        assert all(row.accepted_s is not None for row in record.groups if row.outcome is RecordOutcome.ACCEPTED)
 
 
 def test_tokens_of_several_weights_are_told_apart(tmp_path: Path) -> None:
     run(tmp_path, strategy=Strategy.PARTIAL_ROLLOUT)
     versions = [row["versions"] for rows in samples(tmp_path).values() for row in rows]
     assert any(len(runs) > 1 for runs in versions)
-    kept = [row for record in rounds(tmp_path) for row in record.responses if row.outcome is Outcome.KEPT]
+    kept = [row for record in rounds(tmp_path) for row in record.responses if row.outcome is RecordOutcome.KEPT]
     assert {row.finish for row in kept} == {"abort", "stop"}, "whole responses wait with their group"
 
 

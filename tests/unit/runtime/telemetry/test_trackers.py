@@ -11,10 +11,10 @@ import pytest
 from longshore.api import contract
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
-from longshore_runtime.telemetry.trackers import Run, Trackers, TrackerThread, token, trackers
+from longshore_runtime.telemetry.trackers import TrackedRun, Trackers, TrackerThread, token, trackers
 from tests.unit.checks.test_job import SPEC
 
-RUN = Run("uid", "demo", "project", None, {}, Path())
+RUN = TrackedRun("uid", "demo", "project", None, {}, Path())
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Service:
     steps: dict[int, Mapping[str, float]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
-    def start(self, run: Run) -> int:
+    def start(self, run: TrackedRun) -> int:
         self._call("start")
         return max(self.steps, default=-1)
 
@@ -45,8 +45,8 @@ class Service:
         self.calls.append(name)
 
 
-def tracked(service: Service, told: list[str] | None = None, **options: float) -> TrackerThread:
-    on_trouble = (told if told is not None else []).append
+def tracked(service: Service, reported: list[str] | None = None, **options: float) -> TrackerThread:
+    on_trouble = (reported if reported is not None else []).append
     return TrackerThread("mlflow", lambda: service, RUN, on_trouble, retry_s=0.001, **options)  # type: ignore[arg-type]
 
 
@@ -84,34 +84,34 @@ def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
 def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_told_once() -> None:
     failures = iter(["down\nsince noon", "down", "http://me:secret@host is down", "", "down", ""])
     service = Service(lambda call: next(failures, ""))
-    told: list[str] = []
-    thread = tracked(service, told)
+    reported: list[str] = []
+    thread = tracked(service, reported)
     for step in range(3):
         thread.log(step, {"a": step})
     wait_for(lambda: len(service.steps) == 3)
     thread.close(True)
     assert list(service.steps) == [0, 1, 2]
     assert thread.num_lost == 0
-    assert told == ["tracking.mlflow: down; the job goes on without it"]
+    assert reported == ["tracking.mlflow: down; the job goes on without it"]
 
 
 def test_credentials_of_an_address_are_not_told() -> None:
-    told: list[str] = []
-    tracked(Service(lambda call: "http://me:secret@host is down"), told).close(None)
-    assert told == ["tracking.mlflow: http://host is down; the job goes on without it"]
+    reported: list[str] = []
+    tracked(Service(lambda call: "http://me:secret@host is down"), reported).close(None)
+    assert reported == ["tracking.mlflow: http://host is down; the job goes on without it"]
 
 
 def test_while_a_service_is_down_so_many_steps_wait_and_the_others_are_dropped() -> None:
-    is_asked, is_up = threading.Event(), threading.Event()
+    is_called, is_up = threading.Event(), threading.Event()
 
     def fails(call: str) -> str:
-        is_asked.set()
+        is_called.set()
         return "" if is_up.is_set() else "down"
 
     service = Service(fails)
     thread = tracked(service, max_waiting=2)
     thread.log(0, {"a": 0})
-    is_asked.wait()
+    is_called.wait()
     for step in range(1, 6):
         thread.log(step, {"a": step})
     assert thread.num_lost == 3
@@ -131,21 +131,21 @@ def test_a_service_that_never_answers_does_not_keep_the_session_from_ending() ->
 
 
 def test_at_the_end_a_service_that_is_down_is_asked_once_more_and_not_for_every_step_that_waits() -> None:
-    is_asked = threading.Event()
-    asked: list[str] = []
+    is_called = threading.Event()
+    called: list[str] = []
 
     def fails(call: str) -> str:
-        asked.append(call)
-        is_asked.set()
+        called.append(call)
+        is_called.set()
         return "down"
 
     service = Service(fails)
     thread = TrackerThread("mlflow", lambda: service, RUN, lambda reason: None, retry_s=60.0)
     for step in range(10):
         thread.log(step, {"a": step})
-    is_asked.wait()
+    is_called.wait()
     thread.close(True)
-    assert asked == ["start", "start"]
+    assert called == ["start", "start"]
     assert thread.num_lost == 11
 
 
@@ -176,9 +176,9 @@ def test_a_run_is_named_after_its_job_and_shows_its_spec_without_passwords() -> 
     data = {"path": "a.jsonl"}
     function = {"name": "service", "kind": "HTTP", "http": {"url": "http://me:secret@grader.example/score"}}
     spec = RLJobSpec.model_validate(SPEC | {"data": data, "reward": {"functions": [function]}})
-    run = Run.of(spec.tracking, "demo", "uid-1", Path("out"), spec)
+    run = TrackedRun.of(spec.tracking, "demo", "uid-1", Path("out"), spec)
     assert (run.uid, run.name, run.project, run.group) == ("uid-1", "demo", "longshore", None)
     assert run.config["algorithm"]["maxResponseTokens"] == 64
     assert "secret" not in str(run.config)
     named = Tracking(name="seed-1", project="maths", group="seeds")
-    assert Run.of(named, "demo", "uid-1", Path("out"), spec).name == "seed-1"
+    assert TrackedRun.of(named, "demo", "uid-1", Path("out"), spec).name == "seed-1"

@@ -78,8 +78,8 @@ def _up(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     lock = DataDirLock(data_dir)
-    # The default watcher keeps a thread for every process that it waits for.
-    asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+    if sys.version_info < (3, 12):  # Its default watcher keeps a thread for every process that it waits for.
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     try:
         asyncio.run(_serve(data_dir, config, lock, options))
     except OSError as error:

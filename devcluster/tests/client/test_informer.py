@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from devcluster.tests.builders import Json
 
 from longshore_devcluster.client.informer import Informer
 from longshore_kube.access import Access
 from longshore_kube.client import Client
 from longshore_kube.resources import CONFIG_MAPS
-from tests.unit.devcluster.builders import Json
 
 
 def config_map(name: str, version: int, **data: str) -> Json:

@@ -1,7 +1,8 @@
 """A ReplicaSet keeps its number of pods."""
 
+from devcluster.tests.builders import Json, pod
+
 from longshore_devcluster.controllers.replicas import plan_replicas, pod_of
-from tests.unit.devcluster.builders import Json, pod
 
 NOW_S = 1_900_000_000.0
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from devcluster.tests.builders import Json
 
 from longshore_devcluster.kubelet.probes import Outcome, Timing, Verdict, attempt
-from tests.unit.devcluster.builders import Json
 
 
 def verdicts(probe: Json, results: str) -> list[bool | None]:

@@ -1,7 +1,8 @@
 """Which addresses stand behind a Service."""
 
+from devcluster.tests.builders import Json, pod
+
 from longshore_devcluster.controllers.endpoints import endpoints_of, slice_of
-from tests.unit.devcluster.builders import Json, pod
 
 
 def service(**spec: object) -> Json:

@@ -3,9 +3,9 @@
 import base64
 
 import pytest
+from devcluster.tests.builders import Json, pod
 
 from longshore_devcluster.kubelet.environment import ConfigError, resolve_command, resolve_env
-from tests.unit.devcluster.builders import Json, pod
 
 
 class Objects:

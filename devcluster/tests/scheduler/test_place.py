@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from devcluster.tests.builders import Json, node, pod
 
 from longshore_devcluster.scheduler import Placement, Unschedulable, node_states, place
 from longshore_devcluster.scheduler.place import by_priority, claim_refusal
-from tests.unit.devcluster.builders import Json, node, pod
 
 GPU = "example.com/gpu"
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from devcluster.tests.builders import Json, pod
+
 from longshore_devcluster.controllers.claims import matching_volume, new_volume, users_of
-from tests.unit.devcluster.builders import Json, pod
 
 
 def claim(size: str = "1Gi", modes: tuple[str, ...] = ("ReadWriteOnce",), **spec: object) -> Json:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from devcluster.tests.builders import Json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from longshore_devcluster.controllers.rollout import (
     revision_of,
     surge_and_unavailable,
 )
-from tests.unit.devcluster.builders import Json
 
 NOW_S = 1_900_000_000.0
 

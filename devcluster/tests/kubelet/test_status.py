@@ -1,6 +1,7 @@
 """The status of a pod follows from what its containers did."""
 
 import pytest
+from devcluster.tests.builders import Json, pod
 
 from longshore_devcluster.kubelet.status import (
     PodRecord,
@@ -15,7 +16,6 @@ from longshore_devcluster.kubelet.status import (
     pod_status,
     qos_class,
 )
-from tests.unit.devcluster.builders import Json, pod
 
 NOW_S = 1_900_000_000.0
 OK = Terminated(0, "Completed", 1.0, 2.0)

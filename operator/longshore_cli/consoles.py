@@ -1,0 +1,16 @@
+"""Where commands print."""
+
+import sys
+
+from rich.console import Console
+
+
+def output() -> Console:
+    """Results."""
+    # A pipe has no width: whoever reads it may search for whole sentences.
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def errors() -> Console:
+    """Errors and progress."""
+    return Console(stderr=True, highlight=False)

@@ -1,0 +1,51 @@
+"""Scores the held-out prompts."""
+
+from longshore.api.runtime_status import RuntimeActivity
+from longshore.policy.draws import DrawCursor
+from longshore.policy.round_policy import BatchShape
+from longshore.policy.synchronous import Synchronous
+from longshore_runtime.job_rounds import JobRounds
+from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.round_requests import RoundRequests
+from longshore_runtime.run_state import HeldOutScore, RunState
+from longshore_runtime.running_step import Evaluating
+from longshore_runtime.telemetry.alarms import Alarms
+from longshore_runtime.telemetry.step_done import EvaluationDone
+from longshore_runtime.trainer.recovery import Recovery
+
+
+class Evaluator:
+    """The seeds are those of every evaluation, so that scores compare."""
+
+    def __init__(
+        self, options: LoopOptions, parts: Parts, rounds: JobRounds, recovery: Recovery, alarms: Alarms
+    ) -> None:
+        self._options = options
+        self._parts = parts
+        self._rounds = rounds
+        self._recovery = recovery
+        self._alarms = alarms
+
+    def is_due(self, step: int) -> bool:
+        """Whether the weights after this step are scored; those after the last one always are, at the end."""
+        every = self._options.evaluation.every_steps
+        return bool(every) and step % every == 0 and step < self._options.algorithm.steps
+
+    def run(self, state: RunState) -> RunState:
+        """The state with the score of its weights; without held-out prompts nothing happens."""
+        parts, evaluation = self._parts, self._options.evaluation
+        prompts = parts.prompts.held_out
+        if not prompts:
+            return state
+        parts.recorder.activity(RuntimeActivity.EVALUATE)
+        started_s = parts.clock.now_s()
+        shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
+        policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
+        requests = RoundRequests(dict(enumerate(prompts)), self._options.algorithm, "held-out", evaluation.temperature)
+        result = self._rounds.run(policy, prompts, requests.of, Evaluating(self._recovery, parts.recorder.progress))
+        state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
+        parts.recorder.evaluation(state, parts.clock.now_s() - started_s)
+        parts.records.keep_evaluation(EvaluationDone(state.step, result))
+        self._alarms.evaluated(state)
+        return state

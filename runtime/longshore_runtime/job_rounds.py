@@ -1,0 +1,54 @@
+"""Rounds of a job, on its engines and rewards: those that are trained on, and those of evaluations."""
+
+from collections.abc import Mapping, Sequence
+
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.elastic.repurposing import Repurposing
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
+from longshore_runtime.round_requests import RequestOf
+from longshore_runtime.types import Completion, PromptRecord
+
+
+class JobRounds:
+    """Runs one round after the other."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def run(
+        self,
+        policy: RoundPolicy,
+        prompts: Sequence[PromptRecord],
+        request_of: RequestOf,
+        observer: RoundObserver,
+        *,
+        draining: bool = False,
+        kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
+        repurposing: Repurposing | None = None,
+    ) -> RoundResult:
+        """Run a round of draws of these prompts; `kept` and `draining` as of `RoundRunner`.
+
+        Raises UserError, Interrupted and TrainerLost.
+        """
+        parts = self._parts
+        parts.rewards.use(prompts)
+        runner = RoundRunner(
+            policy,
+            parts.engines,
+            parts.rewards,
+            parts.events,
+            request_of,
+            parts.clock,
+            observer,
+            kept,
+            None if repurposing is None else repurposing.milestones,
+            None if repurposing is None else repurposing.pace,
+        )
+        if repurposing is not None:
+            repurposing.begin(runner)
+        result = runner.run(draining=draining)
+        parts.rewards.rest()
+        return result

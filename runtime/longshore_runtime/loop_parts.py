@@ -1,0 +1,38 @@
+"""What the training loop works with: the session builds it, and the loop drives it."""
+
+import queue
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.clock import Clock
+from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.storage import JobStorage
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.step_records import NoRecords, StepSink
+from longshore_runtime.trainer.group import TrainerGroup
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one session."""
+
+    policy: RoundPolicy
+    prompts: PromptSets
+    engines: EnginePool
+    trainers: TrainerGroup
+    rewards: RewardPool
+    checkpoints: CheckpointStore
+    storage: JobStorage
+    recorder: Recorder
+    assignments: Assignments
+    elastic: Executor
+    """Does what takes time while a round runs."""
+    events: "queue.SimpleQueue[Event]"
+    clock: Clock
+    records: StepSink = field(default_factory=NoRecords)

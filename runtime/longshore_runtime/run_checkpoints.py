@@ -1,0 +1,98 @@
+"""Checkpoints of a run: the files of the trainers, and the state of everything else after the same step."""
+
+from collections.abc import MutableMapping
+
+import structlog
+
+from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
+from longshore.policy.benefit_gate import BenefitGate
+from longshore.policy.length_distribution import LengthDistribution
+from longshore_runtime.checkpoint import export_model
+from longshore_runtime.errors import UserError
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.run_state import RunState
+from longshore_runtime.telemetry.alarms import Alarms
+
+log = structlog.get_logger()
+
+
+class RunCheckpoints:
+    """Reads and writes them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        alarms: Alarms,
+        lengths: MutableMapping[RoundKind, LengthDistribution],
+        gate: BenefitGate | None,
+    ) -> None:
+        """`lengths` and `gate` are what the run learns about its rounds."""
+        self._parts = parts
+        self._alarms = alarms
+        self._lengths = lengths
+        self._gate = gate
+
+    def restore(self) -> RunState | None:
+        """Put everything back to the newest checkpoint; None: there is none. Raises UserError for another strategy."""
+        parts, checkpoint = self._parts, self._parts.checkpoints.newest()
+        if checkpoint is None:
+            return None
+        log.info("resuming", step=checkpoint.step)
+        state = checkpoint.state()
+        run = RunState.load(state["run"], checkpoint.kept())
+        try:
+            parts.policy.load_state(run.policy)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self.load_trainers()
+        for kind, exported in state.get("lengths", {}).items():
+            self._lengths[RoundKind(kind)].load_state(exported)
+        if self._gate is not None and "benefit" in state:  # Older versions had none.
+            self._gate.load_state(state["benefit"])
+        parts.rewards.load_state(state["rewards"])
+        parts.recorder.resume(run, state["recorder"])
+        parts.records.rewind(run.step)
+        if "alarms" in state:  # Older versions had none.
+            self._alarms.load(state["alarms"])
+        return run
+
+    def load_trainers(self) -> None:
+        """Give the trainers the newest checkpoint, if there is one."""
+        checkpoint = self._parts.checkpoints.newest()
+        if checkpoint is not None:
+            self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
+
+    def write(self, run: RunState, *, timeout_s: float | None = None) -> None:
+        """Write one; raises TrainerLost when the state of the trainers is gone."""
+        parts = self._parts
+        state = {
+            "run": run.export(),
+            "recorder": parts.recorder.export(),
+            "rewards": parts.rewards.export_state(),
+            "alarms": self._alarms.export(),
+            **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
+            "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
+        }
+
+        def report() -> None:  # Called from another thread while the checkpoint is written.
+            num_bytes, total_bytes = parts.checkpoints.progress(run.step)
+            parts.recorder.progress(ProgressUnit.BYTES, num_bytes, total_bytes)
+
+        parts.recorder.activity(RuntimeActivity.CHECKPOINT)
+        with repeated(report, PROGRESS_EVERY_S):
+            checkpoint = parts.checkpoints.publish(
+                run.step,
+                state,
+                run.kept,
+                lambda directory: parts.trainers.save(parts.storage.relative(directory), timeout_s=timeout_s),
+            )
+        parts.recorder.checkpoint(checkpoint)
+
+    def export_model(self, step: int) -> str:
+        """Copy the model of the newest checkpoint, that of this step, to where users find it; returns where."""
+        newest = self._parts.checkpoints.newest()
+        assert newest is not None and newest.step == step
+        model = self._parts.storage.output_dir / "model"
+        export_model(newest, model)
+        return self._parts.storage.relative(model)

@@ -1,0 +1,40 @@
+"""What a step reports of the scoring of its round."""
+
+from dataclasses import replace
+
+import pytest
+
+from longshore.api.rollout import Strategy
+from longshore_runtime.rollout.batch import RewardStats, RoundResult
+from longshore_runtime.telemetry.step_metrics import StepTimes, step_metrics
+from tests.unit.runtime.scripted import ScriptedEngines, build, runner
+from tests.unit.runtime.test_alarms import timed_out, trained, with_responses
+
+TIMES = StepTimes(step_s=9.0, regroup_s=0.0, gen_s=5.0, reward_s=1.0, train_s=2.0, publish_s=1.0)
+
+
+@pytest.fixture
+def result() -> RoundResult:
+    return runner(ScriptedEngines(), build(Strategy.SYNCHRONOUS)).run(draining=False)
+
+
+def metrics(result: RoundResult) -> dict[str, float]:
+    return step_metrics(result, trained(result), TIMES, queue_length=0, num_gpus=2)
+
+
+def test_programs_that_broke_their_sandbox_and_faults_are_counted(result: RoundResult) -> None:
+    broken = replace(result, rewards=RewardStats(num_faults=7, num_broken=3))
+    found = metrics(broken)
+    assert (found["reward/broke_sandbox"], found["reward/faults"]) == (3, 7)
+    assert metrics(result)["reward/broke_sandbox"] == 0
+
+
+def test_how_scoring_kept_up_is_told(result: RoundResult) -> None:
+    stats = RewardStats(max_depth=5, max_wait_s=1.5, seconds={"code": 6.0}, num_scored={"code": 4})
+    found = metrics(replace(result, rewards=stats))
+    assert (found["reward/max_queue_depth"], found["reward/max_wait_s"], found["reward/code/seconds"]) == (5, 1.5, 1.5)
+
+
+def test_responses_whose_scoring_took_too_long_are_counted(result: RoundResult) -> None:
+    num_responses = sum(len(group.responses) for group in result.groups)
+    assert metrics(with_responses(result, timed_out))["reward/timed_out"] == num_responses > 0

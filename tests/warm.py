@@ -1,0 +1,46 @@
+"""Processes of tests that want torch, vLLM or Megatron: forks of one process that has imported them.
+
+Whatever this process starts with multiprocessing's method `forkserver` is one: ranks of trainers, tensor-parallel ranks
+of vLLM, and Ray nodes, which the embedded cluster starts from such a process too. Nothing here may import Ray, which
+reads its configuration when it is imported: each node has its own.
+"""
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from typing import Final
+
+from longshore_runtime.cluster.node_starter import PRELOADED, NodeStarter, become_starter
+from longshore_runtime.cluster.worker_imports import WorkerImports
+
+# Not the server that multiprocessing has by itself: vLLM's ranks tell that one what to import.
+_SERVER: Final = forkserver.ForkServer()
+_SERVER.set_forkserver_preload([PRELOADED, "longshore_runtime.backends.megatron.trainer", __name__])
+forkserver.connect_to_new_process = _SERVER.connect_to_new_process
+
+
+class WarmStarter(NodeStarter):
+    """Starts a Ray node whose workers need nothing imported."""
+
+    def __init__(self, imports: WorkerImports) -> None:
+        self.imports = imports
+        self.is_used = self._has_ended = False
+        (theirs, self._lifeline), (self._output, their_output) = os.pipe(), os.pipe()
+        files = Connection(theirs, writable=False), Connection(their_output, readable=False)
+        self._process = multiprocessing.get_context("forkserver").Process(target=_become_starter, args=files)
+        self._process.start()
+        for file in files:
+            file.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def _wait(self) -> int:
+        self._process.join()
+        self._has_ended = True
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+def _become_starter(lifeline: Connection, output: Connection) -> None:
+    become_starter(lifeline.fileno(), output.fileno())

@@ -73,19 +73,12 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
 @contextlib.contextmanager
 def ray_head() -> Iterator[Settings]:
     """In the coordinator: the Ray head, and this process as its driver."""
-    import ray
-
+    from longshore_runtime.cluster.ray_driver import ray_driver
     from longshore_runtime.cluster.ray_node import start_head
 
     settings = Settings.from_env()
-    with start_head(settings):
-        ray.init(
-            address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=False, logging_level="error"
-        )
-        try:
-            yield settings
-        finally:
-            ray.shutdown()
+    with start_head(settings), ray_driver(settings.ray_address, settings.pod_ip):
+        yield settings
 
 
 class LocalRewardPods(NoOperator):

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import ray
 
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.cluster.node_starter import NodeStarter
+from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
@@ -47,14 +47,11 @@ def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) 
         patch.setenv(contract.ENV_POD_IP, ip)
         pods = Pods(ip, storage, imports, nodes)
         nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0)))
-        ray.init(address=f"{ip}:{pods.port}", _node_ip_address=ip, log_to_driver=False)
-        try:
+        # Disconnects before the nodes end: a thread that hears of a loss and asks Ray afterwards ends this process.
+        with ray_driver(f"{ip}:{pods.port}", ip):
             for index in range(count):
                 pods.join(index)
             yield pods
-        finally:
-            # Before the nodes end: a thread that hears of a loss and asks Ray once it is shut down ends this process.
-            ray.shutdown()
 
 
 @dataclass

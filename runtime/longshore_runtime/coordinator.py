@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
-import ray
 import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
@@ -19,6 +18,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.page.build import job_head
 from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
+from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
@@ -78,19 +78,16 @@ def _train(settings: Settings) -> None:
     page = _page(settings, spec, storage, sink)
     with start_head(settings), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
-        ray.init(
-            address=settings.ray_address, _node_ip_address=settings.pod_ip, log_to_driver=True, logging_level="warning"
-        )
-        # Ray puts a handler of its own in place, which ends the process at once: nothing would be saved.
-        stop.install()
-        first = RuntimeStatus(
-            attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
-        )
-        try:
-            _until_done(settings, spec, registry, access, sink, first, stop)
-        finally:
-            sink.close()
-            ray.shutdown()
+        with ray_driver(settings.ray_address, settings.pod_ip, log_to_driver=True):
+            # Ray puts a handler of its own in place, which ends the process at once: nothing would be saved.
+            stop.install()
+            first = RuntimeStatus(
+                attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
+            )
+            try:
+                _until_done(settings, spec, registry, access, sink, first, stop)
+            finally:
+                sink.close()
 
 
 def _page(settings: Settings, spec: RLJobSpec, storage: JobStorage, latest: LatestStatus) -> Served:

@@ -29,6 +29,7 @@ from longshore.api.names import Component
 from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.errors import EngineDied
@@ -220,8 +221,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
         assert sorted(process.name() for process in of_head) == ["gcs_server", "raylet", "sleep", "sleep"], (
             "no dashboard, no client server and no agent of Ray runs in the coordinator's pod"
         )
-        ray.init(address=cluster.settings().ray_address, _node_ip_address=cluster.head_ip, log_to_driver=False)
-        try:
+        with ray_driver(cluster.settings().ray_address, cluster.head_ip):
             handles = [engine(index, events) for index in range(2)]
             for handle in handles:
                 handle.wait_started(LIMIT_S)
@@ -256,8 +256,6 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             shown = events.get(timeout=LOSS_LIMIT_S)
             assert isinstance(shown, EngineLost)
             assert shown.engine == 1, "of a stopped engine nothing is told"
-        finally:
-            ray.shutdown()
         of_first = pods[0].processes()
         head.stop()
         code = pods[0].process.wait(LOSS_LIMIT_S)

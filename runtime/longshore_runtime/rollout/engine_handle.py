@@ -27,6 +27,8 @@ _PLACE_LIMIT_S: Final = 24 * 3600.0
 """Pods may wait for GPUs that others hold; the operator tells so."""
 _SILENCE_LIMIT_S: Final = 300.0
 """Many times HEARTBEAT_S: compiling keeps a process busy."""
+_READER_LIMIT_S: Final = 10.0
+"""For the thread that reads the events of an engine that is gone."""
 
 # Every call that is under way takes one of these, also one that waits for its turn.
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
@@ -71,6 +73,7 @@ class EngineHandle:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._alive = self._ended = False
+        self._reader: threading.Thread | None = None
         self._actor = placement(place.worker, gpus=place.gpus).remote(_Actor)
         self._placed = self._actor.__ray_ready__.remote()
         self._start = self._actor.start.remote(spec, model, output)
@@ -114,7 +117,8 @@ class EngineHandle:
                 raise EngineDied("the engine was stopped while it started")
             self._alive = True
         stream = self._actor.events.remote(HEARTBEAT_S, STEP_LIMIT_S)
-        threading.Thread(target=self._consume, args=(stream,), name=f"engine-{self.engine}", daemon=True).start()
+        self._reader = threading.Thread(target=self._consume, args=(stream,), name=f"engine-{self.engine}", daemon=True)
+        self._reader.start()
 
     def add(self, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
@@ -175,8 +179,10 @@ class EngineHandle:
         return was_alive
 
     def wait_ended(self) -> None:
-        """Wait until a stopped engine is gone and its GPUs are free."""
+        """Wait until a stopped engine is gone, its GPUs are free, and no thread reads its events."""
         wait_ended([self._actor])
+        if self._reader is not None:
+            self._reader.join(_READER_LIMIT_S)
 
     def _wait_placed(self, limit_s: float) -> None:
         try:

@@ -61,6 +61,8 @@ def down(
     from longshore_client.installed import NAMESPACE
 
     console = consoles.output()
+    if delete_data and kind is not ClusterKind.EMBEDDED:
+        raise CliError(f"--delete-data works with the embedded cluster only: leave it out with --cluster {kind}.")
     if kind is ClusterKind.EMBEDDED:
         was_running = cluster.stop_embedded(delete_data=delete_data)
         console.print("The embedded cluster is stopped." if was_running else "No embedded cluster was running here.")

@@ -50,11 +50,11 @@ def lines(history: WatchHistory) -> str:
 
 
 def total_s(history: WatchHistory) -> float | None:
-    """Seconds from the start of the job to its end, by the cluster's clock."""
-    status = history.view.status
-    if status.start_time is None or status.completion_time is None:
+    """Seconds from the creation of the job to its end, by the clock of the cluster; a resumed job has a new start time."""
+    created, completed = history.view.created, history.view.status.completion_time
+    if created is None or completed is None:
         return None
-    return (datetime.fromisoformat(status.completion_time) - datetime.fromisoformat(status.start_time)).total_seconds()
+    return (datetime.fromisoformat(completed) - datetime.fromisoformat(created)).total_seconds()
 
 
 def _rounds(counted: KindCount) -> str:

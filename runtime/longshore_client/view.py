@@ -22,6 +22,8 @@ class JobView:
     strategy: str
     steps: int
     """Asked for. Deferred draws may be trained in one step more."""
+    created: str | None
+    """RFC 3339."""
     status: RLJobStatus
 
     @property
@@ -62,6 +64,7 @@ def job_view(job: Json) -> JobView:
         uid=job["metadata"].get("uid", ""),
         strategy=(spec.get("rollout") or {}).get("strategy", ""),
         steps=runtime.steps or (spec.get("algorithm") or {}).get("steps", 0),
+        created=job["metadata"].get("creationTimestamp"),
         status=status,
     )
 

@@ -68,6 +68,12 @@ def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> No
     assert "The API server http://127.0.0.1:1 does not answer: Connection refused." in result.stderr
 
 
+def test_down_refuses_to_delete_data_on_a_cluster_that_is_not_embedded() -> None:
+    result = CliRunner().invoke(app, ["down", "--cluster", "current", "--delete-data"])
+    assert result.exit_code == 1
+    assert "--delete-data works with the embedded cluster only" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",
                                      "profile", "quickstart", "check", "version", "ui", "report"])  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:

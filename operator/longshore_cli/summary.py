@@ -50,7 +50,7 @@ def lines(history: WatchHistory) -> str:
 
 
 def total_s(history: WatchHistory) -> float | None:
-    """Seconds from the creation of the job to its end, by the clock of the cluster; a resumed job has a new start time."""
+    """Seconds from the creation of the job to its end, by the clock of the cluster (resuming resets its start time)."""
     created, completed = history.view.created, history.view.status.completion_time
     if created is None or completed is None:
         return None

@@ -81,6 +81,9 @@ def quickstart(
     runtime_image: options.RuntimeImage = None,
     values: options.Values = None,
     chart_dir: options.Chart = None,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Repeat the first steps with synchronous rollout.")
+    ] = True,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -93,6 +96,7 @@ def quickstart(
         Target(kubeconfig, context, namespace),
         _chart_options(chart_dir, values, operator_image, runtime_image),
         manifest or example("quickstart"),
+        compare,
     )
     quickstart_steps.run(plan, consoles.output())
 

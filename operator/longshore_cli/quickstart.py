@@ -16,9 +16,10 @@ from rich.rule import Rule
 
 from longshore.api import names
 from longshore.api.status import Phase
-from longshore_cli import chart, cluster, summary
+from longshore_cli import chart, cluster, comparison, summary
 from longshore_cli import format as fmt
 from longshore_cli.chart import ChartOptions
+from longshore_cli.comparison import Comparison
 from longshore_cli.errors import CliError
 from longshore_cli.options import ClusterKind
 from longshore_cli.watch.follow import follow
@@ -28,8 +29,9 @@ from longshore_client.kube import Kube
 from longshore_client.target import Target, kubeconfig_path
 from longshore_client.view import verdict
 from longshore_kube.errors import ApiError
+from longshore_kube.resources import Json
 
-NUM_STEPS: Final = 5
+NUM_STEPS: Final = 6
 LOG_TAIL_LINES: Final = 25
 
 
@@ -41,16 +43,19 @@ class Quickstart:
     target: Target
     options: ChartOptions
     manifest: Path
+    is_compared: bool = True
+    """Whether the first steps are repeated with synchronous rollout."""
 
 
 def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-    """All five steps; the cluster stays up.
+    """All steps; the cluster stays up.
 
     Raises:
         CliError: a step failed; with its sentence.
     """
     started_s = clock()
-    job = _only_job(plan.manifest)
+    document = _only_job(plan.manifest)
+    job = document["metadata"]["name"]
     target = plan.target
     with _step(console, 1, "Start a cluster", clock):
         if plan.kind is ClusterKind.EMBEDDED:
@@ -72,14 +77,26 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         console.print(f"The same at any time: longshore watch {job}", style="dim")
         seen = follow(kube, job, console, clock)
     _require_success(kube, job, seen)
-    _headline(console, 5, "What it has shown")
-    console.print(summary.table(seen) if console.is_terminal else summary.lines(seen))
+    with _step(console, 5, "Compare its first steps with synchronous rollout", clock):
+        found = _compared(plan, kube, document, console, clock)
+    _headline(console, 6, "What it has shown")
+    console.print(summary.table(seen, found) if console.is_terminal else summary.lines(seen, found))
     console.print(_next_commands(plan, target, kube, job), highlight=False, soft_wrap=True)
     held_out = seen.view.runtime.held_out
     learned = fmt.change(held_out.before, held_out.latest)
     console.print(
         f"quickstart: Succeeded in {fmt.duration(clock() - started_s)}, held-out reward {learned}", style="bold green"
     )
+
+
+def _compared(
+    plan: Quickstart, kube: Kube, document: Json, console: Console, clock: Callable[[], float]
+) -> Comparison | None:
+    synchronous = comparison.synchronous(document) if plan.is_compared else None
+    if synchronous is None:
+        console.print("Left out." if not plan.is_compared else "Its rollout is synchronous itself.", style="dim")
+        return None
+    return comparison.compare(kube, document["metadata"]["name"], synchronous, console, clock)
 
 
 def failure_report(kube: Kube, job: str) -> str:
@@ -103,8 +120,8 @@ def _headline(console: Console, number: int, title: str) -> None:
     console.print(Rule(f"[bold]{number}/{NUM_STEPS}  {title}[/bold]", align="left"))
 
 
-def _only_job(manifest: Path) -> str:
-    found = jobs.jobs_in(jobs.read_manifest(manifest))
+def _only_job(manifest: Path) -> Json:
+    found = [document for document in jobs.read_manifest(manifest) if document["kind"] == names.KIND]
     if len(found) != 1:
         raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}, but the quickstart runs exactly one.")
     return found[0]

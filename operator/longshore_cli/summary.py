@@ -7,6 +7,7 @@ from rich.text import Text
 
 from longshore.api.runtime_status import KindCount, RuntimeStatus
 from longshore_cli import format as fmt
+from longshore_cli.comparison import Comparison
 from longshore_cli.watch import words
 from longshore_cli.watch.history import WatchHistory
 from longshore_client.view import assigned
@@ -14,7 +15,7 @@ from longshore_client.view import assigned
 Row = tuple[str, str]
 
 
-def rows(history: WatchHistory) -> list[Row]:
+def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Row]:
     """(what, figure) in the order in which people ask."""
     runtime = history.view.runtime
     found = [
@@ -24,6 +25,7 @@ def rows(history: WatchHistory) -> list[Row]:
         ("short rounds", _rounds(runtime.short)),
         ("long rounds", _rounds(runtime.long)),
         ("full rounds", _rounds(runtime.full)),
+        ("first steps, compared", str(comparison) if comparison is not None else ""),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),
         ("last assignment", assigned(history.view)),
@@ -34,19 +36,19 @@ def rows(history: WatchHistory) -> list[Row]:
     return [(what, figure) for what, figure in found if figure and figure != fmt.reward(None)]
 
 
-def table(history: WatchHistory) -> Table:
+def table(history: WatchHistory, comparison: Comparison | None = None) -> Table:
     """The rows as a table."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="bold")
     drawn.add_column()
-    for what, figure in rows(history):
+    for what, figure in rows(history, comparison):
         drawn.add_row(what, Text(figure))
     return drawn
 
 
-def lines(history: WatchHistory) -> str:
+def lines(history: WatchHistory, comparison: Comparison | None = None) -> str:
     """The rows as plain text."""
-    return "\n".join(f"{what:<34}{figure}" for what, figure in rows(history))
+    return "\n".join(f"{what:<34}{figure}" for what, figure in rows(history, comparison))
 
 
 def total_s(history: WatchHistory) -> float | None:

@@ -17,12 +17,18 @@ def metrics_frame(path: Path) -> "pandas.DataFrame":
     A step has a line of its own for its evaluation, and step 0 is the one before training. The coordinator may be
     writing: a last line without its end is left out.
     """
+    steps = metrics_by_step(path)
+    return _pandas().DataFrame(steps.values(), columns=None if steps else ["step"]).set_index("step")
+
+
+def metrics_by_step(path: Path) -> dict[int, dict[str, float]]:
+    """The same without pandas."""
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     steps: dict[int, dict[str, float]] = {}
     for line in whole.splitlines():
         row = json.loads(line)
         steps.setdefault(row["step"], {}).update(row)
-    return _pandas().DataFrame(steps.values(), columns=None if steps else ["step"]).set_index("step")
+    return steps
 
 
 def samples_frame(path: Path) -> "pandas.DataFrame":

@@ -1,0 +1,85 @@
+"""What a strategy gains: the first steps of a job beside the same steps with synchronous rollout."""
+
+import copy
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from rich.console import Console
+
+from longshore.api.rollout import Strategy
+from longshore.api.status import Phase
+from longshore_cli import format as fmt
+from longshore_cli.watch.follow import follow
+from longshore_client import jobs
+from longshore_client.frames import metrics_by_step
+from longshore_client.kube import Kube
+from longshore_client.transfer import copy as transfer
+from longshore_client.view import verdict
+from longshore_kube.resources import Json
+
+MAX_STEPS: Final = 15
+_STEP_S: Final = "timing_s/step"
+_KEPT: Final = ("engine",)
+"""Settings of the rollout that do not belong to a strategy."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean seconds of the first steps of both."""
+
+    num_steps: int
+    step_s: float
+    synchronous_s: float
+
+    def __str__(self) -> str:
+        first = f"first {fmt.count(self.num_steps, 'step')}"
+        return (
+            f"{fmt.duration(self.step_s)} a step, {fmt.duration(self.synchronous_s)} with synchronous rollout: "
+            f"{self.synchronous_s / self.step_s:.2f} times as fast ({first} of each)"
+        )
+
+
+def synchronous(document: Json) -> Json | None:
+    """The first steps of an RLJob with synchronous rollout; None: its rollout is synchronous already."""
+    spec = copy.deepcopy(document["spec"])
+    rollout = spec.get("rollout") or {}
+    if rollout.get("strategy") == Strategy.SYNCHRONOUS:
+        return None
+    spec["rollout"] = {"strategy": str(Strategy.SYNCHRONOUS)} | {key: rollout[key] for key in _KEPT if key in rollout}
+    spec["algorithm"] = spec["algorithm"] | {"steps": min(spec["algorithm"]["steps"], MAX_STEPS)}
+    spec.pop("evaluation", None)
+    metadata = document["metadata"] | {"name": f"{document['metadata']['name']}-synchronous"}
+    return document | {"metadata": metadata, "spec": spec}
+
+
+def compare(kube: Kube, job: str, document: Json, console: Console, clock: Callable[[], float]) -> Comparison | None:
+    """Run the synchronous job after `job`, in the same place; None: it failed, and the console says so."""
+    name = document["metadata"]["name"]
+    if message := jobs.make_room(kube, name, otherwise="the comparison waits for it"):
+        console.print(message)
+    kube.apply(document)
+    view = follow(kube, name, console, clock).view
+    if view.phase is not Phase.SUCCEEDED:
+        console.print(f"There is nothing to compare with: {verdict(view)}")
+        return None
+    return compared(_step_times(kube, job), _step_times(kube, name))
+
+
+def compared(step_s: Mapping[int, float], synchronous_s: Mapping[int, float]) -> Comparison | None:
+    """Over the steps that both have timed; None: there are none."""
+    steps = sorted(step_s.keys() & synchronous_s.keys())
+    if not steps:
+        return None
+    return Comparison(len(steps), mean(step_s[one] for one in steps), mean(synchronous_s[one] for one in steps))
+
+
+def _step_times(kube: Kube, job: str) -> dict[int, float]:
+    path = f"{jobs.output_path(kube.job(job))}/metrics.jsonl"
+    with tempfile.TemporaryDirectory(prefix="longshore-") as directory:
+        target = Path(directory) / "metrics.jsonl"
+        transfer.fetch(kube, jobs.claim_of(kube, job, None), path, target, force=False)
+        return {step: row[_STEP_S] for step, row in metrics_by_step(target).items() if _STEP_S in row}

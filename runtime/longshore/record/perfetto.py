@@ -5,6 +5,7 @@ tracks as show them without overlap.
 """
 
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,8 @@ MAX_EVENTS: Final = 1_000_000
 _JOB: Final = 1
 _FIRST_POD: Final = 1_000
 _FIRST_ENGINE: Final = 100_000
+_MAX_MOVES: Final = 1 << 24
+"""Of a round: arrows of different rounds have different identities."""
 _COLOURS: Final = {
     "sampling": "good",
     "training": "thread_state_runnable",
@@ -181,6 +184,7 @@ def _responses(record: RoundRecord, origin: float, names: _Names) -> Iterator[Tr
 def _moves(drawn: Iterable[tuple[Stay, tuple[int, int]]], step: int, offset: float) -> Iterator[TraceEvent]:
     """Arrows from the stays that ended with a move to those that followed."""
     left: dict[str, TraceEvent] = {}
+    identities = itertools.count(step * _MAX_MOVES)  # Perfetto drops arrows whose identity is no number.
     for stay, (process, thread) in sorted(drawn, key=lambda one: one[0].start_s):
         here = {"cat": "move", "name": "move", "pid": process, "tid": thread}
         if stay.response in left:
@@ -190,9 +194,8 @@ def _moves(drawn: Iterable[tuple[Stay, tuple[int, int]]], step: int, offset: flo
             yield {**here, "ph": "f", "bp": "e", "id": start["id"], "ts": at}
         if stay.end is StayEnd.MOVED:
             at = max(_microseconds(offset + stay.start_s), _microseconds(offset + stay.end_s) - 1)
-            identity = f"{step}/{stay.response}/{stay.engine}"
             # An arrow begins inside of its slice.
-            left[stay.response] = {**here, "ph": "s", "id": identity, "ts": at}
+            left[stay.response] = {**here, "ph": "s", "id": next(identities), "ts": at}
 
 
 def _by_engine(stays: Iterable[Stay]) -> dict[int, list[Stay]]:

@@ -1,22 +1,48 @@
-"""How far vLLM has read a checkpoint, which takes minutes for a large model and which vLLM tells its log only."""
+"""How far vLLM has read a checkpoint, which takes minutes for a large model and which vLLM tells its log only.
 
+An engine of one GPU reads in the process that starts it. One of several has a process per rank: each writes what it has
+read into a pipe, which it finds by a variable of its environment (`vllm_rank`).
+"""
+
+import os
+import struct
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
 
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 OnLoaded = Callable[[int], None]
 """Called with the bytes that have been read so far."""
+PIPE: Final = "LONGSHORE_LOADED_BYTES"
+"""Variable with the path of the pipe."""
+RANK_EXTENSION: Final = "longshore_runtime.backends.vllm_rank.ReportingRank"
+"""Class that vLLM imports in the process of each rank."""
+_REPORT: Final = struct.Struct("<qq")
+"""Number of a rank, and the bytes that it has read. A pipe takes so little as a whole."""
+_NO_RANK: Final = 0
 
 
 @contextmanager
-def loading_reported(on_loaded: OnLoaded) -> Iterator[None]:
-    """Within the block, engines that start in this process report every tensor that they have read.
+def loading_reported(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
+    """Within the block, an engine that starts in this process reports every tensor that it, or each rank, has read."""
+    if num_ranks > 1:
+        with _pipe(on_loaded, num_ranks):
+            yield
+        return
+    all_weights = report_loading(on_loaded)
+    try:
+        yield
+    finally:
+        DefaultModelLoader.get_all_weights = all_weights
 
-    An engine of several GPUs reads in processes of its own, of which nothing is known here.
-    """
-    all_weights = DefaultModelLoader.get_all_weights
+
+def report_loading(on_loaded: OnLoaded) -> Callable[..., Iterator[tuple[str, Any]]]:
+    """From now on, whatever this process reads of a checkpoint is reported; returns what did it without."""
+    all_weights: Callable[..., Iterator[tuple[str, Any]]] = DefaultModelLoader.get_all_weights
 
     def counted(*arguments: Any) -> Iterator[tuple[str, Any]]:
         num_bytes = 0
@@ -26,7 +52,48 @@ def loading_reported(on_loaded: OnLoaded) -> Iterator[None]:
             on_loaded(num_bytes)
 
     DefaultModelLoader.get_all_weights = counted
-    try:
-        yield
-    finally:
-        DefaultModelLoader.get_all_weights = all_weights
+    return all_weights
+
+
+def write_to(pipe: Path, rank: int) -> OnLoaded:
+    """Reports of a rank, which has a positive number, go into the pipe; they are dropped when nobody reads any more."""
+    descriptor = os.open(pipe, os.O_WRONLY)
+
+    def write(num_bytes: int) -> None:
+        with suppress(BrokenPipeError):
+            os.write(descriptor, _REPORT.pack(rank, num_bytes))
+
+    return write
+
+
+@contextmanager
+def _pipe(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
+    """A pipe from the ranks, which is read in a thread of its own: this one waits until the engine has started."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "loaded"
+        os.mkfifo(path)
+        pipe = os.open(path, os.O_RDWR)  # A writer of its own: otherwise it would end with the first rank.
+        reader = threading.Thread(target=_read, args=(pipe, on_loaded, num_ranks), name="loading", daemon=True)
+        reader.start()
+        os.environ[PIPE] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[PIPE]
+            os.write(pipe, _REPORT.pack(_NO_RANK, 0))
+            reader.join()
+            os.close(pipe)
+
+
+def _read(pipe: int, on_loaded: OnLoaded, num_ranks: int) -> None:
+    """The engine has read what the slowest of its ranks has."""
+    loaded: dict[int, int] = {}
+    told = 0
+    while True:
+        rank, num_bytes = _REPORT.unpack(os.read(pipe, _REPORT.size))
+        if rank == _NO_RANK:
+            return
+        loaded[rank] = num_bytes
+        if len(loaded) == num_ranks and min(loaded.values()) > told:
+            told = min(loaded.values())
+            on_loaded(told)

@@ -16,7 +16,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.backends.vllm_loading import OnLoaded, loading_reported
+from longshore_runtime.backends.vllm_loading import RANK_EXTENSION, OnLoaded, loading_reported
 from longshore_runtime.backends.vllm_processes import fork_processes
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
@@ -45,7 +45,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         if not spec.accelerator:
             fork_processes(modules)
         config = EngineArgs(**arguments).create_engine_config()
-        with loading_reported(on_loaded):
+        with loading_reported(on_loaded, config.parallel_config.world_size):
             engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
         _sample_a_token(engine)
         return engine
@@ -109,6 +109,7 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": False,
+        "worker_extension_cls": RANK_EXTENSION,
     }
     if options.kv_cache is not None:
         # The field is for the whole engine, vLLM's argument for each of its GPUs.

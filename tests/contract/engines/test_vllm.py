@@ -18,6 +18,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
+from longshore_runtime.backends.vllm_loading import PIPE, loading_reported, write_to
 from longshore_runtime.backends.weight_sender import Named, WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.types import Weights
@@ -45,6 +46,17 @@ def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm:
     assert len(vllm.loaded_bytes) > 2
     assert list(vllm.loaded_bytes) == sorted(vllm.loaded_bytes)
     assert vllm.loaded_bytes[-1] == num_bytes
+
+
+def test_an_engine_of_several_ranks_has_read_what_the_slowest_of_them_has() -> None:
+    loaded: list[int] = []
+    with loading_reported(loaded.append, num_ranks=2):
+        one, two = (write_to(Path(os.environ[PIPE]), rank) for rank in (1, 2))
+        for rank, num_bytes in [(one, 10), (one, 20), (two, 5), (two, 20), (one, 30), (two, 40)]:
+            rank(num_bytes)
+    assert loaded == [5, 20, 30]
+    assert PIPE not in os.environ
+    one(50)  # Nobody reads any more, which is no reason to fail.
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -131,7 +143,10 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     vllm.publish(0)
     (one,) = vllm.finish([request(temperature=0.0)])
     options = EngineSettings(enforce_eager=True, tensor_parallel_size=2)
-    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model)
+    loaded: list[int] = []
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), model, loaded.append)
+    assert len(loaded) > 2, "ranks say how much they have read, in processes of their own"
+    assert (loaded, loaded[-1]) == (sorted(set(loaded)), vllm.loaded_bytes[-1]), "the engine is as far as the slower"
     both = Harness(engine, load_file(model / "model.safetensors"), vllm.eos_id, vllm.kv_block_tokens, BUCKET_BYTES)
     both.publish(0)
     assert_ranks_are_forks_of_one_process(engine)

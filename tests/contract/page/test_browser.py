@@ -1,7 +1,9 @@
 """The page of a job in a real browser: live and as a report, on a desk and on a phone, in light and dark."""
 
 import random
+import re
 from collections.abc import AsyncIterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,11 @@ from longshore_cli.page.server import fleet_page
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.report import ReportRequest, report_view
 from longshore_runtime.page.server import JobPage, page_server
-from tests.browser import CHROMIUM, Browser, browser
+from tests.browser import Browser, browser, needs_browser
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
 from tests.unit.cli.samples import at_step, condition, rljob
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = needs_browser
 
 NUM_STEPS = 12
 ASSETS = Path(__file__).parents[3] / "docs" / "assets"
@@ -38,6 +40,8 @@ COLOURS = """(() => {
   return ['sampling', 'training', 'publishing', 'accepted', 'deferred', 'moved'].filter((name) => found.has(hex(name)));
 })()"""
 """Colours of the timeline that are on its canvas."""
+CHARTS = """[...document.querySelectorAll('figure')].filter((one) => one.offsetParent && one.querySelector('.uplot'))
+  .map((one) => one.querySelector('h3').textContent)"""
 UNNAMED = """(() => {
   const all = document.querySelectorAll('button, select, canvas:not([aria-hidden]), [role=region], progress, figure');
   return [...all]
@@ -80,7 +84,13 @@ async def test_a_report_shows_everything_without_asking_anybody(page: Browser, r
     for shown in ("demo", "Succeeded", f"Step {NUM_STEPS} of 60", "EngineLost", "grader.svc", "mismatch", "deferred"):
         assert shown in text
     assert await page.evaluate(COLOURS) == ["sampling", "training", "publishing", "accepted", "deferred", "moved"]
-    assert await page.evaluate("document.querySelectorAll('.uplot').length") > 15
+    script = resources.files("longshore.page").joinpath("assets", "job.js").read_text()
+    charts = re.findall(r'new Chart\("([^"]+)"', script)
+    assert {"Reward by function", "Reward by domain", "Scoring time per response, seconds"} < set(charts)
+    assert sorted(await page.evaluate(CHARTS)) == sorted(charts), "every chart has something to show"
+    sample = await page.evaluate("document.querySelector('details.response').innerText")
+    for shown in ("reward 1", "advantage 0.5", "120 tokens", "ended by itself", "maths 1", "version 11: 120"):
+        assert shown in sample
     assert await page.evaluate(UNNAMED) == []
 
 

@@ -130,6 +130,17 @@ def test_a_mistake_in_a_file_ends_the_preparation_before_anything_starts(
         prepared(storage, **changes)
 
 
+def test_fewer_prompts_than_a_step_wants_are_told(storage: Path) -> None:
+    nowhere = {"name": "mine", "kind": "Python", "importPath": "nowhere:score"}
+    steps = {"steps": 1, "promptsPerStep": 7, "responsesPerPrompt": 2, "maxResponseTokens": 64}
+    with session(storage, Sink(), algorithm=steps, reward={"pods": 0, "functions": [nowhere]}) as one:
+        with pytest.raises(UserError, match="importPath"):  # It comes next, so that nothing starts.
+            one.build()
+        ((reason, message),) = [(notice.reason, notice.message) for notice in one.notices]
+    assert reason == "FewPrompts"
+    assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
+
+
 def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_told_by_their_names(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

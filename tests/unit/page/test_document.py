@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,10 @@ from longshore.page import document
 from longshore.page.build import job_head, job_view, without_passwords
 from longshore.page.curves import curves
 from longshore.page.view import JobPageView
+from longshore.record.model import LaneState
 from tests.page_job import HOSTILE, cluster, spec, status
 
+TELEMETRY = Path(__file__).parents[3] / "runtime" / "longshore_runtime" / "telemetry"
 OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "source.js", "job.js", "fleet.js")
 
 
@@ -86,6 +89,26 @@ def test_a_live_page_asks_its_own_server_and_is_in_no_frame() -> None:
 def test_scripts_never_read_a_text_as_html_or_code(name: str) -> None:
     script = resources.files("longshore.page").joinpath("assets", name).read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", script)
+
+
+def asset(name: str) -> str:
+    return resources.files("longshore.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def test_metrics_that_the_page_draws_are_written_by_the_runtime() -> None:
+    """A chart of a metric that does not exist is not there, and nobody would miss it."""
+    written = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', "".join(path.read_text() for path in TELEMETRY.glob("*.py"))))
+    drawn = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', asset("job.js")))
+    assert len(drawn) > 30
+    assert drawn <= written
+
+
+def test_everything_that_a_gpu_may_do_has_a_place_in_the_legend_and_a_colour_in_light_and_dark() -> None:
+    (states,) = re.findall(r"^const STATES = (\[.*\]);$", asset("timeline.js"), re.MULTILINE)
+    assert set(json.loads(states)) == set(LaneState)
+    for state in LaneState:
+        colours = re.findall(rf"--{state}: (#[0-9a-f]{{6}});", asset("page.css"))
+        assert len(colours) == len(set(colours)) == 2, f"{state} in light and dark"
 
 
 def test_the_plotting_library_is_the_pinned_one_with_its_licence() -> None:

@@ -43,7 +43,7 @@ def assert_is_trace_event_format(events: list[Json]) -> None:
     """As the format's description has it: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
     slices: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     counted: dict[tuple[int, str], list[int]] = defaultdict(list)
-    flows: dict[str, list[Json]] = defaultdict(list)
+    flows: dict[int, list[Json]] = defaultdict(list)
     for event in events:
         assert event.keys() - {"cname"} == FIELDS[event["ph"]]
         assert isinstance(event["name"], str) and isinstance(event["pid"], int) and isinstance(event["tid"], int)
@@ -58,6 +58,7 @@ def assert_is_trace_event_format(events: list[Json]) -> None:
                 assert event["args"] and all(isinstance(value, int) and value >= 0 for value in event["args"].values())
                 counted[event["pid"], event["name"]].append(event["ts"])
             case "s" | "f":
+                assert isinstance(event["id"], int), "Perfetto drops the arrow otherwise"
                 flows[event["id"]].append(event)
             case "M":
                 assert list(event["args"]) == [METADATA[event["name"]]]

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -22,12 +23,13 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.correction import RolloutCorrection
 from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import ProgressUnit, RuntimeStatus
 from longshore.api.status import Assignment, Baseline
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -330,6 +332,55 @@ def test_evaluations_and_checkpoints_are_activities_of_their_own_that_say_how_fa
     assert len(evaluated) <= 2 * 11, "two evaluations, each reported in tenths"
     assert max(progress.done for progress in evaluated) <= evaluated[0].total
     assert reports[-1].progress is None
+
+
+def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, measure = threading.Semaphore(0), CheckpointStore.progress
+
+    def measured(store: CheckpointStore, step: int) -> tuple[int, int]:
+        asked.release()
+        return measure(store, step)
+
+    class Slow(Trainers):
+        def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+            """Lasts until its progress was asked for a second time, and so told once."""
+            super().save(directory, timeout_s=timeout_s)
+            while asked.acquire(blocking=False):
+                pass
+            assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+
+    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr(CheckpointStore, "progress", measured)
+    told = [one.progress for one in run(kinds=(Slow, Engines)).reports if one.activity == "Checkpoint" and one.progress]
+    assert {progress.unit for progress in told} == {ProgressUnit.BYTES}
+    assert any(progress.done > 0 == progress.total for progress in told), "how large the first will be is not known"
+    assert any(progress.done > 0 and progress.total > 0 for progress in told)
+
+
+def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
+
+    def measured(newest: Checkpoint, target: Path) -> tuple[int, int]:
+        asked.release()
+        return export_progress(newest, target)
+
+    def slow(copied: Path) -> None:
+        """Lasts until the progress was asked for twice after the files were there, and so told once."""
+        sync_tree(copied)
+        if copied.parent.name == "output":
+            while asked.acquire(blocking=False):
+                pass
+            assert all(asked.acquire(timeout=60) for _ in range(3))
+
+    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.run_checkpoints.export_progress", measured)
+    monkeypatch.setattr("longshore_runtime.checkpoint.sync_tree", slow)
+    reports = run().reports
+    told = [one.progress for one in reports if one.progress and one.progress.detail == "the final model"]
+    (num_bytes,) = {progress.total for progress in told}
+    assert {progress.unit for progress in told} == {ProgressUnit.BYTES}
+    assert max(progress.done for progress in told) == num_bytes > 0
+    assert (reports[-1].activity, reports[-1].progress) == ("Done", None)
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from tests.browser import REQUIRE_BROWSER
+
 ROOT = Path(__file__).parents[3]
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
@@ -46,6 +48,10 @@ def test_the_whole_sandbox_is_tested_and_never_skipped() -> None:
     ]
     assert opened < next(index for index, command in enumerate(commands) if "pytest" in command)
     assert all("if" not in step for step in job["steps"])
+
+
+def test_the_pages_are_tested_in_a_browser_and_never_skipped() -> None:
+    assert JOBS["test"]["env"][REQUIRE_BROWSER] == "1"
 
 
 def test_the_images_of_the_operator_and_for_cpus_are_built_and_run() -> None:

@@ -88,12 +88,12 @@ def _pipe(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
 def _read(pipe: int, on_loaded: OnLoaded, num_ranks: int) -> None:
     """The engine has read what the slowest of its ranks has."""
     loaded: dict[int, int] = {}
-    told = 0
+    num_reported = 0
     while True:
         rank, num_bytes = _REPORT.unpack(os.read(pipe, _REPORT.size))
         if rank == _NO_RANK:
             return
         loaded[rank] = num_bytes
-        if len(loaded) == num_ranks and min(loaded.values()) > told:
-            told = min(loaded.values())
-            on_loaded(told)
+        if len(loaded) == num_ranks and min(loaded.values()) > num_reported:
+            num_reported = min(loaded.values())
+            on_loaded(num_reported)

@@ -68,7 +68,7 @@ _RULES: "tuple[Rule[Algorithm], ...]" = (
         lambda algorithm: (
             algorithm.rollout_correction is None or algorithm.importance_sampling is ImportanceSampling.CLIPPED
         ),
-        "rolloutCorrection does not apply to importanceSampling Truncated, which weighs tokens by itself: set Clipped",
+        "rolloutCorrection does not apply to importanceSampling Truncated, which already weighs tokens: set Clipped",
     ),
 )
 

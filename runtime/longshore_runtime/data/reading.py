@@ -1,4 +1,4 @@
-"""Reads the rows of a data set, whatever it is stored as. Messages about mistakes name file and row."""
+"""Read the rows of a data set in any format. Messages about mistakes name file and row."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -44,7 +44,7 @@ class TraceExport:
             "trace-export",
             self._export,
             _MAX_WAITING,
-            lambda reason: on_trouble(f"tracking.openTelemetry: {reason}; the job goes on without it"),
+            lambda reason: on_trouble(f"tracking.openTelemetry: {reason}; the job continues without it"),
         )
 
     @property

@@ -64,7 +64,7 @@ def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None)
 
 
 def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
-    """Those that the job asks for, of which there must be some."""
+    """Return the rows that the job selects; there must be at least one."""
     where, num_rows, chosen = source.origin.where, 0, []
     for row in rows:
         num_rows += 1

@@ -178,7 +178,7 @@ class Trackers:
 
 
 def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
-    """Those that a job names."""
+    """Return the trackers that a job names."""
     makers = _makers(tracking)
     return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
 
@@ -205,7 +205,7 @@ def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
 
 
 def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Of a tracker, from the file that the operator mounts; None: it has none."""
+    """Return the token of a tracker, from the file that the operator mounts; None: it has none."""
     directory = environment.get(contract.ENV_TRACKING_TOKENS)
     path = Path(directory or "/nonexistent") / name
     return path.read_text().strip() if directory and path.is_file() else None

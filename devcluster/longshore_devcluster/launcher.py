@@ -95,7 +95,7 @@ def stop(data_dir: Path) -> bool:
     finally:
         os.close(handle)
     if not ended:
-        raise LaunchError(f"process {running.pid} has not ended within {_STOP_S:g} s of being told to: kill it")
+        raise LaunchError(f"process {running.pid} has not ended within {_STOP_S:g} s of the request to stop: kill it")
     return True
 
 

@@ -121,7 +121,7 @@ def _stays(kube: Kube, path: str) -> bool:
 
 
 def _remove(kube: Kube, path: str) -> bool:
-    """Remove what a failed installation made, if it is there; a CRD that someone uses by now is left alone."""
+    """Remove what a failed installation created; keep a CRD that is in use by now."""
     try:
         if kube.find(path) is None:
             return True

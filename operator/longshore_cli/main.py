@@ -102,7 +102,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
     component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
     index: Annotated[int, typer.Option(help="Which worker, trainer, reward or judge pod.")] = 0,
-    tail: Annotated[int | None, typer.Option(help="Only so many last lines.")] = None,
+    tail: Annotated[int | None, typer.Option(help="Print only the last N lines.")] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="The container before the last restart.")] = False,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
@@ -198,7 +198,7 @@ def suspend(
     from longshore_client import jobs
 
     jobs.set_suspended(Target(kubeconfig, context, namespace).connect(), job, suspended=True)
-    consoles.output().print(f"rljob/{job} is being suspended; go on with `longshore resume {job}`.")
+    consoles.output().print(f"rljob/{job} is being suspended; continue with `longshore resume {job}`.")
 
 
 @app.command()

@@ -26,7 +26,7 @@ from longshore_client.view import verdict
 from longshore_kube.resources import Json
 
 _SUFFIX: Final = "-profile"
-_DECODE_TITLE: Final = "Milliseconds of a decode step at so many tokens of context per request"
+_DECODE_TITLE: Final = "Milliseconds of a decode step, and at how many tokens of context per request"
 
 Row = tuple[str, str, str]
 """What, how much, from how many measurements."""
@@ -139,7 +139,7 @@ def figures_table(profile: Profile) -> Table:
 
 
 def rows(profile: Profile) -> Iterator[Row]:
-    """What was measured; what was not has no row."""
+    """Return a row for each figure that was measured."""
     for tp_size, tokens in profile.kv_capacity_tokens.items():
         yield f"KV cache, TP {tp_size}", f"{tokens:,} tokens", _count(profile, f"kvCapacityTokens.{tp_size}")
     for one in profile.prefill:

@@ -70,7 +70,7 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         cluster.wait_for_operator(kube, plan.options.namespace)
         console.print("The operator is available.")
     with _step(console, 3, "Apply an RLJob", clock):
-        if message := jobs.make_room(kube, job, otherwise="the quickstart goes on with it"):
+        if message := jobs.make_room(kube, job, otherwise="the quickstart continues with it"):
             console.print(message)
         _apply(kube, target, plan.manifest, console)
     with _step(console, 4, "Watch it learn", clock):

@@ -64,7 +64,7 @@ class Recorded:
 
     records: tuple[RoundRecord, ...]
     profile: str | None = None
-    """The job's own profile, as JSON; None: it has measured none, or none was asked for."""
+    """The job's own profile, as JSON; None: it has none, or none was requested."""
 
 
 def fetch(kube: Kube, job: str, rounds: Rounds, *, with_profile: bool = False, image: str | None = None) -> Recorded:

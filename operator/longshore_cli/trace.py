@@ -11,7 +11,7 @@ from longshore_cli import format as fmt
 from longshore_cli.errors import CliError
 
 NEWEST = 10
-"""Rounds, unless others are asked for."""
+"""Number of newest rounds by default."""
 
 
 def check_target(path: Path, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Builders of everything that a job owns besides pods: plain data, from the spec alone."""
+"""Build everything that a job owns besides pods as plain data, from the spec alone."""
 
 import base64
 from dataclasses import replace
@@ -35,12 +35,12 @@ def reconcile_children(context: Context) -> Outcome:
 
 
 def _is_due(apply: Apply, applied: str | None) -> bool:
-    """What is kept has no fingerprint, so that the next attempt writes it."""
+    """Return a child that is kept without its fingerprint, so that the next attempt writes it."""
     return applied is None if apply.is_kept else applied != apply.fingerprint
 
 
 def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False) -> tuple[Apply, ...]:
-    """Every child besides the Secrets."""
+    """Build every child except the Secrets."""
     identity = Identity.of(job)
     manifests = [
         _headless_service(identity),
@@ -54,7 +54,7 @@ def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False
 
 
 def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:
-    """Tokens that let the pods of a job, and nobody else, into its Ray cluster, its judges and its reward pods."""
+    """Build the Secrets with the tokens for the Ray cluster, judges and reward pods of a job."""
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
     return (
@@ -107,7 +107,7 @@ def _headless_service(identity: Identity) -> dict[str, Any]:
 
 
 def _coordinator_rights(identity: Identity) -> list[dict[str, Any]]:
-    """The coordinator may watch its own RLJob and write its status: nothing else."""
+    """Build the account of the coordinator, which may watch its own RLJob and write its status, and nothing else."""
     name = names.service_account(identity.name)
     metadata = identity.metadata(name, Component.COORDINATOR)
     return [

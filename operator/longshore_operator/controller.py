@@ -36,12 +36,12 @@ from longshore_operator.settings import pod_settings_fingerprint
 from longshore_operator.stored_status import StoredStatus, read_status
 
 RESYNC = timedelta(minutes=15)
-"""A job is looked at this often even if nothing happens, and its children are applied anew."""
+"""Interval at which a job is reconciled and its children are applied again, even without a change."""
 RESYNC_WHILE_STARTING = timedelta(seconds=20)
 """The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
 EVENT_BURST = 25
 EVENTS_PER_S = 0.1
-"""Events of one job, in the long run; what is beyond is counted and not posted."""
+"""Long-run rate of events per job; events above it are counted but not posted."""
 _SECRET_BYTES = 32
 _NEEDED_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Job:
-    """What the controller remembers of a job between passes; all of it can be lost without harm."""
+    """What the controller remembers of a job between passes; losing it does no harm."""
 
     uid: str = ""
     applied: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -62,21 +62,21 @@ class _Job:
     """Generation of the spec and attempt for which all children were applied."""
     applied_since: datetime | None = None
     num_starting_looks: int = 0
-    """Times that children were applied anew because a pod did not start."""
+    """How many times children were applied again because a pod did not start."""
     apply_error: str | None = None
     bound_claim: ClaimView | None = None
-    """The volume claim, since it was seen to be bound while pods start; forgotten when children are read again."""
+    """The volume claim, once it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
     """Generation and the fingerprint of its settings."""
     reported_rejection: int = 0
     reported_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
     finished_generation: int = 0
-    """Generation at which the job has ended and nothing is left to do; 0: it has not."""
+    """Generation at which the job ended and nothing remained to be done; 0: it has not ended."""
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
 
     def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
-        """Fingerprint of the settings that the spec asks for, computed once for a generation."""
+        """Return the fingerprint of the settings in the spec, computed once per generation."""
         if self.hashed[0] != generation or not generation:
             self.hashed = (generation, pod_settings_fingerprint(spec))
         return self.hashed[1]
@@ -113,7 +113,7 @@ class Controller:
         )
 
     def on_news(self, key: Key, news: JobNews) -> None:
-        """A job changed. The operator's own last write is no news, and a job that has ended stays as it is."""
+        """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
         job = self._jobs.get(key)
         if job is not None and not news.is_deleted:
             is_own = news.resource_version == job.seen_version
@@ -130,11 +130,11 @@ class Controller:
         await self.schedule.close()
 
     async def follow_kueue(self) -> None:
-        """Wake jobs whose Workloads change; never ends."""
+        """Wake jobs whose Workloads change; never return."""
         await self._kueue.run()
 
     async def open_admission(self) -> None:
-        """List the jobs that exist, if jobs have to be admitted; never ends."""
+        """List the existing jobs, if jobs have to be admitted; never return."""
         while self._desk.is_open:
             try:
                 await self._desk.expect(self._existing_jobs())
@@ -156,14 +156,14 @@ class Controller:
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
-        """One reconciliation."""
+        """Reconcile one job."""
         now = self._clock()
         found = await self._found(key)
         if found is None:
             return PassResult(exists=False)
         began_s = time.perf_counter()
         stored = _parsed(found, now)
-        # A whole job can have a megabyte; nothing keeps it while the API server is asked.
+        # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
         del found
         busy_s = time.perf_counter() - began_s
         job = self._jobs.setdefault(key, _Job())
@@ -180,7 +180,7 @@ class Controller:
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
-        """The job, or its metadata with the reason why the rest cannot be read in place of the spec."""
+        """Return the job, or, if it cannot be read, its metadata with the reason in place of the spec."""
         try:
             return await self._kube.get(names.KIND, *key)
         except Unreadable as error:
@@ -188,7 +188,7 @@ class Controller:
             return None if found is None else {"metadata": found["metadata"], "spec": too_large(str(error))}
 
     def _refresh(self, key: Key, job: _Job, metadata: dict[str, Any], now: datetime) -> None:
-        """Forget what was applied for a namesake, or too long ago."""
+        """Forget what was applied for another job of the same name, or too long ago."""
         uid = metadata["uid"]
         expired = job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
         if uid != job.uid or expired:
@@ -214,7 +214,7 @@ class Controller:
     def _decide(
         self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
     ) -> Plan:
-        """The plan for a stored job."""
+        """Return the plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
@@ -243,7 +243,7 @@ class Controller:
         return reconcile(parsed, observed, now, self._config)
 
     async def _kueue_view(self, key: Key, stored: "_Stored") -> KueueView | None:
-        """What there is of Kueue for a job with a queue."""
+        """Return the state of Kueue for a job with a queue."""
         status = stored.status.status
         if "deletionTimestamp" in stored.metadata:
             return None
@@ -253,7 +253,7 @@ class Controller:
         return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
     async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
-        """The volume claim, looked at only while pods wait to be scheduled or started."""
+        """Return the volume claim, which is read only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
         if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
@@ -276,7 +276,7 @@ class Controller:
             self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
-                # First: no pod may exist of an attempt that the status does not know, should the operator end here.
+                # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
                 written = await write_status(self._kube, key, job.uid, fields)
                 job.seen_version = written["metadata"]["resourceVersion"]
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
@@ -286,13 +286,13 @@ class Controller:
             job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_reported(job, before)
         if error_shown is not None:
-            return 0.0  # The status that was written above still shows that error: look at once to correct it.
+            return 0.0  # The status that was written above still shows that error; the next pass corrects it at once.
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
         return _seconds_until(plan.requeue_at, now, self._resync(key, job))
 
     def _note_reported(self, job: _Job, status: RLJobStatus) -> None:
-        """Events have told of a rejection and of notices; they are not told again."""
+        """Remember which rejection and notices have been reported by events, so that they are not reported again."""
         job.reported_notice = max(job.reported_notice, newest_notice(status.runtime))
         rejected = status.runtime.rejected_epoch if status.runtime is not None else 0
         if rejected == status.assignment.epoch and rejected > job.reported_rejection:
@@ -314,7 +314,7 @@ class Controller:
         job.apply_error = None
 
     def _affordable(self, job: _Job, actions: tuple[Action, ...]) -> list[Action]:
-        """The actions, without events that are more than a job has."""
+        """Return the actions without events that exceed the job's rate."""
         kept: list[Action] = []
         for action in actions:
             if isinstance(action, Event):
@@ -329,7 +329,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A job as it is stored, without what is not needed."""
+    """Return a stored job without the fields that are not needed."""
 
     metadata: dict[str, Any]
     spec: RLJobSpec | ValidationError
@@ -348,6 +348,6 @@ def _parsed(found: dict[str, Any], now: datetime) -> _Stored:
 
 
 def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:
-    """Until the plan's time, at most until the next routine look (spread, so that jobs do not move in step)."""
+    """Return the delay until the plan's time, or until the next routine pass (spread, so that jobs do not coincide)."""
     routine_s = resync.total_seconds() * random.uniform(1.0, 1.2)
     return min(routine_s, max(0.0, (moment - now).total_seconds())) if moment is not None else routine_s

@@ -68,7 +68,7 @@ def _num_peers(spec: RLJobSpec, num_rewards: int) -> dict[Component, int]:
 
 
 def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
-    """What there is to do, and when a back-off ends."""
+    """Return the actions, and when a back-off ends."""
     progress, pods = context.progress, context.observed.pods
     if progress.finished:
         keeps_ended = context.job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
@@ -99,7 +99,7 @@ def _is_unwanted(pod: PodView, count: dict[Component, int], *, may_replace: bool
 def _stopping(pods: Sequence[PodView]) -> Sequence[PodView]:
     """All pods, but no trainers while the coordinator runs: it needs them to save a checkpoint before it ends.
 
-    They end by themselves when the coordinator is gone, so one that is lost with its node does not keep their GPUs.
+    Trainers end when the coordinator is gone, so a coordinator that is lost with its node does not keep their GPUs.
     """
     if not any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in pods):
         return pods
@@ -116,7 +116,7 @@ def _create_coordinator(context: Context) -> Iterator[CreatePod]:
 
 
 def _create_peers(context: Context, coordinator: PodView, count: dict[Component, int]) -> Iterator[CreatePod]:
-    """The other pods that the attempt lacks, once there is an address to join; each is built when it is asked for."""
+    """Create the missing pods of the attempt, once the coordinator has an address; each is built when it is needed."""
     address, attempt = coordinator.ip, coordinator.attempt
     if address is None:
         return
@@ -144,14 +144,14 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
 
 
 def _as_started(context: Context) -> RLJob:
-    """The job with the image of its attempt: versions of the runtime do not mix within an attempt."""
+    """Return the job with the image of its attempt, so that an attempt has one version of the runtime."""
     settings = context.decided.settings
     assert settings is not None, "an active job has settings"
     return context.job.model_copy(update={"spec": context.job.spec.model_copy(update={"image": settings.image})})
 
 
 def _losses(context: Context) -> tuple[Event, ...]:
-    """Pods that are deleted or disrupted, told when the number of ready pods falls."""
+    """Report pods that are deleted or disrupted, when the number of ready pods falls."""
     before, progress = context.job.status, context.progress
     counts = (before.workers, before.trainers, before.rewards, before.judges)
     num_ready = sum(pod.ready for pod in context.pods if pod.component is not Component.COORDINATOR)

@@ -143,7 +143,7 @@ def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, r
     after = PlannerStatus(round=newest, state=planner.export_state())
     if sizes == baseline.tp_sizes:
         return _Sizes(baseline, after, events=events)
-    reason = "; ".join(dict.fromkeys(reasons.values())) or "sizes begin anew with tensorParallelSize"
+    reason = "; ".join(dict.fromkeys(reasons.values())) or "sizes start again from tensorParallelSize"
     return _Sizes(Baseline(tp_size=baseline.tp_size, tp_sizes=sizes), after, reason, events)
 
 
@@ -176,7 +176,7 @@ def _planner(
     try:
         planner.load_state(before.state)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        message = f"what is known of the rounds up to {before.round} cannot be read and begins anew: {error!r}"
+        message = f"the history of rounds up to {before.round} cannot be read and starts again: {error!r}"
         fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
         return fresh, (Event("Warning", EventReason.PLANNER_RESET, message, key=f"planner-{before.round}"),)
     return planner, ()
@@ -250,7 +250,7 @@ def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | No
     if not spec.rollout.repurposes:
         return None
     if spec.placement is Placement.DISAGGREGATED:
-        message = "spec.placement: trainers have pods of their own, so no pod goes from rollout to training"
+        message = "spec.placement: trainers have their own pods, so no pod goes from rollout to training"
         return Fact(True, RepurposeUnavailableReason.DISAGGREGATED, message)
     workers = spec.workers
     pods = [MilestonePodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
@@ -267,7 +267,9 @@ def _costs_more(runtime: RuntimeStatus) -> Fact | None:
     if not known or any(benefit.is_wanted and not benefit.is_trial for _, benefit in known):
         return None
     figures = "; ".join(f"in {kind.lower()} rounds {benefit.described}" for kind, benefit in known)
-    message = f"spec.rollout.repurposing: pods go on sampling, since repurposing them would not pay: {figures}"
+    message = (
+        f"spec.rollout.repurposing: pods continue to sample, because repurposing would make steps longer: {figures}"
+    )
     return Fact(True, RepurposeUnavailableReason.COSTS_MORE, message)
 
 

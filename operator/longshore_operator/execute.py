@@ -1,4 +1,4 @@
-"""Carries out the actions of a plan, whose status is written before: children, deletions, labels, new pods, events."""
+"""Carry out the actions of a plan after its status is written: children, deletions, labels, new pods, events."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ from longshore_operator.plan import (
 )
 
 _PARALLEL_REQUESTS = 8
-"""Of one pass; all passes share the API server."""
+"""Concurrent requests of one pass; all passes share the API server."""
 _MAX_ROLE_TRIES = 6
 
 log = structlog.get_logger(__name__)
@@ -42,12 +42,12 @@ class ApplyFailed(Exception):
 
 
 def status_fields(status: RLJobStatus) -> dict[str, Any]:
-    """The part of a status that the operator owns, as it goes over the wire."""
+    """Return the part of a status that the operator owns, as it is sent."""
     return status.model_dump(mode="json", by_alias=True, exclude={"runtime"}, exclude_none=True)
 
 
 async def write_status(kube: KubeClient, key: Key, uid: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Write the operator's part of the status; the uid guards a namesake that was created meanwhile."""
+    """Write the operator's part of the status; the uid protects a new job of the same name."""
     return await kube.apply(
         {
             "apiVersion": names.API_VERSION,
@@ -60,7 +60,7 @@ async def write_status(kube: KubeClient, key: Key, uid: str, fields: dict[str, A
 
 
 class NameTaken(Exception):
-    """Something else has the name of one of the job's children."""
+    """Another object has the name of one of the job's children."""
 
     def __init__(self, kind: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         name = found["name"]
@@ -158,7 +158,7 @@ class Executor:
         self._on_deleting(pod.name, pod.uid)
 
     async def _create_pod(self, pod: CreatePod) -> None:
-        """A pod of this name that belongs to an RLJob will show up in a later pass; any other is in the way."""
+        """Create a pod. An existing one of this name appears in a later pass if an RLJob owns it, or is an error."""
         created = await self._kube.create(pod.manifest)
         if created is not None:
             self._on_created(created)
@@ -169,7 +169,7 @@ class Executor:
             raise NameTaken("pod", found["metadata"], pod.manifest["metadata"])
 
     async def _post(self, key: Key, uid: str, event: Event, now: datetime) -> None:
-        """Events are for people: one that cannot be posted is logged and no more."""
+        """Post an event. Events are for people, so a failure is only logged."""
         try:
             await self._kube.create(event_manifest(key, uid, event, now))
         except KubeError as error:
@@ -190,24 +190,24 @@ async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], bindin
 
 
 def _controller(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The reference to the controlling owner; empty without one."""
+    """Return the reference to the controlling owner; empty without one."""
     return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
 
 
 def _owner(metadata: dict[str, Any]) -> str | None:
-    """uid of the controlling owner."""
+    """Return the uid of the controlling owner."""
     return _controller(metadata).get("uid")
 
 
 def _will_be_deleted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether what was found is being deleted, or will be because an earlier job of this name owns it."""
+    """Return whether an object is being deleted, or will be because an earlier job of this name owns it."""
     earlier, job = _controller(found), _controller(wanted)
     namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")
     return "deletionTimestamp" in found or namesake
 
 
 def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str, Any]:
-    """The event as an object; its name follows from what it is about, so that it exists once."""
+    """Return the event as an object, with a name derived from its key, so that it exists once."""
     digest = hashlib.sha256(f"{uid}/{event.reason}/{event.key}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
@@ -227,7 +227,7 @@ def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str,
         "reportingComponent": names.OPERATOR_FIELD_MANAGER,
         "reportingInstance": names.OPERATOR_FIELD_MANAGER,
         "action": "Reconcile",
-        # The older times have whole seconds, in which a job can do a lot.
+        # The older fields have whole seconds, in which many events can happen.
         "eventTime": rfc3339_micro(now),
         "firstTimestamp": rfc3339(now),
         "lastTimestamp": rfc3339(now),
@@ -236,7 +236,7 @@ def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str,
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> list[str]:
-    """Run concurrently, a few at a time; the messages of those that failed."""
+    """Run concurrently, a few at a time; return the messages of those that failed."""
     slots = asyncio.Semaphore(_PARALLEL_REQUESTS)
 
     async def one(item: Awaitable[None]) -> str | None:

@@ -25,12 +25,12 @@ class _Tenant:
     waiting: deque[Key] = field(default_factory=deque)
     num_running: int = 0
     virtual_s: float = 0.0
-    """What its passes have cost."""
+    """Total cost of its passes."""
     is_queued: bool = False
 
 
 class FairQueue:
-    """Jobs that wait for a pass. One of a namespace's `max_running` slots is taken from `pop` until `done`."""
+    """Jobs that wait for a pass. A namespace has `max_running` slots; one is taken from `pop` until `done`."""
 
     def __init__(self, max_running: int) -> None:
         assert max_running >= 1, max_running
@@ -51,7 +51,7 @@ class FairQueue:
         return self._num_running
 
     def add(self, key: Key) -> None:
-        """A job waits from now on; it must not be waiting already."""
+        """Add a job, which must not be waiting already."""
         tenant = self._tenants.get(key[0])
         if tenant is None:
             tenant = self._tenants[key[0]] = _Tenant(virtual_s=self._present_s)
@@ -60,7 +60,7 @@ class FairQueue:
         self._queue(key[0], tenant)
 
     def remove(self, key: Key) -> bool:
-        """Take a job out of the line; whether it was waiting."""
+        """Remove a job; return whether it was waiting."""
         tenant = self._tenants.get(key[0])
         if tenant is None or key not in tenant.waiting:
             return False
@@ -69,7 +69,7 @@ class FairQueue:
         return True
 
     def pop(self) -> Key | None:
-        """The job whose turn it is; None while there is none, or all that wait have their slots taken."""
+        """Return the next job; None if no job waits, or the namespaces of all that wait have no free slot."""
         while self._turns:
             start_s, _, namespace = heapq.heappop(self._turns)
             tenant = self._tenants[namespace]
@@ -88,7 +88,7 @@ class FairQueue:
         return None
 
     def done(self, key: Key, cost_s: float) -> None:
-        """The pass of a job that was popped is over."""
+        """Free the slot of a job after its pass."""
         tenant = self._tenants[key[0]]
         self._num_running -= 1
         tenant.num_running -= 1
@@ -110,7 +110,7 @@ class FairQueue:
 
 
 class Bucket:
-    """How often something may happen: `burst` times at once, and `per_s` times a second in the long run."""
+    """A rate limit: `burst` times at once, and `per_s` times a second in the long run."""
 
     __slots__ = ("_burst", "_per_s", "_tokens", "_updated_s")
 
@@ -121,12 +121,12 @@ class Bucket:
         self._updated_s = now_s
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until it may happen again; 0: now."""
+        """Return the seconds until it may happen again; 0: now."""
         self._refill(now_s)
         return max(0.0, (1.0 - self._tokens) / self._per_s)
 
     def take(self, now_s: float, cost: float = 1.0) -> None:
-        """It happens, as if `cost` times; what is taken too much has to be waited for."""
+        """Take `cost`; taking more than there is makes later ones wait longer."""
         self._refill(now_s)
         self._tokens -= cost
 

@@ -28,25 +28,25 @@ _WORKER_IDLE_S: Final = 0.5
 _NO_ITEMS: Final = b'"items":null}'
 """How an API server ends an empty list of metadata, at which kopf breaks off."""
 _CHUNK_SIZE: Final = 16
-"""Jobs in one part of a list. Their metadata alone can have a megabyte each, and Python objects ten times that."""
+"""Jobs per part of a list. The metadata of each can have a megabyte, and Python objects take ten times that."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobNews:
-    """What the watch tells of a job."""
+    """News of a job from the watch."""
 
     resource_version: str
     generation: int
     is_deleted: bool = False
     is_listed: bool = False
-    """The job exists; whether it changed is not known."""
+    """Whether the job was only listed, so that it is not known whether it changed."""
 
 
 Wake = Callable[[tuple[str, str], JobNews], None]
 
 
 def settings() -> kopf.OperatorSettings:
-    """No annotations, no finalizers, no event posting, no peering, no scanning of namespaces and CRDs."""
+    """Switch off annotations, finalizers, event posting, peering, and scanning of namespaces and CRDs."""
     result = kopf.OperatorSettings()
     result.posting.enabled = False
     result.posting.level = logging.WARNING
@@ -66,7 +66,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
-    """Handlers: how to log in, and whom to wake for an event of an RLJob."""
+    """Register the handlers: how to log in, and what to wake for an event of an RLJob."""
     result = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=result)

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Created(NamedTuple):
-    """A pod as its creation was answered."""
+    """A pod as the API server returned it after its creation."""
 
     view: PodView
     version: int
@@ -47,12 +47,12 @@ class PodInformer:
         self._on_listed = on_listed
         self._on_synced = on_synced
         self._sorted: dict[Key, tuple[PodView, ...]] = {}
-        """What `pods` answered, until it changes."""
+        """Results of `pods`, until they change."""
         self._pods: dict[Key, dict[str, PodView]] = {}
         self._created: dict[tuple[Key, str], _Created] = {}
         """Pods that were created here and that the watch has not reported yet."""
         self._deleted: deque[str] = deque(maxlen=_REMEMBERED)
-        """uids of pods that were deleted lately."""
+        """uids of pods that were deleted recently."""
 
     @property
     def last_contact_s(self) -> float:
@@ -60,7 +60,7 @@ class PodInformer:
         return self._reflector.last_contact_s
 
     def pods(self, key: Key) -> tuple[PodView, ...]:
-        """Pods of a job, in a stable order."""
+        """Return the pods of a job, in a stable order."""
         answer = self._sorted.get(key)
         if answer is None:
             found = self._pods.get(key)
@@ -70,7 +70,7 @@ class PodInformer:
         return answer
 
     def mark_created(self, key: Key, pod: dict[str, Any]) -> None:
-        """A pod was created: the view has it before the watch tells, and takes no older news of that name."""
+        """Add a created pod to the view before the watch reports it, and ignore older news of that name."""
         view = pod_view(pod)
         known = self._pods.get(key, {}).get(view.name)
         if view.uid in self._deleted or (known is not None and known.uid == view.uid):
@@ -80,7 +80,7 @@ class PodInformer:
         self._created[key, view.name] = _Created(view, int(pod["metadata"]["resourceVersion"]))
 
     def mark_deleting(self, key: Key, name: str, uid: str) -> None:
-        """A delete was accepted: the view knows it before the watch tells."""
+        """Mark a pod as being deleted in the view before the watch reports it."""
         pod = self._pods.get(key, {}).get(name)
         if pod is not None and pod.uid == uid:
             self._pods[key][name] = replace(pod, deleting=True)
@@ -113,7 +113,7 @@ class PodInformer:
         key = (view.namespace, view.job)
         created = self._created.get((key, view.name))
         if created is not None and created.view.uid != view.uid:
-            return  # Of an earlier pod of this name.
+            return  # The change is about an earlier pod of this name.
         self._created.pop((key, view.name), None)
         self._sorted.pop(key, None)
         siblings = self._pods.setdefault(key, {})
@@ -125,7 +125,7 @@ class PodInformer:
             if not siblings:
                 del self._pods[key]
         else:
-            # A delete that was accepted is never taken back by an older event on its way.
+            # An older event that arrives later must not undo an accepted delete.
             leaving = known is not None and known.uid == view.uid and known.deleting
             view = replace(view, deleting=view.deleting or leaving)
             siblings[view.name] = view

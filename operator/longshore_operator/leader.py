@@ -61,7 +61,7 @@ class Election:
                 raise LeadershipLost(f"Lease {self._namespace}/{self._name} was not renewed in {RENEW_DEADLINE_S} s")
 
     async def release(self) -> None:
-        """Let the next candidate start without waiting for the Lease to run out."""
+        """Release the Lease, so that the next candidate need not wait until it expires."""
         lease = await self._kube.get("Lease", self._namespace, self._name)
         if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
             lease["spec"] = lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
@@ -91,7 +91,7 @@ class Election:
         spec = lease["spec"]
         if spec.get("holderIdentity") != self._identity and not self._expired(lease):
             return False
-        # The resource version makes this fail if another candidate was quicker.
+        # The resource version makes this fail if another candidate was faster.
         lease["spec"] = self._claim(spec, now)
         await self._kube.replace(lease)
         return True

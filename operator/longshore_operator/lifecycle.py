@@ -1,4 +1,4 @@
-"""How a job goes through its life: attempts, failures, back-off, suspension and the end.
+"""The life cycle of a job: attempts, failures, back-off, suspension and the end.
 
 A pure state machine. What must be remembered lies in the RLJob's status, in one write per transition:
 
@@ -35,10 +35,10 @@ from longshore_operator.plan import DeleteJob, Event
 BACKOFF_BASE = timedelta(seconds=10)
 BACKOFF_LIMIT = timedelta(minutes=6)
 QUIET_RESTART_DELAY = timedelta(seconds=10)
-"""A worker that left of itself is replaced no sooner: its coordinator is probably ending too."""
+"""Delay before a pod that ended without crashing is replaced: its coordinator is probably ending too."""
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
-"""`status.reason` of pods that the cluster ended: never the job's fault."""
+"""`status.reason` of pods that the cluster ended, which is never the fault of the job."""
 
 
 _WITHOUT_PODS = frozenset({Phase.SUSPENDED, Phase.QUEUED})
@@ -54,7 +54,7 @@ class Ending(Enum):
 
 
 def ending(pod: PodView) -> Ending | None:
-    """How a pod ended, or None while it lives."""
+    """Return how a pod ended, or None while it runs."""
     if pod.terminal and pod.exit_code == ExitCode.SUCCEEDED:
         return Ending.SUCCEEDED
     if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
@@ -67,13 +67,13 @@ def ending(pod: PodView) -> Ending | None:
 
 
 def backoff(failures: int) -> timedelta:
-    """Wait before the restart that follows so many failures: 10 s, doubling, at most 6 min."""
+    """Return the wait before the restart after this many failures: 10 s, doubling, at most 6 min."""
     assert failures >= 1, failures
     return min(BACKOFF_BASE * (1 << min(failures - 1, 16)), BACKOFF_LIMIT)
 
 
 def describe_end(pod: PodView) -> str:
-    """One sentence that says how a pod ended."""
+    """Describe in one sentence how a pod ended."""
     if pod.disruption:
         what = f"was disrupted ({pod.disruption})"
     elif pod.reason in _INTERRUPTED_REASONS:
@@ -161,7 +161,7 @@ def _conditions(progress: LifecycleProgress, before: RLJobStatus) -> dict[Condit
 
 
 def _expiry(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
-    """When a job that has ended is deleted, if ever."""
+    """Return when a finished job is deleted, if ever."""
     if not progress.finished or spec.ttl_seconds_after_finished is None:
         return None
     assert progress.completion_time is not None, "a finished job has a completion time"
@@ -169,14 +169,14 @@ def _expiry(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
 
 
 def _deadline(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
-    """When the job's active deadline is reached, if it has one and is active."""
+    """Return when the job's active deadline is reached, if it has one and is active."""
     if spec.active_deadline_seconds is None or progress.start_time is None or progress.finished:
         return None
     return parse_time(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
 def finish(current: LifecycleProgress, phase: Phase, reason: Reason, message: str, now: datetime) -> LifecycleProgress:
-    """End the job for good."""
+    """End the job permanently."""
     kind = "Normal" if phase is Phase.SUCCEEDED else "Warning"
     return replace(
         current,
@@ -190,7 +190,7 @@ def finish(current: LifecycleProgress, phase: Phase, reason: Reason, message: st
 
 
 def _verdict(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
-    """Ends that hold whatever else is asked: the coordinator succeeded, or a pod reported the user's mistake."""
+    """Return an end that takes precedence over everything else: success, or a user's mistake that a pod reported."""
     for pod in mine:
         if ending(pod) is Ending.SUCCEEDED and pod.component is Component.COORDINATOR:
             message = pod.termination_message or "training finished"
@@ -219,7 +219,7 @@ def _suspend(current: LifecycleProgress, status: RLJobStatus) -> LifecycleProgre
 
 
 def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) -> LifecycleProgress:
-    """Wait for admission. A job that runs is stopped as by a suspension, and goes on from its newest checkpoint."""
+    """Wait for admission. A running job stops as if suspended, and later continues from its newest checkpoint."""
     was_suspended, was_active = status.phase is Phase.SUSPENDED, status.attempt > 0
     queued = replace(
         current,
@@ -237,7 +237,7 @@ def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) 
 
 
 def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> LifecycleProgress:
-    """First start, or resumption: after a suspension, the failure budget is whole again, as the spec may be mended."""
+    """Start or resume. After a suspension, failures count from zero, because the spec may have been corrected."""
     resumed, attempt = current.attempt > 0, current.attempt + 1
     reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
     message = f"the job {'resumes' if resumed else 'starts'} with attempt {attempt}"
@@ -256,7 +256,7 @@ def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> Li
 def _advance_attempt(
     spec: RLJobSpec, current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime, *, settings_changed: bool
 ) -> LifecycleProgress:
-    """An active job: follow the coordinator first, then the other pods."""
+    """Advance an active job: first by its coordinator, then by the other pods."""
     coordinator = next((pod for pod in mine if pod.component is Component.COORDINATOR), None)
     peers = tuple(pod for pod in mine if pod.component is not Component.COORDINATOR)
     if coordinator is None:
@@ -279,7 +279,7 @@ def _advance_attempt(
 def _advance_peers(
     spec: RLJobSpec, current: LifecycleProgress, peers: tuple[PodView, ...], now: datetime
 ) -> LifecycleProgress:
-    """Other failed pods: counted when a failure begins, replaced when its back-off is over."""
+    """Count failures of the other pods when they begin, and replace the pods when the back-off is over."""
     if current.restart_time is not None:
         if any(pod.terminal for pod in peers):
             return replace(current, phase=Phase.RESTARTING)
@@ -305,7 +305,7 @@ def _by_the_cluster(pod: PodView) -> bool:
 
 
 def _restart(current: LifecycleProgress, reason: RestartReason, message: str, now: datetime) -> LifecycleProgress:
-    """A new attempt that counts no failure."""
+    """Start a new attempt without counting a failure."""
     attempt = current.attempt + 1
     return replace(
         current,

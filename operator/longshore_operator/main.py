@@ -1,4 +1,4 @@
-"""`longshore-operator run`: leads, watches and reconciles until it is told to stop."""
+"""`longshore-operator run`: lead, watch and reconcile until a stop is requested."""
 
 import argparse
 import asyncio
@@ -49,7 +49,7 @@ class OperatorOptions:
 
 
 def parse(arguments: Sequence[str]) -> OperatorOptions:
-    """Read the command line; exits with a usage message when it is wrong."""
+    """Read the command line, or exit with a usage message."""
     parser = argparse.ArgumentParser(prog="longshore-operator", description="Operator for RLJobs.")
     run = parser.add_subparsers(dest="command", required=True).add_parser("run", help="watch and reconcile RLJobs")
     scope = run.add_mutually_exclusive_group(required=True)
@@ -157,7 +157,7 @@ async def _watch_jobs(
 
 
 async def _acquire(election: Election, stop: asyncio.Event) -> bool:
-    """Whether leadership was reached before the process was told to stop."""
+    """Wait for leadership; return whether it was reached before a stop was requested."""
     await until_first_ends([election.acquire(), stop.wait()])
     return not stop.is_set()
 
@@ -170,7 +170,7 @@ async def _release(election: Election) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point; the exit code is 0 after a requested stop and 1 otherwise."""
+    """Run the program; the exit code is 0 after a requested stop and 1 otherwise."""
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         _configure_logging()
@@ -195,7 +195,7 @@ def _configure_logging() -> None:
     renderer = structlog.processors.JSONRenderer()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=common))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # kopf tells of every event that it handed over.
+    # kopf logs every event that it hands over.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 

@@ -12,7 +12,7 @@ Key = tuple[str, str]
 
 
 class OperatorMetrics:
-    """The operator's metrics, in a registry of their own."""
+    """The operator's metrics, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -80,7 +80,7 @@ class OperatorMetrics:
         )
 
     def count_assignment(self, before: Assignment, after: Assignment) -> None:
-        """What is asked of a job's GPU pods was written."""
+        """Count an assignment that was written."""
         if after.epoch == before.epoch:
             return
         if after.overlay is not None and after.overlay != before.overlay:
@@ -89,7 +89,7 @@ class OperatorMetrics:
             self.assignments.labels(kind="baseline").inc()
 
     def show(self, key: Key, status: RLJobStatus) -> None:
-        """What is known of a job."""
+        """Update the metrics of a job."""
         self._show_phase(key, status.phase)
         for role, num_gpus in status.gpus:
             self._gpus.labels(*key, role).set(num_gpus)
@@ -101,7 +101,7 @@ class OperatorMetrics:
         self._show_alarms(key, frozenset(one.reason for one in runtime.alarms) if runtime and lasts else frozenset())
 
     def forget(self, key: Key) -> None:
-        """A job was deleted."""
+        """Remove the metrics of a deleted job."""
         for role in GpuCounts.model_fields:
             self._gpus.remove(*key, role)
         self._step.remove(*key)

@@ -1,4 +1,4 @@
-"""What went wrong and did not end an attempt: the coordinator's notices become events, its alarms a condition."""
+"""Problems that did not end an attempt: the coordinator's notices become events, its alarms a condition."""
 
 from longshore.api.reasons import TrainingAlarmReason
 from longshore.api.runtime_status import RuntimeStatus
@@ -9,7 +9,7 @@ from longshore_operator.plan import Event
 
 
 def reconcile_notices(context: Context) -> Outcome:
-    """Events for what was not reported before, and the condition TrainingAlarm."""
+    """Decide events for new notices and alarms, and the condition TrainingAlarm."""
     status = context.job.status
     events = notice_events(status, context.observed.reported_notice)
     return Outcome(events=events, conditions={ConditionType.TRAINING_ALARM: _alarm(status)})
@@ -35,13 +35,13 @@ def notice_events(status: RLJobStatus, reported: tuple[int, int]) -> tuple[Event
 
 
 def newest_notice(runtime: RuntimeStatus | None) -> tuple[int, int]:
-    """Attempt and number of the newest notice; (0, 0) where there is none."""
+    """Return attempt and number of the newest notice; (0, 0) if there is none."""
     numbers = [notice.number for notice in runtime.notices] if runtime is not None else []
     return (runtime.attempt, max(numbers)) if runtime is not None and numbers else (0, 0)
 
 
 def _alarm(status: RLJobStatus) -> Fact | None:
-    """Signs that the job does not learn, for as long as they last, beyond its end; None where there never were any."""
+    """Return the condition about alarms, which stays after the job's end; None if there was never an alarm."""
     alarms = status.runtime.alarms if status.runtime is not None else []
     if alarms:
         message = "; ".join(f"since step {alarm.step}: {alarm.message}" for alarm in alarms)

@@ -1,4 +1,4 @@
-"""What the operator knows about the pods and other objects of a job: slim, immutable views, never whole objects."""
+"""Slim, immutable views of the pods and other objects of a job; whole objects are not kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from longshore.api.reasons import AdmittedReason
 from longshore_operator.kueue.view import KueueView
 
 _MAX_MESSAGE_LENGTH = 4096
-"""As long as a termination message can be."""
+"""Longest termination message, in characters."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -36,7 +36,7 @@ class PodView:
     exit_code: int | None = None
     termination_message: str = ""
     unschedulable: str | None = None
-    """The scheduler's message while it finds no node."""
+    """The scheduler's message while no node fits."""
     disruption: str | None = None
     """Why the cluster ended the pod (condition DisruptionTarget)."""
     waiting_reason: str | None = None
@@ -44,18 +44,18 @@ class PodView:
     role: str | None = None
     tp_size: str | None = None
     others_run: bool = False
-    """Our container has ended, and others of the pod have not."""
+    """Whether the main container has ended while other containers of the pod still run."""
     owner_uid: str = ""
-    """uid of the RLJob that it was made for, which may have been a namesake of today's."""
+    """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
 
     @property
     def terminal(self) -> bool:
-        """The pod has ended; its object is still there."""
+        """Whether the pod has ended, although its object still exists."""
         return self.phase in _TERMINAL_PHASES
 
     @property
     def holds_resources(self) -> bool:
-        """The pod has GPUs that nobody else can have."""
+        """Whether the pod occupies GPUs."""
         return not self.terminal or self.others_run
 
 
@@ -70,7 +70,7 @@ class ClaimView:
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """What an admission asks of pods."""
+    """Requirements that an admission adds to pods."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -80,51 +80,51 @@ class PodPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a job may have pods, where it has to be admitted."""
+    """Whether a job that has to be admitted may have pods."""
 
     admitted: bool
     reason: AdmittedReason
     message: str
-    """Empty: nothing has been decided yet, and what was told before may still hold."""
+    """Empty: nothing has been decided yet, and the earlier message may still be true."""
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """GPUs by resource that it holds as long as it has pods."""
+    """GPUs by resource that the job holds for as long as it has pods."""
     queue: str = ""
-    """LocalQueue of Kueue that it is in."""
+    """LocalQueue of Kueue that the job is in."""
     placements: Mapping[str, PodPlacement] = field(default_factory=dict)
-    """What its pods must have, by pod set."""
+    """Requirements for its pods, by pod set."""
     position: int = 0
-    """Place in the operator's queue, from 1; 0: it does not wait there."""
+    """Place in the operator's queue, from 1; 0: the job does not wait there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything outside the RLJob itself that `reconcile` looks at."""
+    """Everything that `reconcile` reads besides the RLJob itself."""
 
     pods: tuple[PodView, ...] = ()
     children: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(kind, name) to the fingerprint that was applied last; absent: not known to exist."""
+    """Fingerprint that was last applied, by (kind, name); absent: not known to exist."""
     ray_token: str = ""
     judge_token: str = ""
     reward_token: str = ""
     """Fresh random tokens, used if the Secrets have to be created."""
     claim: ClaimView | None = None
-    """The job's volume claim, where it was looked at."""
+    """The job's volume claim, if it was read."""
     apply_error: str | None = None
     """Why the previous plan could not be applied in full."""
     reported_rejection: int = 0
-    """Newest epoch of an assignment whose rejection was told."""
+    """Newest epoch of an assignment whose rejection was reported."""
     reported_notice: tuple[int, int] = (0, 0)
-    """Attempt and number of the coordinator's newest notice that was told."""
+    """Attempt and number of the coordinator's newest notice that was reported."""
     applied_for: tuple[int, int] = (0, 0)
     """Generation of the spec and attempt whose children all exist as they should; 0: not known."""
     spec_hash: str = ""
-    """Fingerprint of the settings that the spec asks for, where it is known already."""
+    """Fingerprint of the settings in the spec, if it is already known."""
     kueue: KueueView | None = None
-    """What there is of Kueue for the job; None: it is in no queue."""
+    """State of Kueue for the job; None: the job is in no queue."""
     standing: Standing | None = None
-    """Whether it is admitted; None: it need not be."""
+    """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""
-    """What of the stored status was dropped, and why."""
+    """Parts of the stored status that were dropped, and why."""
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
@@ -171,7 +171,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
 
 
 def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:
-    """State of our container; a waiting or failed init container speaks for it while it has not started."""
+    """Return the state of the main container, or of a waiting or failed init container before it has started."""
     states: dict[str, dict[str, Any]] = {
         entry["name"]: entry.get("state", {}) for entry in status.get("containerStatuses") or ()
     }
@@ -187,7 +187,7 @@ def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _phase(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """The pod's phase; when our container has ended, a sidecar that still runs does not keep the pod alive."""
+    """Return the pod's phase; once the main container has ended, a running sidecar does not keep the pod alive."""
     phase: str = status.get("phase", "Pending")
     if phase == "Running" and "terminated" in container:
         return "Succeeded" if container["terminated"].get("exitCode") == 0 else "Failed"
@@ -201,5 +201,5 @@ def _unschedulable(condition: Mapping[str, Any]) -> str | None:
 
 
 def _shortened(message: str | None) -> str:
-    """Views are kept, and whoever writes a pod's status chooses the length."""
+    """Shorten a text: views are kept, and the writer of a pod's status chooses its length."""
     return (message or "")[:_MAX_MESSAGE_LENGTH].strip()

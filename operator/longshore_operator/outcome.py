@@ -1,4 +1,4 @@
-"""What a concern of a job decides. `reconcile` joins the outcomes of all concerns into one plan."""
+"""Decisions of one concern of a job. `reconcile` merges the outcomes of all concerns into one plan."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class Outcome:
     conditions: Mapping[ConditionType, Fact | None] = field(default_factory=dict)
     """None: the condition is absent."""
     status: RLJobStatus = _NOTHING
-    """Only the fields that were set count."""
+    """Fields of the status to write; only fields that were set count."""
     requeue_at: datetime | None = None
-    """When to look again although nothing changed; now, if there is more to do."""
+    """When to reconcile again if nothing changes; now, if there is more to do."""
 
     def joined(self, other: "Outcome") -> "Outcome":
-        """Both; no condition and no field of the status belongs to two concerns."""
+        """Merge two outcomes; each condition and field of the status belongs to one concern only."""
         fields = {name: getattr(other.status, name) for name in other.status.model_fields_set}
         assert not self.status.model_fields_set & fields.keys(), fields.keys()
         assert not self.conditions.keys() & other.conditions.keys(), other.conditions.keys()
@@ -52,7 +52,7 @@ class Outcome:
 def with_history(
     facts: Mapping[ConditionType, Fact | None], previous: Iterable[Condition], generation: int, now: datetime
 ) -> list[Condition]:
-    """Conditions in a fixed order; the transition time moves only when the status does."""
+    """Return conditions in a fixed order; the transition time changes only with the status."""
     before = {condition.type: condition for condition in previous}
     conditions = []
     for kind in ConditionType:

@@ -11,7 +11,7 @@ from longshore_operator.template_rules import Allowed
 POD_BATCH: Final = 32
 """Pods that one pass creates or deletes, and pods that it labels."""
 API_SERVER_PORTS: Final = (443, 6443)
-"""Of the service of the API server, and of its endpoints in most clusters."""
+"""Ports of the API server's service, and of its endpoints in most clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Apply(_Child):
 
     fingerprint: str
     is_kept: bool = False
-    """A child of the job that exists stays as it is."""
+    """Whether an existing child of the job is left unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class LabelPod:
-    """Set labels of the pod with this uid; one that is gone needs none."""
+    """Set labels of the pod with this uid, if it still exists."""
 
     name: str
     uid: str
@@ -94,7 +94,7 @@ class CreateWorkload:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWorkload:
-    """Delete the Workload with this uid: the next one says what the job is now."""
+    """Delete the Workload with this uid; the next one describes the present job."""
 
     name: str
     uid: str
@@ -103,7 +103,7 @@ class DeleteWorkload:
 
 @dataclass(frozen=True, slots=True)
 class PatchWorkload:
-    """Merge into a Workload; one that has changed meanwhile is looked at again instead."""
+    """Merge into a Workload; if it has changed meanwhile, reconcile again instead."""
 
     name: str
     version: str
@@ -123,14 +123,14 @@ class Plan:
     status: RLJobStatus | None = None
     """Status to write (without `runtime`); None: leave it alone."""
     requeue_at: datetime | None = None
-    """When to look again although nothing changed."""
+    """When to reconcile again if nothing changes."""
     has_all_children: bool = False
-    """Once it is applied, every child is as this generation of the spec and this attempt want it."""
+    """Whether, after the plan, every child matches this generation of the spec and this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """What the operator was installed with."""
+    """Options that the operator was installed with."""
 
     runtime_image: str
     allow_privileged_templates: bool = False
@@ -138,21 +138,21 @@ class OperatorConfig:
     api_server_ports: tuple[int, ...] = API_SERVER_PORTS
     """Ports through which coordinators reach the API server, for the network policy."""
     page_peers: tuple[dict[str, Any], ...] = ()
-    """NetworkPolicyPeers that may read the pages of jobs, besides those who forward their port."""
+    """NetworkPolicyPeers that may read the pages of jobs, in addition to users who forward the port."""
     priority_classes: frozenset[str] = frozenset()
     """PriorityClasses that templates may name."""
     admission: AdmissionConfig = NO_ADMISSION
     kueue: bool = False
-    """Jobs may be in queues of Kueue."""
+    """Whether jobs may be in queues of Kueue."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
 
     @property
     def opens_pages(self) -> bool:
-        """Pages of jobs listen at the addresses of pods: only where policies say who reaches them."""
+        """Whether pages of jobs listen on the addresses of pods, which requires policies for who may reach them."""
         return self.network_policies and bool(self.page_peers)
 
     @property
     def allowed(self) -> Allowed:
-        """What templates may ask for."""
+        """Limits of templates."""
         return Allowed(self.allow_privileged_templates, self.priority_classes, self.runtime_classes)

@@ -1,4 +1,4 @@
-"""Builders of the coordinator, worker, trainer, reward and judge pods: plain data, from the spec alone."""
+"""Build the coordinator, worker, trainer, reward and judge pods as plain data, from the spec alone."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ COORDINATOR_GRACE_S = 120
 """Time for a last checkpoint."""
 NODE_GRACE_S = 30
 NODE_LOSS_TOLERATION_S = 60
-"""A pod on an unreachable node is given up after so long (Kubernetes' default is 300 s)."""
+"""Seconds after which a pod on an unreachable node is given up (Kubernetes' default is 300 s)."""
 COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
-"""What a pod asks for where the job does not say. Without a CPU request a pod starves on a busy node."""
+"""Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
 GPU_POD_REQUESTS = {"cpu": "1", "memory": "4Gi"}
 REWARD_MEMORY_REQUEST = "1Gi"
-"""Of a reward pod: what it takes while it waits for responses."""
+"""Default requests of a reward pod, which suffice while it waits for responses."""
 REWARD_WORKER_MILLICPUS = 250
-"""Of each of its workers, which mostly wait."""
+"""CPU request for each worker of a reward pod; workers mostly wait."""
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
 _CONTAINER_SECURITY: dict[str, Any] = {
@@ -42,19 +42,19 @@ _POD_SECURITY: dict[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 _RESTRICTED_POD: dict[str, Any] = {field: _POD_SECURITY[field] for field in ("runAsNonRoot", "seccompProfile")}
-"""What no template changes unless templates may ask for everything."""
+"""Fields that a template cannot change, unless privileged templates are allowed."""
 _OWN_FIELDS = (
     "restartPolicy", "hostname", "subdomain", "serviceAccountName", "automountServiceAccountToken",
     "enableServiceLinks",
 )  # fmt: skip
 
 _NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "nodeName", "priority")
-"""Of a pod that shares more with its node or takes another's place; none of our own has one."""
+"""Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
 _POWERS = ("privileged", "procMount", "capabilities")
 
 
 def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[str, Any]:
-    """The pod with the Ray head and the training loop; it alone speaks to the API server."""
+    """Build the pod with the Ray head and the training loop, the only one that connects to the API server."""
     name = names.coordinator_pod(Identity.of(job).name)
     pod = _pod(job, config, attempt, Component.COORDINATOR, name, 0, job.spec.coordinator)
     pod["spec"]["serviceAccountName"] = names.service_account(Identity.of(job).name)
@@ -77,7 +77,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
 def worker_pod(
     job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str, tp_size: int
 ) -> dict[str, Any]:
-    """A GPU pod: it joins the Ray cluster of this attempt's coordinator and waits for actors."""
+    """Build a GPU pod, which joins the Ray cluster of this attempt's coordinator and waits for actors."""
     workers = job.spec.workers
     name = names.worker_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.WORKER, name, index, workers)
@@ -89,7 +89,7 @@ def worker_pod(
 
 
 def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
-    """A GPU pod that only trains (placement Disaggregated)."""
+    """Build a GPU pod that only trains (placement Disaggregated)."""
     workers = job.spec.training_pods
     name = names.trainer_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.TRAINER, name, index, workers)
@@ -101,7 +101,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
 
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
-    """A pod that scores responses. It runs code that models wrote, so it takes no part in Ray."""
+    """Build a pod that scores responses. It runs code that models wrote, so it is not part of the Ray cluster."""
     reward = job.spec.reward
     name = names.reward_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.REWARD, name, index, reward)
@@ -120,7 +120,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
-    """A pod that serves a judge; it takes no part in Ray."""
+    """Build a pod that serves a judge. It is not part of the Ray cluster."""
     function, _ = job.spec.reward.judge_pod(index)
     assert function.pool is not None, "a pool has pods"
     name = names.judge_pod(Identity.of(job).name, index)
@@ -140,7 +140,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
 
 
 def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
-    """Bearer tokens of reward functions, one file each, for the pods that score and no others."""
+    """Mount the bearer tokens of reward functions, one file each, in the pods that score and no others."""
     sources = [
         {"secret": {"name": secret, "items": [{"key": key, "path": function.name}]}}
         for function in job.spec.reward.functions
@@ -157,7 +157,7 @@ def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
 
 
 def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]:
-    """Secret and key of the token that a reward function needs, if it needs one."""
+    """Return Secret and key of the token that a reward function needs, if it needs one."""
     if function.pool is not None:
         return [(Identity.of(job).ray_token_secret, contract.JUDGE_TOKEN_KEY)]
     if function.token_secret is not None:
@@ -166,7 +166,7 @@ def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]
 
 
 def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
-    """What a Ray node of the job needs to be let in."""
+    """Add the token that a Ray node needs to join the cluster of the job."""
     secret = Identity.of(job).ray_token_secret
     _mount_token(pod, secret, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
     pod["spec"]["containers"][0]["env"] += [
@@ -176,7 +176,7 @@ def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
 
 
 def _use_reward_pods(pod: dict[str, Any], job: RLJob) -> None:
-    """The token that the coordinator shows to reward pods."""
+    """Mount the token with which the coordinator authenticates at reward pods."""
     name = Identity.of(job).reward_token_secret
     _mount_token(pod, name, "reward-token", contract.REWARD_TOKEN_KEY, contract.REWARD_TOKEN_MOUNT)
     path = f"{contract.REWARD_TOKEN_MOUNT}/{contract.REWARD_TOKEN_KEY}"
@@ -184,7 +184,7 @@ def _use_reward_pods(pod: dict[str, Any], job: RLJob) -> None:
 
 
 def _mount_token(pod: dict[str, Any], name: str, volume: str, key: str, path: str) -> None:
-    """One token of a Secret."""
+    """Mount one token of a Secret."""
     secret = {"secretName": name, "items": [{"key": key, "path": key}], "defaultMode": 0o440}
     pod["spec"]["volumes"].append({"name": volume, "secret": secret})
     pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": path, "readOnly": True})
@@ -198,7 +198,7 @@ def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
 
 
 def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
-    """Programs that models wrote may fill the pod; its node they must not."""
+    """Limit the memory, so that model-written programs can fill the pod but not its node."""
     resources = pod["spec"]["containers"][0]["resources"]
     requested = resources.get("requests", {}).get("memory")
     resources.setdefault("limits", {})["memory"] = requested or f"{reward.pod_memory_bytes >> 20}Mi"
@@ -266,7 +266,7 @@ def _container(
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            # Whatever escapes from a sandbox must not write checkpoints.
+            # A program that escapes from a sandbox must not write checkpoints.
             {"name": "storage", "mountPath": contract.STORAGE_MOUNT, "readOnly": component is Component.REWARD},
             {"name": "config", "mountPath": contract.CONFIG_MOUNT, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH_MOUNT},
@@ -296,7 +296,7 @@ def _environment(identity: Identity, attempt: int, component: Component) -> list
 
 
 def _resources(options: PodOptions) -> dict[str, Any]:
-    """Requests as asked; extended resources also as limits, since the API server wants both equal."""
+    """Return the requests; extended resources are also limits, because the API server requires both to be equal."""
     requests = options.requests()
     if not requests:
         return {}
@@ -331,7 +331,7 @@ def _volumes(job: RLJob) -> list[dict[str, Any]]:
 
 
 def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limits: dict[str, str]) -> dict[str, Any]:
-    """Add requests that nobody made. A request follows a limit of the user's: the API server refuses a larger one."""
+    """Add missing requests. A request is at most the user's limit: the API server refuses a larger one."""
     limits = resources.get("limits") or {}
     added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
     return {**resources, "requests": added | (resources.get("requests") or {})}

@@ -16,7 +16,7 @@ from longshore_operator.plan import POD_BATCH, Event, LabelPod
 
 
 def reconcile_roles(context: Context) -> Outcome:
-    """Nothing but what the coordinator of this attempt has reported counts, and while the job has pods."""
+    """Decide roles only by what the coordinator of this attempt has reported, and while the job has pods."""
     runtime = context.runtime if context.progress.active else None
     labels = tuple(islice(_labels(context, runtime), POD_BATCH + 1))
     fact = None if context.progress.finished else _repurposed(context.job.status, runtime)
@@ -46,7 +46,7 @@ def _labels(context: Context, runtime: RuntimeStatus | None) -> Iterator[LabelPo
 
 
 def _repurposed(status: RLJobStatus, runtime: RuntimeStatus | None) -> Fact | None:
-    """True while pods train and others sample, False ever after; None in a job in which this never happened."""
+    """Return the condition: True while pods train and others sample, then False; None before the first time."""
     before = status.condition(ConditionType.REPURPOSED)
     if runtime is not None and runtime.trainer_pods:
         return Fact(True, RepurposedReason.ACKNOWLEDGED, _why(status, runtime, before))
@@ -57,7 +57,7 @@ def _repurposed(status: RLJobStatus, runtime: RuntimeStatus | None) -> Fact | No
 
 
 def _why(status: RLJobStatus, runtime: RuntimeStatus, before: Condition | None) -> str:
-    """The reason of the assignment that was carried out; a later one says nothing about it."""
+    """Return the reason of the assignment that was carried out, not that of a later one."""
     if runtime.applied_epoch == status.assignment.epoch:
         return status.assignment.reason
     if before is not None and before.status is ConditionStatus.TRUE:
@@ -67,7 +67,7 @@ def _why(status: RLJobStatus, runtime: RuntimeStatus, before: Condition | None) 
 
 
 def _events(status: RLJobStatus, runtime: RuntimeStatus | None, fact: Fact | None) -> tuple[Event, ...]:
-    """One when pods begin to train."""
+    """Return an event when pods begin to train."""
     before = status.condition(ConditionType.REPURPOSED)
     was_repurposed = before is not None and before.status is ConditionStatus.TRUE
     if runtime is None or fact is None or not fact.holds or was_repurposed:

@@ -1,4 +1,4 @@
-"""Whether a job runs, and if not, the obstacle that explains most: conditions Scheduled and Ready, and the phase."""
+"""Conditions Scheduled and Ready, and the phase: whether a job runs, and if not, the most informative obstacle."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ _MAX_NAMES = 5
 
 
 def reconcile_readiness(context: Context) -> Outcome:
-    """Ready always, Scheduled while the job shall have pods, and the phase that goes with them."""
+    """Decide Ready, Scheduled (while the job should have pods) and the phase."""
     pods = tuple(pod for pod in context.pods if not _is_extra(context, pod))
     num_pods = sum(num_required(context).values())
     ready = next(_obstacles(context, pods, num_pods), None) or Fact(
@@ -31,7 +31,7 @@ def reconcile_readiness(context: Context) -> Outcome:
 
 
 def _is_extra(context: Context, pod: PodView) -> bool:
-    """Whether a pod comes and goes with the load: the job runs with it as without."""
+    """Whether a pod comes and goes with the load, so that the job does not depend on it."""
     return pod.component is Component.REWARD and pod.index >= context.job.spec.reward.pods
 
 
@@ -48,7 +48,7 @@ def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:
 
 
 def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, ...]:
-    """One when a pod becomes unschedulable."""
+    """Return an event when a pod becomes unschedulable."""
     before, now = context.job.status.condition(ConditionType.SCHEDULED), facts.get(ConditionType.SCHEDULED)
     if now is None or now.reason != ScheduledReason.UNSCHEDULABLE or (before and before.reason == now.reason):
         return ()
@@ -56,7 +56,7 @@ def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, 
 
 
 def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iterator[Fact]:
-    """What keeps the job from being ready, first what explains the rest."""
+    """Yield what keeps the job from being ready, causes before consequences."""
     progress, observed = context.progress, context.observed
     if progress.finished:
         yield Fact(False, ReadyReason.FINISHED, "the job has ended")
@@ -86,7 +86,7 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
 
 
 def _restarting(context: Context) -> Fact:
-    """The reason of the restart stays visible for as long as it lasts."""
+    """Return the reason of the restart, which stays visible for as long as the restart lasts."""
     progress, before = context.progress, context.job.status.condition(ConditionType.READY)
     if progress.reason:
         until = f"; restart not before {progress.restart_time}" if progress.restart_time else ""
@@ -114,7 +114,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _phase(context: Context, *, is_ready: bool) -> Phase:
-    """One word for people. Pods that leave because the job is about to end do not make it restart."""
+    """Return the phase. Pods that end because the job is about to end do not count as a restart."""
     progress, before, runtime = context.progress, context.job.status.phase, context.runtime
     is_ending = runtime is not None and runtime.activity in ENDING_ACTIVITIES
     if before is Phase.RUNNING and progress.active and is_ending:

@@ -1,4 +1,4 @@
-"""`reconcile`: the whole of the operator's decisions, without I/O and without a clock of its own."""
+"""`reconcile`: all decisions of the operator, without I/O and with time as an argument."""
 
 from collections.abc import Callable
 from dataclasses import replace

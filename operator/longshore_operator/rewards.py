@@ -1,4 +1,4 @@
-"""Reward pods: their number, from what the coordinator tells and the policy remembers, and their addresses."""
+"""Reward pods: their addresses, and their number by the coordinator's reports and the policy's memory."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from longshore_operator.plan import Event
 
 
 def reconcile_rewards(context: Context) -> Outcome:
-    """Reward pods between `reward.pods` and `reward.maxPods`; none for a job that has ended or is suspended."""
+    """Decide the number of reward pods between `reward.pods` and `reward.maxPods`; none without an active job."""
     seen = {"ready": context.num_ready(Component.REWARD), "addresses": _addresses(context.pods)}
     if not context.progress.active:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
@@ -37,13 +37,13 @@ def reconcile_rewards(context: Context) -> Outcome:
 
 
 def _addresses(pods: Sequence[PodView]) -> list[str]:
-    """Of the reward pods among these, by index; empty where there is none."""
+    """Return the addresses of the reward pods among these, by index; empty if there is none."""
     known = {pod.index: pod.ip for pod in pods if pod.component is Component.REWARD and pod.ip and not pod.terminal}
     return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 
 def _pressure(runtime: RuntimeStatus | None) -> RewardPressure | None:
-    """What the coordinator reported last."""
+    """Return the coordinator's last report."""
     if runtime is None or runtime.rewards is None:
         return None
     load = runtime.rewards

@@ -1,4 +1,4 @@
-"""When each job is reconciled: woken by events and by time, in fair turns, and no pass without an end."""
+"""When each job is reconciled: after events and timers, in fair turns, with a time limit for each pass."""
 
 import asyncio
 import time
@@ -14,10 +14,10 @@ from longshore_operator.fairness import Bucket, FairQueue, Key
 from longshore_operator.metrics import OperatorMetrics
 
 PASS_LIMIT_S: Final = 60.0
-"""A pass that takes longer is given up and tried again; batches keep passes far below."""
+"""Time limit of a pass, after which it is cancelled and retried; batches keep passes far below it."""
 PASS_BURST: Final = 50
 PASSES_PER_S: Final = 10.0
-"""Of one job, in the long run: several changes then share a pass."""
+"""Long-run rate of passes per job; above it, several changes share a pass."""
 BUSY_S_PER_PASS: Final = 0.01
 """A pass that keeps the processor busy for n times as long counts as n."""
 _FIRST_RETRY_S: Final = 1.0
@@ -28,25 +28,25 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass came to."""
+    """Result of a pass."""
 
     exists: bool
     next_look_s: float | None = None
-    """Seconds until the job is to be looked at again though nothing happens."""
+    """Seconds until the next pass if nothing happens."""
     busy_s: float = 0.0
-    """Time for which it kept the processor."""
+    """Processor time of the pass."""
 
 
 @dataclass(slots=True)
 class _JobEntry:
-    """A job: it waits for its turn, is in a pass, or sleeps until its timer or an event."""
+    """A job that waits for its turn, is in a pass, or sleeps until a timer or an event."""
 
     bucket: Bucket
     retry_s: float = _FIRST_RETRY_S
     due_s: float | None = None
-    """Since when a pass is due, while one is."""
+    """Time since which a pass is due; None: none is."""
     is_backlog: bool = False
-    """The pass is due because the job exists; no change of it is known."""
+    """Whether the pass is due only because the job was listed, without a known change."""
     is_running: bool = False
     timer: asyncio.TimerHandle | None = None
     """Ends the sleep, or the wait for the bucket."""
@@ -80,15 +80,15 @@ class Schedule:
         self._passes: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._progress_s: float | None = None
-        """Time since which passes are due or running and none has ended; None: nothing is."""
+        """Time since which passes are due or running and none has ended; None: none is due or running."""
 
     def open(self) -> None:
-        """Passes run from now on; what was woken before has waited."""
+        """Start to run passes, beginning with those that already wait."""
         self._is_open = True
         self._dispatch()
 
     def wake(self, key: Key) -> None:
-        """A job changed, or its time has come: a pass is due. If one is due already, it only leaves the backlog."""
+        """Request a pass after a change or a timer; a pass that is already due only leaves the backlog."""
         entry = self._entry(key)
         if entry.due_s is None:
             self._become_due(key, entry, is_backlog=False)
@@ -99,21 +99,21 @@ class Schedule:
                 self._dispatch()
 
     def catch_up(self, key: Key) -> None:
-        """A job was listed, and may have changed or not: a pass is due, after those of jobs that did change."""
+        """Request a pass for a job that was listed; jobs that are known to have changed go first."""
         entry = self._entry(key)
         if entry.due_s is None:
             self._become_due(key, entry, is_backlog=True)
 
     def num_pending(self) -> int:
-        """Jobs that wait for their turn, or are in a pass."""
+        """Return the number of jobs that wait for their turn or are in a pass."""
         return self._num_waiting() + len(self._passes)
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long passes have been due or running without any that ended; `now_s` is monotonic time."""
+        """Return for how long passes have been due or running while none ended; `now_s` is monotonic time."""
         return now_s - self._progress_s if self._progress_s is not None else 0.0
 
     async def close(self) -> None:
-        """Stop all passes, and start no other."""
+        """Stop all passes and start no more."""
         self._is_open = False
         for entry in self._entries.values():
             if entry.timer is not None:
@@ -153,7 +153,7 @@ class Schedule:
         self._put_in_line(key, entry, time.monotonic())
 
     def _dispatch(self) -> None:
-        """Begin passes while there are slots."""
+        """Start passes while there are free slots."""
         if self._progress_s is None and self._num_waiting():
             self._progress_s = time.monotonic()
         while self._is_open and len(self._passes) < self._num_slots:
@@ -170,7 +170,7 @@ class Schedule:
             task.add_done_callback(self._passes.discard)
 
     def _next(self) -> tuple[FairQueue, Key] | None:
-        """The job whose turn it is, and its queue: the one with fewer passes; if they have as many, that of changes."""
+        """Return the next job and its queue: the queue with fewer running passes, or on a tie that of changes."""
         queues = [self._changed]
         if self._backlog.num_running < self._num_backlog_slots:
             queues.append(self._backlog)
@@ -216,7 +216,7 @@ class Schedule:
                 with self._metrics.reconcile_seconds.time():
                     result = await self._run_pass(key)
         except Exception as error:
-            # Whatever is wrong with one job must not stop the others.
+            # An error with one job must not stop the others.
             self._metrics.reconcile_errors.inc()
             known = isinstance(error, ApplyFailed | KubeError | TimeoutError)
             log.warning("reconciling failed", job=key, error=repr(error), exc_info=not known)

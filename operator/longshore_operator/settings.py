@@ -29,14 +29,14 @@ NOT_SEEN_BY_PODS: Final = frozenset(
 
 
 def pod_settings_fingerprint(spec: RLJobSpec) -> str:
-    """Fingerprint of the settings that pods run with, after that of the API by which the spec is read."""
+    """Return the fingerprint of the settings of pods, which begins with that of the API models."""
     settings = spec.model_dump(mode="json", by_alias=True, exclude=set(NOT_SEEN_BY_PODS))
     return f"{_api_fingerprint()}-{fingerprint(settings)}"
 
 
 @cache
 def _api_fingerprint() -> str:
-    """Two versions of the operator with the same fields and defaults have the same."""
+    """Fingerprint of the API models: versions of the operator with equal fields and defaults have the same one."""
     return fingerprint(RLJobSpec.model_json_schema())
 
 

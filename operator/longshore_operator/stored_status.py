@@ -1,4 +1,4 @@
-"""The status as it is stored, which is not always as it was written.
+"""Read the stored status, which others may have changed.
 
 A coordinator runs code of its users and may patch the status of its job. Whatever it leaves there, the job can be
 suspended, restarted and ended: what cannot be read is dropped, and told.
@@ -24,7 +24,7 @@ _MAX_MESSAGE_LENGTH: Final = 512
 _CLOCK_SKEW: Final = timedelta(minutes=1)
 _OLDEST_YEAR: Final = 2000
 _MAX_COUNTED: Final = 2**31
-"""No counter of the operator comes so far by itself; from here it could not go on."""
+"""Largest plausible counter: the operator never reaches it, and could not continue from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StoredStatus:
 
 
 def read_status(stored: Any, now: datetime) -> StoredStatus:
-    """Whatever of a stored status is readable; times lie where decisions can compute with them."""
+    """Return the readable parts of a stored status, with times in the range that decisions can use."""
     if not isinstance(stored, Mapping):
         return StoredStatus(RLJobStatus())
     dropped: list[str] = []
@@ -51,7 +51,7 @@ def read_status(stored: Any, now: datetime) -> StoredStatus:
 
 
 def reconcile_stored_status(context: Context) -> Outcome:
-    """What was dropped: an event when it begins, and a condition for as long as it lasts."""
+    """Report what was dropped: an event when it begins, and a condition for as long as it lasts."""
     why, before = context.observed.unreadable_status, context.job.status
     if not why:
         return Outcome()
@@ -63,7 +63,7 @@ def reconcile_stored_status(context: Context) -> Outcome:
 
 
 def _by_field(stored: Mapping[str, Any]) -> tuple[RLJobStatus, list[str]]:
-    """The fields that can be read on their own, and a sentence for each of the others."""
+    """Return the fields that can be read separately, and a sentence for each of the others."""
     readable, dropped = {}, []
     for name, value in stored.items():
         try:
@@ -76,7 +76,7 @@ def _by_field(stored: Mapping[str, Any]) -> tuple[RLJobStatus, list[str]]:
 
 
 def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[str]]:
-    """Odd times become now, which ends every wait; those of no consequence are dropped."""
+    """Replace implausible times by now, which ends every wait, and drop those without consequence."""
     latest = {
         "start_time": now + _CLOCK_SKEW,
         "restart_time": now + BACKOFF_LIMIT + _CLOCK_SKEW,
@@ -96,7 +96,7 @@ def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[s
 
 
 def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
-    """Counters that were set beyond what can be counted begin anew."""
+    """Restart counters that were set beyond the largest plausible value."""
     odd = [name for name in ("attempt", "failures") if getattr(status, name) > _MAX_COUNTED]
     changes: dict[str, Any] = dict.fromkeys(odd, 0)
     if status.assignment.epoch > _MAX_COUNTED:

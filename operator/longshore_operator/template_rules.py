@@ -41,7 +41,7 @@ _NODE: Final = (
     "io.containerd", "io.katacontainers", "io.kubernetes.cri-o", "nri.containerd.io", "nri.io",
     "seccomp.security.alpha.kubernetes.io",
 )  # fmt: skip
-"""Domains by which container runtimes take orders: profiles, devices, hypervisors."""
+"""Domains of annotations that configure container runtimes: profiles, devices, hypervisors."""
 _STATIC_POD: Final = "kubernetes.io/config."
 _CHECKS: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 _HOOKS: Final = ("postStart", "preStop")
@@ -52,13 +52,13 @@ class Allowed:
     """What the operator was installed to allow."""
 
     everything: bool = False
-    """Only the shape of a template is checked."""
+    """Whether only the shape of a template is checked."""
     priority_classes: frozenset[str] = frozenset()
     runtime_classes: frozenset[str] = frozenset()
 
 
 def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
-    """The sentence about the first thing that a template of the job must not ask for; None where all is well."""
+    """Return a sentence about the first forbidden field in a template of the job; None if there is none."""
     templates: dict[str, PodOptions] = {"workers": spec.workers, "coordinator": spec.coordinator, "reward": spec.reward}
     if spec.trainer_workers is not None:
         templates["trainerWorkers"] = spec.trainer_workers
@@ -73,7 +73,7 @@ def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
 
 
 def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:
-    """Fields of a template that pods cannot or must not have, as dotted paths with the reason."""
+    """Return fields of a template that pods cannot or must not have, as dotted paths with the reason."""
     wrong = misshapen(template)
     if wrong or allowed.everything:
         return wrong
@@ -81,7 +81,7 @@ def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:
 
 
 def refused_runtime_class(name: str | None, allowed: Allowed) -> str | None:
-    """Why a RuntimeClass must not be used, or None: one can have fewer walls than the default as well as more."""
+    """Return why a RuntimeClass must not be used, or None: it can isolate less than the default."""
     if name is None or allowed.everything or name in allowed.runtime_classes:
         return None
     return f"{name!r} is not among the operator's allowed RuntimeClasses (chart value templates.runtimeClasses)"
@@ -178,7 +178,7 @@ def _container(path: str, container: Json) -> Iterator[str]:
 
 
 def _check(path: str, check: Json) -> Iterator[str]:
-    """The node's kubelet asks: to any host, it would pass whatever keeps the pod from it."""
+    """Refuse other hosts: the kubelet sends these requests from the node, past the pod's restrictions."""
     for kind in ("httpGet", "tcpSocket"):
         if "host" in (check.get(kind) or {}):
             yield f"{path}.{kind}.host: lets the node ask another host"

@@ -1,4 +1,4 @@
-"""Tables of a job as pandas data frames. pandas is imported only where one is asked for."""
+"""Tables of a job as pandas data frames. pandas is imported only when one is requested."""
 
 import json
 from pathlib import Path

@@ -65,7 +65,7 @@ class Job:
 
     @property
     def spec(self) -> RLJobSpec:
-        """What was asked for, with every default; fields of newer versions are left out."""
+        """The spec with every default; fields of newer versions are left out."""
         return RLJobSpec.model_validate(self._stored["spec"], extra="ignore")
 
     @property

@@ -86,7 +86,7 @@ def pod_name(job: str, component: Component, index: int) -> str:
 
 
 def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
-    """Stop the pods of a job, or let it go on.
+    """Stop the pods of a job, or let it continue.
 
     Raises:
         ClientError: there is no such job, or it is finished.
@@ -110,7 +110,7 @@ def _how_to_go_on(job: Json) -> str:
     if claim is None:
         return f"Save its newest checkpoint, of step {step}, with `longshore fetch {name}`: its storage goes with it."
     return (
-        f"To go on from its newest checkpoint, of step {step}, correct its manifest, set storage.output to "
+        f"To continue from its newest checkpoint, of step {step}, correct its manifest, set storage.output to "
         f"{output_path(job)!r}, and submit it under another name."
     )
 

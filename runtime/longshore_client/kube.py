@@ -180,7 +180,7 @@ def _plain(answer: Json) -> Json:
 
 
 def _give_up(error: KubeError, silence_s: float) -> None:
-    """What may pass by itself is waited for."""
+    """Raise the error, unless it may be temporary and has not lasted too long."""
     passes = isinstance(error, Unreachable | Unreadable) or (isinstance(error, ApiError) and error.code >= 500)
     if not passes or silence_s > GRACE_S:
         raise error

@@ -20,7 +20,7 @@ _DEFAULT_KUBECONFIG = "~/.kube/config"
 
 @dataclass(frozen=True)
 class Target:
-    """What the common options say; unset: what the kubeconfig says."""
+    """Cluster and namespace by the common options; an unset option follows the kubeconfig."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -48,7 +48,7 @@ class Target:
 
 @lru_cache(maxsize=8)
 def _connection(access: "Access") -> "Blocking":
-    """A connection has a thread of its own: a notebook that asks for a job a thousand times keeps one."""
+    """Return one connection per target: each has a thread, and a notebook may read a job a thousand times."""
     from longshore_client.kube import FIELD_MANAGER
     from longshore_kube.blocking import Blocking
 

@@ -33,7 +33,7 @@ class JobView:
 
     @property
     def phase(self) -> Phase:
-        """Pending until the operator has looked at the job."""
+        """Phase of the job; Pending until the operator has reconciled it."""
         return self.status.phase or Phase.PENDING
 
     @property
@@ -105,7 +105,7 @@ def newest_events(events: Iterable[EventView], limit: int) -> tuple[EventView, .
 
 
 def steps_text(done: int, total: int) -> str:
-    """`3/12`; `12/12 + 1` when deferred draws took a step of their own at the end."""
+    """Format steps as `3/12`, or as `12/12 + 1` if deferred draws took a further step at the end."""
     return f"{done}/{total}" if done <= total else f"{total}/{total} + {done - total}"
 
 

@@ -1,4 +1,4 @@
-"""The client for code without an event loop: its requests run on a loop in a thread of their own."""
+"""The client for code without an event loop: its requests run on a loop in a separate thread."""
 
 import asyncio
 import atexit

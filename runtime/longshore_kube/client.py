@@ -173,7 +173,7 @@ class Client:
                 yield kind, obj
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Json:
-        """One request with a JSON object as its answer. What passes by itself is waited out and tried again."""
+        """Send a request and return the JSON object of its answer. Temporary errors are retried."""
         for num_tries in range(1, _MAX_TRIES + 1):
             try:
                 async with self._answer(method, path, self._request_timeout_s, **options) as response:

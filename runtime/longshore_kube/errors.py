@@ -64,7 +64,7 @@ class Gone(ApiError):
 
 
 def api_error(code: int, status: object, retry_after: str = "") -> ApiError:
-    """The error for a `Status` object, or for whatever else came in its place."""
+    """Return the error for a `Status` object, or for another answer in its place."""
     fields: dict[str, Any] = status if isinstance(status, dict) else {"message": str(status).strip()[:500]}
     details = fields.get("details")
     return (Gone if code == 410 else ApiError)(

@@ -14,7 +14,7 @@ from longshore_kube.times import parse_time
 
 _VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"})
 _LIMIT_S = 60.0
-"""A plugin that nobody can answer and that takes longer hangs."""
+"""Seconds after which a plugin counts as hanging, for example because it waits for input."""
 _CLUSTER_FIELDS = (
     "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url",
 )  # fmt: skip

@@ -44,7 +44,7 @@ OnError = Callable[[KubeError, float], None]
 
 
 def log_failure(error: KubeError, silence_s: float) -> None:
-    """Says it, and goes on for ever."""
+    """Log the failure and let the reflector retry, without a limit."""
     _log.warning("following a collection was interrupted: %s", error)
 
 

@@ -21,7 +21,7 @@ _MARGIN_S = 10.0
 async def open_session(
     access: Access, user_agent: str, *, middlewares: Sequence[ClientMiddlewareType] = (), max_connections: int = 0
 ) -> aiohttp.ClientSession:
-    """A session for one API server, with at most so many connections (0: any number).
+    """Open a session for one API server, with a limit on connections (0: none).
 
     Raises:
         AccessError: the certificates are unusable, or the credential plugin gives nothing.

@@ -28,7 +28,7 @@ _PREFIX: Final = "step-"
 _UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
 _NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
-"""What lies beside the weights in the trainer's part, by the names that the backends use."""
+"""Files besides the weights in the trainer's part, by the names that the backends use."""
 _IGNORED: Final = shutil.ignore_patterns(*_NO_WEIGHTS)
 
 

@@ -1,4 +1,4 @@
-"""The coordinator pod: Ray head and driver. Starts everything, runs the loop, ends with a code of the contract."""
+"""The coordinator pod: Ray head and driver. Starts everything, runs the loop, and exits with a code of the contract."""
 
 import contextlib
 import queue
@@ -39,7 +39,7 @@ _MAX_FRUITLESS_SESSIONS: Final = 3
 
 
 def run_coordinator() -> int:
-    """Main program of the coordinator pod; returns its exit code."""
+    """Run the main program of the coordinator pod; return its exit code."""
     settings = Settings.from_env()
     try:
         _train(settings)
@@ -79,7 +79,7 @@ def _train(settings: Settings) -> None:
     with start_head(settings), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
         with ray_driver(settings.ray_address, settings.pod_ip, log_to_driver=True):
-            # Ray puts a handler of its own in place, which ends the process at once: nothing would be saved.
+            # Ray installs a handler that ends the process at once, without saving anything.
             stop.install()
             first = RuntimeStatus(
                 attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
@@ -105,7 +105,7 @@ def _until_done(
     first: RuntimeStatus,
     stop: "_StopSignal",
 ) -> None:
-    """Run sessions until the job is done: a lost trainer replica starts a new one from the newest checkpoint."""
+    """Run sessions until the job is done; after the loss of a trainer, a new one starts from the newest checkpoint."""
     num_fruitless = 0
     while True:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -10,7 +10,7 @@ class Interrupted(Exception):
 
 
 class TrainerLost(Exception):
-    """A trainer replica is gone; its world starts again from the newest checkpoint."""
+    """A trainer replica is lost; all trainers restart from the newest checkpoint."""
 
 
 class LogProbMismatch(Exception):

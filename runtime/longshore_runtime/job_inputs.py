@@ -14,15 +14,15 @@ from longshore_runtime.storage import JobStorage
 
 @dataclass(frozen=True)
 class JobInputs:
-    """What a job begins with; everything of the Hub has been downloaded."""
+    """Model and data of a job, after downloads from the Hub."""
 
     model: Model
-    """With a path in place of a repository."""
+    """The model, with a path in place of a repository."""
     repository: str | None
     """The repository that the model is from."""
     data: Data
     downloaded: dict[str, Downloaded]
-    """By the field that names it."""
+    """Downloaded repositories by the field that names them."""
     storage: JobStorage
 
     def rows(self, functions: Sequence[RewardFunction]) -> list[Row]:

@@ -27,7 +27,7 @@ class LoopOptions:
     on_finish: OnFinish
     checkpoint_every_steps: int
     attempt: int = 1
-    """Of the coordinator: overlays of another one are not for this loop."""
+    """Attempt of the coordinator; this loop ignores overlays of other attempts."""
     is_colocated: bool = True
     """Engines and trainers share GPUs: one side sleeps while the other works."""
     is_pipelined: bool = False

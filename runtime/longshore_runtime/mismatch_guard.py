@@ -22,12 +22,12 @@ class MismatchGuard:
     """Gives a refused round a second chance."""
 
     def __init__(self, limit: float | None, notify: Callable[[str, str], None]) -> None:
-        """`limit` of the mean mismatch, for the sentences; `notify` is told reason and message."""
+        """`limit` of the mean mismatch, for messages; `notify` is called with reason and message."""
         self._limit = limit
         self._notify = notify
 
     def checked(self, step: int, attempt: Callable[[], T], prepare_retry: Callable[[], None]) -> T:
-        """What `attempt` returns: it samples and trains, or raises LogProbMismatch, by which nothing is trained.
+        """Return the result of `attempt`, which samples and trains, or raises LogProbMismatch before any training.
 
         `prepare_retry`: gives the engines the weights again, and makes everything ready for the same draws. Raises
         UserError if the second attempt is refused as well.

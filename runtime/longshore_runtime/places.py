@@ -48,7 +48,7 @@ def trainer_places(
     ranks_per_replica: int = 1,
     component: Component = Component.WORKER,
 ) -> list[Place]:
-    """One place per trainer rank, replica by replica, each with a GPU of its own; a replica never crosses a pod.
+    """Return one place per trainer rank, replica by replica, each with a separate GPU; a replica is inside one pod.
 
     How many, and where: `replica_slots`.
     """

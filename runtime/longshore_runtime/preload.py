@@ -27,7 +27,7 @@ _FOR_THE_CPU: Final = (
 
 
 def suits(imports: WorkerImports) -> bool:
-    """Whether what this process has imported is what the actors of a pod want."""
+    """Return whether this process has imported what the actors of a pod need."""
     return not imports.environment or imports.environment == ENVIRONMENT
 
 

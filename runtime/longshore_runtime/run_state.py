@@ -17,7 +17,7 @@ class HeldOutScore:
     overall: float
     longest_quartile: float
     rewards: tuple[float, ...] = ()
-    """Mean reward of each prompt, in their order; none where an older version scored them."""
+    """Mean reward of each prompt, in their order; empty if an older version scored them."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
@@ -49,7 +49,7 @@ class KindTotals:
 
 @dataclass(frozen=True)
 class RunState:
-    """Immutable; every step makes the next one."""
+    """State of a run. Immutable; every step returns the next one."""
 
     step: int = 0
     """Rounds that were trained."""
@@ -67,13 +67,13 @@ class RunState:
     held_out_latest: HeldOutScore | None = None
 
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
-        """Before the first round."""
+        """Return the state before the first round, with that of the round policy."""
         return replace(self, policy=policy)
 
     def after_step(
         self, result: RoundResult, samples: Sequence[Sample], policy: Mapping[str, Any], policy_version: int
     ) -> "RunState":
-        """One round was trained, which gave weights of this version."""
+        """Return the state after a round whose training led to weights of this version."""
         kind = result.end.kind
         old = self.kinds.get(kind, KindTotals())
         totals = KindTotals(
@@ -95,11 +95,11 @@ class RunState:
         )
 
     def after_evaluation(self, score: HeldOutScore) -> "RunState":
-        """Held-out prompts were scored."""
+        """Return the state after an evaluation."""
         return replace(self, held_out_before=self.held_out_before or score, held_out_latest=score)
 
     def export(self) -> dict[str, Any]:
-        """As JSON values; partial responses are stored apart."""
+        """Return JSON values; partial responses are stored separately."""
         exported = asdict(replace(self, kept={}, kinds={}))
         return exported | {"kinds": {kind.value: asdict(totals) for kind, totals in self.kinds.items()}}
 

@@ -1,4 +1,4 @@
-"""A step while its round runs: whatever happens reaches the trainers, the repurposing and the outside."""
+"""A step while its round runs: passes events on to the trainers, the repurposing and the recorder."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,9 +12,9 @@ from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
 
 OnProgress = Callable[[ProgressUnit, int, int], None]
-"""Called with what is counted, how many are done, and how many there are."""
+"""Called with the unit, how many are done, and how many there are in total."""
 _REPORTED_SHARE: Final = 0.1
-"""Of an evaluation: its progress is reported whenever so many more responses have ended."""
+"""Share of the responses of an evaluation between two progress reports."""
 
 
 class RunningStep:
@@ -36,7 +36,7 @@ class RunningStep:
         self._on_progress(progress)
 
     def milestone(self, progress: RoundProgress) -> None:
-        assert self.repurposing is not None, "nobody else asks for milestones"
+        assert self.repurposing is not None, "only repurposing asks for milestones"
         self.repurposing.milestone(progress)
 
     def train_on(self, group: ScoredGroup) -> None:
@@ -53,7 +53,7 @@ class RunningStep:
 
 
 class Evaluating:
-    """Implements `round_runner.RoundObserver` for a round that nobody trains on."""
+    """Implements `round_runner.RoundObserver` for a round without training."""
 
     def __init__(self, recovery: Recovery, on_progress: OnProgress) -> None:
         self._recovery = recovery
@@ -67,10 +67,10 @@ class Evaluating:
             self._on_progress(ProgressUnit.RESPONSES, done, total)
 
     def milestone(self, progress: RoundProgress) -> None:
-        """Its engines do not retire."""
+        """Do nothing: engines do not retire in such a round."""
 
     def train_on(self, group: ScoredGroup) -> None:
-        """Its score is all that is wanted."""
+        """Do nothing: only the rewards are needed."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, ReplicaLost):

@@ -1,4 +1,4 @@
-"""One session of a job: engines, trainers and rewards are built on its pods, the loop runs, all is taken down."""
+"""One session of a job: start engines, trainers and rewards on its pods, run the loop, and end them all."""
 
 import contextlib
 import copy
@@ -73,11 +73,11 @@ log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
 _REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for room; the operator tells so."""
+"""Pods may wait for room, which the operator reports."""
 
 
 def mistake_of(error: BaseException, storage: Path) -> str | None:
-    """The sentence about a mistake that no retry mends, in the job or because its volume is full; else None."""
+    """Return the sentence about a mistake that a retry cannot fix, or about a full volume; otherwise None."""
     if isinstance(error, UserError):
         return str(error)
     if is_no_room(error, storage):
@@ -86,7 +86,7 @@ def mistake_of(error: BaseException, storage: Path) -> str | None:
 
 
 class Session:
-    """A context: leaving it ends every actor that it started."""
+    """A session as a context manager: leaving it ends every actor that it started."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Session:
         self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
         self._succeeded: bool | None = None
-        """How the job ended; None: it may go on."""
+        """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
         tracked = trackers(spec.tracking, run, self._tracker_failed)
         self._exit.callback(lambda: tracked.close(self._succeeded))
@@ -129,14 +129,14 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Reported before pods leave, so that the operator does not take their end for a restart.
+        # Reported before pods end, so that the operator does not mistake their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
             self._succeeded = False
             self._recorder.activity(RuntimeActivity.FAILING)
         self._exit.close()
 
     def run(self, parts: Parts) -> bool:
-        """Train to the end, or measure first if the job asks for it; whether the job is done.
+        """Train to the end, or measure first if the job asks for it; return whether the job is done.
 
         Measuring changes the weights: a job that goes on does so in another session.
         """
@@ -204,7 +204,7 @@ class Session:
 
     @property
     def notices(self) -> list[Notice]:
-        """What people were told in this attempt."""
+        """Notices that were reported in this attempt."""
         return self._recorder.notices
 
     def save_if_possible(self) -> None:
@@ -217,7 +217,7 @@ class Session:
             log.warning("no checkpoint at the end", reason=str(error))
 
     def _inputs(self) -> JobInputs:
-        """What the job begins with, downloaded first where it is not in the storage."""
+        """Return model and data, downloaded first if they are not in the storage."""
         spec = self._spec
         if spec.uses_hub:
             self._recorder.activity(RuntimeActivity.DOWNLOAD)
@@ -234,7 +234,7 @@ class Session:
         return model
 
     def _config(self) -> Mapping[str, Any]:
-        """The configuration of the initial model."""
+        """Return the configuration of the initial model."""
         return config_of(self._storage.resolve(self._model))
 
     def _prompts(self, inputs: JobInputs, tokenizer: Any) -> PromptSets:
@@ -267,7 +267,7 @@ class Session:
                 spec.tracking.open_telemetry,
                 job,
                 self._names,
-                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is for one thread.
+                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is not thread-safe.
                 lambda: Places(engines.lane_places(), trainers.lane_places()),
                 self._recorder.notice,
             )
@@ -282,7 +282,7 @@ class Session:
         return executor
 
     def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
-        """On shared GPUs one after the other: an engine measures the free memory, and must not find a trainer there."""
+        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it."""
         engines = self._engines(model)
         with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
             if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
@@ -296,7 +296,7 @@ class Session:
         return engines, trainers
 
     def _report_start(self, engines: EnginePool) -> None:
-        """Called from another thread while engines and trainers start."""
+        """Report progress; called from another thread while engines and trainers start."""
         start = engines.starting()
         waits_for_trainers = start.num_started == start.num_engines
         detail = "trainers load the model" if waits_for_trainers else start.detail
@@ -329,7 +329,7 @@ class Session:
         return trainers
 
     def _judges(self) -> list[ActorPlacement]:
-        """One process beside every engine GPU, with all judges that run there."""
+        """Return one process for every engine GPU, with all judges that run there."""
         limit = memory_limit(self._spec.reward.functions)
         return [
             placement(place.worker, gpus=place.gpus, environment=limit)
@@ -337,7 +337,7 @@ class Session:
         ]
 
     def _scoring_workers(self) -> WorkerHost:
-        """Those of the reward pods; where a job may have none, some in this pod as well, which come first."""
+        """Return the workers in reward pods; if a job may have no pods, workers in this pod come first."""
         reward = self._spec.reward
         hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(reward.workers_per_pod)]
         if reward.most_pods:

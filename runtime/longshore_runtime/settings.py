@@ -1,4 +1,4 @@
-"""What the operator tells a pod through its environment (`longshore.api.contract`)."""
+"""Settings that a pod gets from the operator through its environment (`longshore.api.contract`)."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""What trainers add up over the tokens of an update: whatever the metrics of a step are made of."""
+"""Sums over the tokens of an update, from which the metrics of a step are computed."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ class CorrectionSums:
     num_tokens: int = 0
     num_responses: int = 0
     kl: float = 0.0
-    """Of log-probability rollout - trainer, whose mean estimates KL(rollout || trainer)."""
+    """Sum of log-probability rollout - trainer, whose mean estimates KL(rollout || trainer)."""
     k3_kl: float = 0.0
-    """Of the estimate of the same that is never negative."""
+    """Sum of the estimate of the same KL that is never negative (k3)."""
     weight: float = 0.0
-    """Of ratios, per token, before they are cut."""
+    """Sum of ratios, per token, before they are cut."""
     bounded: float = 0.0
-    """Of ratios kept within [1 / threshold, threshold]."""
+    """Sum of ratios kept within [1 / threshold, threshold]."""
     bounded_squared: float = 0.0
     weight_max: float = 0.0
     """Largest ratio (a maximum, not a sum)."""
@@ -26,7 +26,7 @@ class CorrectionSums:
     num_compared: int = 0
     """What has a ratio: tokens, or responses."""
     high: int = 0
-    """Of these, above the threshold."""
+    """Number of these above the threshold."""
     low: int = 0
     """Below its reciprocal."""
     num_rejected_tokens: int = 0

@@ -1,4 +1,4 @@
-"""The training loop. It reads as the algorithm; what is hard lies in the parts that it is given.
+"""The training loop. It reads as the algorithm; the difficult work is in the parts that it is given.
 
 restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
@@ -72,12 +72,12 @@ class TrainingLoop:
         self._parts = parts
         self._state = RunState()
         self._step: RunningStep | None = None
-        """The step that runs."""
+        """The current step."""
         self.num_steps = 0
         """Steps that this loop has trained."""
         self._prompts = dict(enumerate(parts.prompts.train))
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
-        """Of responses that ended by themselves, by kind of round."""
+        """Lengths of finished responses, by kind of round."""
         self._gate = BenefitGate() if options.repurposing is not None and options.repurposing.is_gated else None
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
@@ -104,7 +104,7 @@ class TrainingLoop:
         self._parts.recorder.finished(self._checkpoints.export_model(self._state.step))
 
     def restore(self) -> None:
-        """Continue from the newest checkpoint, or begin; either way the engines serve the right weights afterwards."""
+        """Continue from the newest checkpoint, or begin; in both cases, engines then serve the right weights."""
         restored = self._checkpoints.restore()
         if restored is None:
             restored = self._state.with_policy(self._parts.policy.export_state())
@@ -114,7 +114,7 @@ class TrainingLoop:
         self._turns.to_rollout(self._state.policy_version)
 
     def step(self, *, draining: bool) -> None:
-        """One round and its updates; `draining`: on deferred draws only."""
+        """Run one round and its updates; `draining`: on deferred draws only."""
         policy, clock = self._parts.policy, self._parts.clock
         begun_s = clock.now_s()
         self._turns.regroup(policy.next_kind(draining=draining), self._state.step + 1, self._state.policy_version)
@@ -144,7 +144,7 @@ class TrainingLoop:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Save the last finished step; raises TrainerLost when its trainer state is gone for good."""
+        """Save the last finished step; raises TrainerLost when its trainer state is lost."""
         try:
             self._save()
         except TrainerLost as loss:
@@ -153,7 +153,7 @@ class TrainingLoop:
             self._turns.to_rollout(self._state.policy_version)
 
     def save(self, *, timeout_s: float) -> None:
-        """Save the last finished step, called when the pod must stop; raises TrainerLost if its weights are gone."""
+        """Save the last finished step when the pod must stop; raises TrainerLost if its weights are gone."""
         if self._step is not None and self._step.work.may_have_updated:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
@@ -166,7 +166,7 @@ class TrainingLoop:
         self._recovery.checkpointed()
 
     def _train_on_a_round(self, draining: bool) -> _TrainedRound:
-        """Sample and train; raises LogProbMismatch where engines and trainers disagree, by which nothing is trained."""
+        """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
         started_s = clock.now_s()
         self._step = step = self._start.begin(self._state, self._baseline.epoch)
@@ -184,7 +184,7 @@ class TrainingLoop:
         return _TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s())
 
     def _training_requests(self) -> RequestOf:
-        """What the next round asks of the engines; a benchmark gives responses other lengths here."""
+        """Return the requests of the next round; a benchmark overrides this to set lengths."""
         algorithm = self._options.algorithm
         return RoundRequests(self._prompts, algorithm, f"train/{self._state.step}", algorithm.temperature).of
 
@@ -205,7 +205,7 @@ class TrainingLoop:
         return trained
 
     def _prepare_retry(self) -> None:
-        """A round was refused: engines get the weights that they should have, and its draws are to be sampled again."""
+        """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
         if self._step is not None and self._step.repurposing is not None:
             self._baseline.answered(self._step.repurposing.answered_epoch)
         self._step = None
@@ -214,7 +214,7 @@ class TrainingLoop:
         self._parts.policy.load_state(self._state.policy)
 
     def _record(self, done: _TrainedRound, marks: StepMarks) -> None:
-        """A step is done: what it says to the baseline and the gate, and to everyone who watches."""
+        """Report a finished step to baseline, benefit gate, recorder and records."""
         parts, result, trained = self._parts, done.result, done.trained
         times = StepTimes.of(marks, result.rollout_s)
         repurposed = None

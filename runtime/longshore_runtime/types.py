@@ -34,7 +34,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class TokenRun:
-    """Consecutive response tokens sampled by one policy version.
+    """Consecutive response tokens that one policy version sampled.
 
     `log_probs` are of the real sampling distribution (temperature applied), one per token.
     """
@@ -56,7 +56,7 @@ class Request:
     seed: int
     partial: tuple[TokenRun, ...] = ()
     ignores_end: bool = False
-    """The response goes on past end tokens, to `max_tokens`: for measurements at a given length."""
+    """Whether the response continues past end tokens, up to `max_tokens`: for measurements at a given length."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Completion:
     runs: tuple[TokenRun, ...]
     finish_reason: FinishReason
     engine_step: int
-    """Step of the engine at which it ended: breaks ties, so that a replay decides alike."""
+    """Step of the engine at which it ended: breaks ties, so that a replay makes the same decisions."""
 
     @property
     def num_tokens(self) -> int:
@@ -91,7 +91,7 @@ class LiveResponse:
 
     prompt_tokens: int
     generated_tokens: int
-    """Tokens of its partial response included."""
+    """Response tokens, including those of its partial response."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class EngineStats:
     num_tokens: int = 0
     """Tokens sampled."""
     busy_s: float = 0.0
-    """Time spent in steps."""
+    """Seconds spent in steps."""
     read_s: float = 0.0
-    """When this was read, by the engine's own clock: tells how far two readings are apart."""
+    """Time of this reading, by the engine's own clock: gives the time between two readings."""
     policy_version: int = -1
 
 
 class Engine(Protocol):
-    """An in-process inference engine, touched by one thread only.
+    """An in-process inference engine, used by one thread only.
 
     `step` runs one batch iteration. Weights may change only while nothing runs.
     """
@@ -131,7 +131,7 @@ class Engine(Protocol):
         """Advance every running request by one token; returns the responses that ended."""
 
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Return whether a step would do anything."""
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
         """Prepare for new weights; until `serve`, the policy version is -1 and no request is taken.
@@ -149,16 +149,16 @@ class Engine(Protocol):
         """
 
     def serve(self, policy_version: int) -> None:
-        """Take requests for the weights that have come; where `sleep` freed the KV cache, its memory is taken now."""
+        """Take requests for the loaded weights; if `sleep` freed the KV cache, allocate it again."""
 
     def live(self) -> list[LiveResponse]:
-        """Lengths of all unfinished responses, running or waiting."""
+        """Return the lengths of all unfinished responses, running or waiting."""
 
     def stats(self) -> EngineStats:
-        """State and counters."""
+        """Return state and counters."""
 
     def sleep(self) -> None:
-        """Free the accelerator's memory for the trainer, where the hardware can."""
+        """Free the accelerator's memory for the trainer, if the hardware supports it."""
 
     def wake(self) -> None:
         """Take back the memory of the weights; where `sleep` freed it, requests are taken after the next load."""
@@ -166,7 +166,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """One accepted response with its advantage: what the trainer sees."""
+    """One accepted response with its advantage, as the trainer gets it."""
 
     draw: Draw
     index: int
@@ -174,17 +174,17 @@ class Sample:
     prompt_tokens: tuple[int, ...]
     response_tokens: tuple[int, ...]
     rollout_log_probs: tuple[float, ...]
-    """Of the real sampling distribution, one per response token."""
+    """Log-probabilities under the sampling distribution, one per response token."""
     advantage: float
     reward: float
     penalty: float = 0.0
     """Added to the reward before the advantages: 0, or below for a response that is too long."""
     loss_mask: tuple[bool, ...] | None = None
-    """Which response tokens are in the loss; None: all."""
+    """Whether each response token is in the loss; None: all are."""
     num_stale_tokens: int = 0
     """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
     old_log_probs: tuple[float, ...] | None = None
-    """By the trainer's weights at the start of the step, one per response token; None: by those that it has now."""
+    """Log-probabilities under the trainer's weights at the start of the step; None: under its present weights."""
 
     @property
     def response(self) -> ResponseId:
@@ -220,15 +220,15 @@ class TrainResult:
     sums: GradientSums
     update: UpdateReport
     denominator: float
-    """What the sums of losses were divided by."""
+    """Denominator of the sums of losses."""
     compute_s: float = 0.0
     """Time in which the busiest replica worked."""
     gradients_s: float = 0.0
     """Time in which replicas computed gradients, of all replicas together."""
     gradient_difference: float | None = None
-    """Where the update was verified: the largest `Trainer.compare` of all ranks."""
+    """Largest `Trainer.compare` of all ranks, if the update was verified."""
     work: UpdatePasses | None = None
-    """What each replica computed, and when it was given it."""
+    """What each replica computed, and when it got the work."""
 
 
 @dataclass(frozen=True)
@@ -258,13 +258,13 @@ class TrainerOptions:
     max_tokens_per_micro_batch: int
     seed: int
     offload_gradients: bool = False
-    """Accumulated gradients wait on the host, and leave it for the update."""
+    """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False
-    """The reference waits on the host, and takes the place of the model while it computes."""
+    """Whether the reference is kept on the host, and replaces the model while it computes."""
 
     @property
     def schedule(self) -> ScheduleOptions:
-        """What the learning rate follows from."""
+        """What determines the learning rate."""
         return ScheduleOptions(
             self.learning_rate,
             self.learning_rate_schedule,
@@ -309,7 +309,7 @@ class Trainer(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Current weights by Hugging Face name, one after the other, copied to the host.
@@ -339,7 +339,7 @@ class Trainer(Protocol):
         """Leave the accelerator's memory to the engine: weights, optimizer and gradients so far wait on the host."""
 
     def wake(self) -> None:
-        """Take the accelerator's memory back, for weights and gradients; the optimizer's state comes for the update."""
+        """Take the accelerator's memory back, for weights and gradients; optimizer state follows for the update."""
 
 
 @dataclass(frozen=True)
@@ -358,8 +358,8 @@ class PromptRecord:
     rewards: tuple[str, ...] = ()
     """Reward functions that score its responses."""
     reference: object = None
-    """The answer as it is in the row, where it need not be a text."""
+    """The unconverted answer of the row, which may be other than a text."""
     messages: tuple[Mapping[str, object], ...] = ()
-    """The conversation that the prompt is; empty where it is a plain text."""
+    """The prompt as a conversation; empty if it is plain text."""
     data_set: str = ""
-    """Name of its data set, where several are mixed."""
+    """Name of its data set, if several are mixed."""

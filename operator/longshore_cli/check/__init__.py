@@ -1,1 +1,1 @@
-"""`longshore check`: what is wrong with a job, before anything is submitted. Needs no cluster and no GPU."""
+"""`longshore check`: find mistakes in a job before it is submitted. Needs no cluster and no GPU."""

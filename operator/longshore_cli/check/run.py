@@ -1,4 +1,4 @@
-"""Makes the checks. Those that need packages of the runtime, which take long to import, have a process of their own."""
+"""Make the checks. Those that need packages of the runtime, which take long to import, run in a separate process."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ _LIMIT_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What the command line says besides the manifest."""
+    """Options of the command line."""
 
     model: Path | None = None
     """Copy of the job's model on this machine; so is `data`."""

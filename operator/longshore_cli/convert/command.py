@@ -32,7 +32,7 @@ def convert(
         Path | None, typer.Option("--out", "-o", help="Where the RLJob goes; unset: standard output.")
     ] = None,
 ) -> None:
-    """Make an RLJob of a configuration of verl or TRL, and tell what it leaves out and why."""
+    """Turn a configuration of verl or TRL into an RLJob, and report what it leaves out and why."""
     import yaml
     from rich.console import Console
 

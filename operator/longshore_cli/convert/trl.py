@@ -1,4 +1,4 @@
-"""TRL's GRPOConfig, with what its script and trainer take beside it."""
+"""TRL's GRPOConfig, and the further arguments of its script and trainer."""
 
 import math
 from typing import Any, Final
@@ -276,7 +276,7 @@ def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     is_counted = settings["save_strategy"] in (None, "steps")
     every = max(1, round((settings.number("save_steps") or 500) / _updates_per_step(settings)))
     keep = settings.count("save_total_limit")
-    lost = {} if is_counted else {"save_strategy": "checkpoints are written every so many steps"}
+    lost = {} if is_counted else {"save_strategy": "checkpoints are written at an interval of steps"}
     fields = {"spec.checkpoint.everySteps": every} if is_counted else {}
     return EntryOutcome(fields | ({"spec.checkpoint.keep": keep} if keep else {}), lost)
 
@@ -291,7 +291,7 @@ def evaluation(settings: ForeignSettings) -> EntryOutcome:
     if settings["eval_strategy"] != "steps":
         fields = {}
         if settings["eval_strategy"] not in (None, "no"):
-            lost["eval_strategy"] = "the job evaluates every so many steps: set evaluation.everySteps"
+            lost["eval_strategy"] = "the job evaluates at an interval of steps: set evaluation.everySteps"
     return EntryOutcome(fields | ({"spec.evaluation.responsesPerPrompt": responses} if responses else {}), lost)
 
 

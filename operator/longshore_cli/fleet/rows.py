@@ -145,7 +145,7 @@ def _waiting(job: Json) -> WaitingJob:
         position=admission.position if admission is not None else 0,
         num_gpus=_num_gpus(job.get("spec") or {}),
         since=admitted.last_transition_time if admitted and waits else metadata["creationTimestamp"],
-        why=admitted.message if admitted and waits else "the operator has not looked at it yet",
+        why=admitted.message if admitted and waits else "the operator has not processed it yet",
     )
 
 

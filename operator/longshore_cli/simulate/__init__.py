@@ -1,1 +1,1 @@
-"""`longshore simulate`: what a job would take under every strategy, before it has a GPU."""
+"""`longshore simulate`: predict the time of a job with every strategy, before it has a GPU."""

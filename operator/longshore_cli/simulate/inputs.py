@@ -77,7 +77,7 @@ class Inputs:
     source: RecordedJob | None = None
     """The job that has recorded them."""
     assumes_gpu: bool = False
-    """Whether nobody said which GPU it is."""
+    """Whether the kind of GPU is only assumed."""
 
 
 def read(options: SimulateOptions) -> Inputs:
@@ -139,9 +139,7 @@ def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
     if options.source is None:
         return None
     if not options.source.lengths.groups:
-        raise BadInput(
-            f"--from: no response of {options.source.job} has ended by itself in the rounds that are recorded."
-        )
+        raise BadInput(f"--from: no response of {options.source.job} has finished in the recorded rounds.")
     return recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
 
 

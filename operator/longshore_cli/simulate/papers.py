@@ -1,4 +1,4 @@
-"""`--paper`: predictions beside what papers print."""
+"""`--paper`: compare predictions with the figures of papers."""
 
 import json
 from collections.abc import Iterator

@@ -20,11 +20,11 @@ _REMEDIES: Final = {
     Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
 }
 _LONG_WAIT: Final = 0.1
-"""Share of a step, from which on waiting for rewards is told."""
+"""Share of a step from which waiting for rewards is reported."""
 
 
 class StrategyResult(ApiModel):
-    """One strategy on so many GPUs; means over the simulated steps."""
+    """One strategy on a number of GPUs; means over the simulated steps."""
 
     num_gpus: int
     strategy: Strategy
@@ -109,7 +109,7 @@ def report(
 
 
 def outcome(run: SimulatedVariant, baseline: SimResult, num_steps: int) -> StrategyResult:
-    """Figures of a run, for a job of so many steps."""
+    """Return the figures of a run, for a job with this many steps."""
     result = run.result
     return StrategyResult(
         num_gpus=run.num_gpus,

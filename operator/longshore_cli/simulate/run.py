@@ -58,7 +58,7 @@ def simulate(options: SimulateOptions, choice: SimulationChoice, timeline: Path 
 
 
 def compare(name: str, *, as_json: bool) -> None:
-    """Predictions beside the figures of a paper."""
+    """Compare predictions with the figures of a paper."""
     if name not in list(Paper):
         raise BadInput(f"--paper: {name!r} is not known; choose one of {', '.join(Paper)}")
     with _errors().status(f"{name} …"):

@@ -30,13 +30,13 @@ class StrategyVariant:
 
     @property
     def on_policy(self) -> OnPolicy:
-        """Whether it trains on tokens of older weights, whatever the manifest allows."""
+        """Relaxed if the variant trains on tokens of older weights, even if the manifest says otherwise."""
         return OnPolicy.RELAXED if self.spec.rollout.keeps_tokens else OnPolicy.STRICT
 
 
 @dataclass(frozen=True)
 class SimulatedVariant:
-    """A variant on so many GPUs, simulated."""
+    """Simulated result of a variant on a number of GPUs."""
 
     variant: StrategyVariant
     num_gpus: int
@@ -106,7 +106,7 @@ def total_gpus(spec: RLJobSpec) -> int:
 
 
 def num_training_gpus(spec: RLJobSpec) -> int:
-    """GPUs that train and nothing else, besides those of the workers."""
+    """Return the number of GPUs that only train, in addition to those of the workers."""
     if spec.placement is Placement.COLOCATED:
         return 0
     return spec.training_pods.replicas * max(1, spec.training_pods.gpus_per_pod)

@@ -72,7 +72,7 @@ def why_unbound(claim: Json, classes: Iterable[Json] | None, events: Iterable[Js
 
 
 def troubles(kube: Kube, claim: str) -> Iterator[ClaimTrouble]:
-    """What keeps the claim unbound, told when it changes; ends when the claim is bound."""
+    """Report what keeps the claim unbound, at every change, until it is bound."""
     path = CLAIMS.path(kube.namespace)
     reported = ""
     while True:

@@ -23,7 +23,7 @@ Item = tuple[str, str, Json]
 
 
 def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> WatchHistory:
-    """Show the job until it is finished; what was seen is returned.
+    """Show the job until it is finished; return what was seen.
 
     Raises:
         CliError: there is no such job, or it was deleted meanwhile.

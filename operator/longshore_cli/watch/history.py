@@ -16,7 +16,7 @@ from longshore_cli.watch import words
 from longshore_client.view import JobView
 
 PACE_STEPS: Final = 8
-"""The pace is that of the last so many steps."""
+"""Number of last steps that determine the pace."""
 _UNTOLD: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHECKPOINT}
 """Other activities are worth a line."""
 
@@ -88,7 +88,7 @@ def begin(view: JobView, now_s: float) -> WatchHistory:
 
 
 def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHistory, tuple[Line, ...]]:
-    """Take a newer status in; the lines tell what happened since the last one."""
+    """Take in a newer status; return lines about what has happened since the last one."""
     view = _with_figures_of(history.view, view)
     before, after = history.view.runtime, view.runtime
     doing = words.activity(history.view)

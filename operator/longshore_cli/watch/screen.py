@@ -24,7 +24,7 @@ class Screen(Protocol):
                  trace: TracebackType | None) -> None: ...  # fmt: skip
 
     def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
-        """The job changed, and these lines tell how."""
+        """Show a change of the job, which these lines describe."""
 
     def event(self, event: EventView) -> None:
         """A Kubernetes event about the job came, or came again."""

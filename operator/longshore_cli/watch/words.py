@@ -51,7 +51,7 @@ def activity(view: JobView) -> str:
 
 
 def in_words(activity_name: str) -> str:
-    """For people; phases without words of their own stay as they are."""
+    """Return an activity in words for people; one without special words stays unchanged."""
     return _WORDS.get(activity_name, activity_name)
 
 

@@ -1,1 +1,1 @@
-"""Jobs in queues of Kueue: a Workload speaks for each."""
+"""Jobs in queues of Kueue, each represented by a Workload."""

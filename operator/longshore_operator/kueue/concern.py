@@ -1,4 +1,4 @@
-"""What Kueue is told about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
+"""What Kueue learns about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
 
 _MISTAKE_LOOK = timedelta(seconds=30)
-"""No event says that a mistake was corrected, so look again."""
+"""Interval of retries, because no event shows that a mistake was corrected."""
 
 
 def reconcile_kueue(context: Context) -> Outcome:
@@ -64,7 +64,7 @@ def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteWo
 
 
 def too_many_pod_sets(manifest: Object) -> str:
-    """Why Kueue would refuse the Workload; empty: it would not."""
+    """Return why Kueue would refuse the Workload; empty: it would not."""
     count = len(manifest["spec"]["podSets"])
     if count <= MAX_POD_SETS:
         return ""

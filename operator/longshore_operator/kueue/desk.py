@@ -56,10 +56,10 @@ class KueueDesk:
         self._known: dict[tuple[str, str], tuple[float, Object | None]] = {}
         """Objects of the cluster by kind and name, with the time until which they are not read again."""
         self._served: tuple[float, tuple[str, ...]] = (0.0, ())
-        """Versions of Kueue's API, likewise."""
+        """Served versions of Kueue's API, with the time until which they are not read again."""
 
     async def look(self, job: RLJob) -> KueueView | None:
-        """What there is of Kueue for a job; None: it is in no queue."""
+        """Return the state of Kueue for a job; None: the job is in no queue."""
         queue = queue_of(job)
         if queue is None:
             return None
@@ -82,13 +82,13 @@ class KueueDesk:
         return KueueView(queue, version, found, priority, view.mistake, flavors)
 
     async def of_unreadable(self, key: Key, queue: str) -> KueueView:
-        """What there is of Kueue for a job of which nothing but its status can be read."""
+        """Return the state of Kueue for a job of which only the status can be read."""
         version = await self._version()
         found = await self._kube.get(f"Workload@{version}", key[0], names.workload(key[1])) if version else None
         return KueueView(queue, version, found)
 
     async def run(self) -> None:
-        """Follow Workloads for ever, as soon as Kueue is there and in the version that it serves."""
+        """Follow Workloads for ever, from the time Kueue is installed and in the version that it serves."""
         while True:
             try:
                 version = await self._version() if self._config.kueue else None
@@ -106,7 +106,7 @@ class KueueDesk:
                 self._wake(key)
 
     async def _version(self) -> str | None:
-        """The best version that is served."""
+        """Return the best version that is served."""
         now_s = time.monotonic()
         until_s, served = self._served
         if now_s >= until_s:
@@ -131,7 +131,7 @@ class KueueDesk:
         return (None, "") if found is None else (Priority(str(name), int(found["value"]), is_kueues=False), "")
 
     def _refusal(self, job: RLJob, view: KueueView) -> str:
-        """Why Kueue would refuse the Workload; empty: it would not."""
+        """Return why Kueue would refuse the Workload; empty: it would not."""
         if refusal(job.spec, self._config.allowed) is not None:
             return ""  # Such a job fails in this pass, without pods.
         return too_many_pod_sets(workload(job, self._config, view))
@@ -154,5 +154,5 @@ def _job(found: Object) -> Key:
 
 
 def _give_up(error: KubeError, silence_s: float) -> None:
-    """Look again which version is served."""
+    """Give up, so that the served version is determined again."""
     raise error

@@ -10,7 +10,7 @@ from longshore_operator.observed import Standing
 
 
 def standing(job: RLJob, view: KueueView) -> Standing:
-    """Admitted, or why not in the words of Kueue."""
+    """Return whether the job is admitted, or why not in the words of Kueue."""
     gpus = gang(job.spec)
     evicted, reserved = view.condition("Evicted"), view.condition("QuotaReserved")
     if view.is_foreign(Identity.of(job).uid):

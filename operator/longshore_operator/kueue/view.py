@@ -6,7 +6,7 @@ from typing import Any, Final
 
 GROUP: Final = "kueue.x-k8s.io"
 VERSIONS: Final = ("v1beta2", "v1beta1")
-"""Versions of Kueue's API that Longshore speaks, the best first."""
+"""Versions of Kueue's API that Longshore supports, best first."""
 LABEL_QUEUE: Final = f"{GROUP}/queue-name"
 LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
 
@@ -15,7 +15,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """A class of priority that exists."""
+    """An existing priority class."""
 
     name: str
     value: int
@@ -25,7 +25,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class KueueView:
-    """What there is of Kueue for a job with a queue."""
+    """State of Kueue for a job with a queue."""
 
     queue: str
     version: str | None = None

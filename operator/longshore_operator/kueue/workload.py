@@ -47,7 +47,7 @@ def pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
 
 
 def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, Any]:
-    """The Workload of a job, for the version that is served."""
+    """Build the Workload of a job, for the version that is served."""
     identity = Identity.of(job)
     spec = {"queueName": view.queue, "podSets": pod_sets(job, config), **_priority(view.priority, view.version)}
     metadata = identity.metadata(names.workload(identity.name))
@@ -64,7 +64,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
 
 
 def placements(view: KueueView) -> dict[str, PodPlacement]:
-    """By pod set: what flavors and admission checks ask of the pods of an admitted Workload."""
+    """Return by pod set what flavors and admission checks require of the pods of an admitted Workload."""
     requested: dict[str, list[Object]] = {}
     for assignment in (view.status.get("admission") or {}).get("podSetAssignments") or ():
         flavors = sorted(set(assignment.get("flavors", {}).values()))
@@ -76,7 +76,7 @@ def placements(view: KueueView) -> dict[str, PodPlacement]:
 
 
 def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
-    """The pod where its admission wants it; what the job itself asks for stays."""
+    """Return the pod with the requirements of its admission added to its own."""
     spec, metadata = pod["spec"], pod["metadata"]
     tolerations = spec.get("tolerations") or []
     more = [dict(one) for one in placement.tolerations if one not in tolerations]
@@ -109,7 +109,7 @@ def _pods(job: RLJob, config: OperatorConfig) -> Iterator[tuple[str, int, Mappin
 
 
 def _for_kueue(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a pod that decides what it takes and where it may run."""
+    """Return the part of a pod that determines its resources and where it may run."""
     spec: dict[str, Any] = {field: pod[field] for field in _FOR_SCHEDULING if pod.get(field)}
     for kind in ("containers", "initContainers"):
         if pod.get(kind):

@@ -21,14 +21,14 @@ class AlgorithmName(StrEnum):
 
 
 class ImportanceSampling(StrEnum):
-    """How tokens are corrected that other weights sampled than those being trained."""
+    """How the loss corrects tokens that were sampled by other weights than those being trained."""
 
     CLIPPED = "Clipped"
     TRUNCATED = "Truncated"
 
 
 class LearningRateSchedule(StrEnum):
-    """How the learning rate goes on after the warm-up."""
+    """How the learning rate changes after the warm-up."""
 
     CONSTANT = "Constant"
     LINEAR = "Linear"
@@ -68,7 +68,7 @@ _RULES: "tuple[Rule[Algorithm], ...]" = (
         lambda algorithm: (
             algorithm.rollout_correction is None or algorithm.importance_sampling is ImportanceSampling.CLIPPED
         ),
-        "rolloutCorrection does not apply to importanceSampling Truncated, which weighs tokens by itself: set Clipped",
+        "rolloutCorrection does not apply to importanceSampling Truncated, which already weighs tokens: set Clipped",
     ),
 )
 
@@ -79,35 +79,35 @@ class Algorithm(ApiModel, rules=_RULES):
     name: AlgorithmName = AlgorithmName.GRPO
     """GRPO: advantages normalised within the group of a prompt, mean over all tokens of the step. DAPO: the same, for
     use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response (the paper
-    clips at 0.0003 and 0.0004). DrGRPO: neither standard deviation nor response length divides. RLOO: compared with
-    the mean of the other responses. ReinforcePlusPlus: centred in the group, whitened over the whole batch."""
+    clips at 0.0003 and 0.0004). DrGRPO: no division by standard deviation or response length. RLOO: advantages relative
+    to the mean of the other responses. ReinforcePlusPlus: centred in the group, whitened over the whole batch."""
     steps: int = Field(ge=1, le=10_000_000)
-    """Steps to train: a round and its optimizer update each, or its updates where promptsPerUpdate asks for several."""
+    """Steps to train. A step is a round with its optimizer update, or updates (promptsPerUpdate, epochsPerStep)."""
     prompts_per_step: int = Field(ge=1, le=65_536)
     """P0: prompts that one step trains on."""
     responses_per_prompt: int = Field(ge=2, le=4_096)
-    """R0: responses per prompt that one step trains on; at least 2, since advantages compare them."""
+    """R0: responses per prompt that one step trains on; at least 2, because advantages compare them."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """U: prompts that one optimizer update takes, in the order in which their groups became trainable. Unset: all of
-    the step. Below promptsPerStep a step makes several updates on one rollout."""
+    the step. With fewer than promptsPerStep, a step makes several updates on one rollout."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
-    """Times that a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
+    """How many times a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
-    """A response is cut here."""
+    """Tokens after which a response is cut."""
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature of training rollouts."""
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """Peak learning rate of AdamW."""
     learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """After the warm-up: Constant; Linear or Cosine: falling over all optimizer updates of the job."""
+    """Learning rate after the warm-up: constant, or falling over all optimizer updates of the job."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Optimizer updates over which the learning rate rises linearly."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Linear and Cosine: share of the learning rate that is left at the end."""
+    """Linear and Cosine: share of the peak learning rate that remains at the end."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW: decay of the first moment."""
     adam_beta2: float = Field(default=0.95, ge=0, lt=1)
-    """AdamW: decay of the second moment. RL runs are short, and with 0.999 it would still be warming up."""
+    """AdamW: decay of the second moment. RL runs are short: with 0.999, it would warm up during most of the run."""
     adam_epsilon: float = Field(default=1e-8, gt=0, le=1)
     """AdamW: added to the denominator."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
@@ -119,26 +119,26 @@ class Algorithm(ApiModel, rules=_RULES):
     clip_high: float = Field(default=0.2, gt=0, le=10)
     """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher)."""
     importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
-    """Clipped: the clipped ratio to the distribution that sampled a token. Truncated: tokens are weighted by that
-    ratio, cut at importanceCap, and nothing is clipped; for tokens of much older weights. The ratio is that of the
-    weights being trained, so it grows with every update of a step: `rolloutCorrection` keeps the two apart."""
+    """Clipped: the loss uses the clipped ratio to the distribution that sampled a token. Truncated: tokens are weighted
+    by that ratio, cut at importanceCap, without clipping; suited to tokens of much older weights. The ratio also
+    contains what the updates of the step have learned; `rolloutCorrection` separates the two."""
     importance_cap: float = Field(default=2.0, ge=1, le=1_000)
     """Largest weight of a token with importanceSampling Truncated."""
     rollout_correction: RolloutCorrection | None = None
-    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio is to the
-    engine's. Costs one more forward pass where a step makes several updates, and nothing otherwise."""
+    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio is relative to
+    the engine's. Costs one more forward pass if a step makes several updates, and nothing otherwise."""
     mask_stale_tokens: bool = False
-    """Leave tokens out of the loss that older weights than the round's sampled (kept tokens of partial responses)."""
+    """Leave out of the loss tokens that older weights than the round's sampled (kept tokens of partial responses)."""
     dynamic_sampling: bool = False
-    """Groups whose rewards are all equal are left out of training and replaced (DAPO, section 3.2)."""
+    """Replace groups whose rewards are all equal, and do not train on them (DAPO, section 3.2)."""
     overlong_buffer_tokens: int = Field(default=0, ge=0, le=10_000_000)
-    """Length of the zone before maxResponseTokens in which the reward falls linearly (DAPO, equation 13); 0: none."""
+    """Tokens before maxResponseTokens over which the reward falls linearly (DAPO, equation 13); 0: none."""
     overlong_penalty: float = Field(default=1.0, ge=0, le=1_000)
-    """What a response of maxResponseTokens loses of its reward, where overlongBufferTokens is set."""
+    """Amount by which overlongBufferTokens reduces the reward of a response of maxResponseTokens."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the KL penalty towards the initial model, estimated with k3; 0 turns it off."""
     advantage_epsilon: float = Field(default=1e-6, gt=0, le=1)
-    """Added to the (unbiased) standard deviation of a group; a group without spread gives exactly 0."""
+    """Added to the (unbiased) standard deviation of a group; a group with equal rewards has advantages of exactly 0."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seeds prompt order, sampling and initialisation."""
 
@@ -159,7 +159,7 @@ class Algorithm(ApiModel, rules=_RULES):
 
     @property
     def computes_old_log_probs(self) -> bool:
-        """Whether a step begins with a forward pass of its own: its first update has the old log-probabilities."""
+        """Whether a step begins with a separate forward pass, which computes the old log-probabilities."""
         return self.rollout_correction is not None and not self.makes_one_update
 
     @property

@@ -138,26 +138,26 @@ class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
     path: RelativePath | None = None
     """Directory of a Hugging Face checkpoint, relative to the storage of the job."""
     hub: Repository | None = None
-    """Repository of the Hub, as `Qwen/Qwen2.5-1.5B`: downloaded into the storage unless it is there."""
+    """Repository of the Hub, such as `Qwen/Qwen2.5-1.5B`: downloaded into the storage unless it is already there."""
     revision: Revision | None = None
     """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
     builtin: BuiltinModel | None = None
-    """Tiny: a Qwen3 of under a million parameters with a character tokenizer, made on the spot."""
+    """Tiny: a Qwen3 with fewer than a million parameters and a character tokenizer, generated when the job starts."""
     warm_start_steps: int = Field(default=0, ge=0, le=100_000)
     """Supervised steps on the built-in task's demonstrations before the RL starts (built-in model only)."""
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
-    """Prompt and response together must fit into this many tokens."""
+    """Most tokens of prompt and response together."""
 
 
 class Chat(ApiModel, rules=_CHAT_RULES):
     """How prompts become conversations."""
 
     system_prompt: str | None = Field(default=None, min_length=1, max_length=16_384)
-    """System message of every conversation that has none."""
+    """System message for every conversation that has none."""
     template: str | None = Field(default=None, min_length=1, max_length=16_384)
     """Chat template in Jinja; unset: that of the tokenizer."""
     template_arguments: Freeform = Field(default_factory=dict)
-    """Further arguments of the template, as `enable_thinking: false`."""
+    """Further arguments of the template, such as `enable_thinking: false`."""
 
 
 class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
@@ -166,8 +166,8 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
     path: RelativePath | None = None
     """File or directory, relative to the storage of the job; see `format`."""
     hub: Repository | None = None
-    """Data set of the Hub, as `openai/gsm8k`, with Parquet or JSONL files: downloaded into the storage unless it is
-    there."""
+    """Data set of the Hub, such as `openai/gsm8k`, with Parquet or JSONL files: downloaded into the storage unless it
+    is already there."""
     revision: Revision | None = None
     """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
     config: str | None = Field(default=None, min_length=1, max_length=256)
@@ -178,17 +178,17 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
     split: str = Field(default="train", min_length=1, max_length=128)
     """Split of `hub`, or of a directory written by `datasets`."""
     where: dict[str, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict, max_length=8)
-    """Only rows whose fields have these texts, as `{ability: code}`."""
+    """Use only rows whose fields have these texts, such as `{ability: code}`."""
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):
-    """One of several data sets. Where it leaves promptField, answerField, domainField or promptTemplate unset, it has
-    those of `data`; where its rows come from is set for each source."""
+    """One of several data sets. If it leaves promptField, answerField, domainField or promptTemplate unset, it has
+    those of `data`; every other field of `data` that says where rows come from is set for each source."""
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name in messages."""
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """Its share of the draws, relative to the other weights."""
+    """Share of the draws, relative to the other weights."""
     prompt_field: FieldName | None = None
     """Field with the prompt; unset: `data.promptField`."""
     answer_field: FieldName | None = None
@@ -229,16 +229,16 @@ class Data(DataSet, rules=_DATA_RULES):
     builtin: BuiltinTask | None = None
     """Counting: count down from N, with a long-tailed N."""
     prompt_field: FieldName = "prompt"
-    """Field with the prompt: a text, or a list of chat messages. Dots lead into objects, here and below."""
+    """Field with the prompt: a text, or a list of chat messages. Dots reach into objects, here and below."""
     answer_field: FieldName = "answer"
     """Field with the reference answer."""
     domain_field: FieldName | None = None
-    """Field with the domain of a row, a text: reward functions are chosen by it and metrics told apart."""
+    """Field with the domain of a row, a text that selects its reward functions and separates metrics."""
     prompt_template: str = Field(default="{prompt}", max_length=16_384)
-    """Text around a prompt that is a text; `{prompt}` stands for it."""
+    """Text around a plain-text prompt, for which `{prompt}` stands."""
     chat: Chat | None = None
-    """Chat settings. With them, or with `{}`, a prompt that is a text becomes a user message. Unset: only prompts that
-    are lists of messages are conversations."""
+    """Chat settings. If set, even to `{}`, a plain-text prompt becomes a user message. Unset: only prompts that are
+    lists of messages are conversations."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
     """Longer prompts are left out, and counted (`status.runtime.prompts`)."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
@@ -275,10 +275,10 @@ class Data(DataSet, rules=_DATA_RULES):
 
 
 class Evaluation(ApiModel):
-    """Scoring of held-out prompts, before the first step and after the last, and in between when asked."""
+    """Scoring of held-out prompts, before the first step and after the last, and optionally in between."""
 
     every_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Score also after every so many steps; 0: only before and after."""
+    """Steps from one evaluation to the next; 0: evaluate only before the first step and after the last."""
     responses_per_prompt: int = Field(default=1, ge=1, le=1_024)
     """Responses sampled per held-out prompt."""
     temperature: float = Field(default=1.0, ge=0, le=10)

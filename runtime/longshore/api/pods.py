@@ -42,8 +42,8 @@ class PodOptions(ApiModel):
     """What a user may set for the pods of one component."""
 
     resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
-    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). CPU and memory that are not
-    named: 500m and 2Gi of the coordinator, 1 and 4Gi of a GPU pod, 250m for every worker and 1Gi of a reward pod."""
+    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). Defaults for CPU and memory:
+    500m and 2Gi for the coordinator, 1 and 4Gi for a GPU pod, 250m per worker and 1Gi for a reward pod."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Node labels that the pods need."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)
@@ -57,15 +57,15 @@ class PodOptions(ApiModel):
 
 
 class Workers(PodOptions):
-    """GPU pods; a pod holds its GPUs for the life of the job, whatever it does with them."""
+    """GPU pods. A pod holds its GPUs for the life of the job, whether it samples, trains or waits."""
 
     replicas: int = Field(default=1, ge=1, le=4_096)
     """Worker pods."""
     gpus_per_pod: int = Field(default=1, ge=0, le=16)
     """GPUs of each pod; 0: pods without GPUs, one CPU engine each."""
     gpu_resource_name: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
-    """Extended resource that stands for a GPU, as nvidia.com/gpu or amd.com/gpu. Resources of the domain
-    longshore.dev are pretended GPUs: they are scheduled like others, and the pods compute on the CPU."""
+    """Extended resource that represents a GPU, such as nvidia.com/gpu or amd.com/gpu. Resources of the domain
+    longshore.dev are pretended GPUs: they are scheduled like others, but the pods compute on the CPU."""
 
     @property
     def has_accelerator(self) -> bool:
@@ -86,7 +86,7 @@ class ClaimTemplate(ApiModel):
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Storage class; unset: the cluster's default."""
     access_mode: AccessMode = AccessMode.READ_WRITE_MANY
-    """ReadWriteOnce serves jobs whose pods share one node."""
+    """ReadWriteOnce is enough for jobs whose pods share one node."""
 
 
 _STORAGE_RULES: "tuple[Rule[Storage], ...]" = (

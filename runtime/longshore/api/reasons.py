@@ -25,21 +25,24 @@ class Reason(StrEnum):
 
 
 class AdmittedReason(Reason):
-    """Whether the job may have pods, where it has to be admitted; if not, why it waits."""
+    """Whether a job that has to be admitted may have pods; if not, why it waits."""
 
     ADMITTED = "Admitted", "all GPUs of the job are reserved for it"
-    QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once; the message says for what"
-    PREEMPTED = "Preempted", "a job of higher priority gets its GPUs; it goes on from its newest checkpoint later"
-    TOO_LARGE = "TooLarge", "the job needs more GPUs than the cluster, or the quota of its namespace, has at all"
+    QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once; the message says how many"
+    PREEMPTED = "Preempted", "a job of higher priority gets its GPUs; it later continues from its newest checkpoint"
+    TOO_LARGE = "TooLarge", "the job needs more GPUs than the cluster, or the quota of its namespace, has in total"
     EVICTED = (
         "Evicted",
-        "Kueue takes the quota back, with the reason in the message; the job goes on when it is admitted",
+        "Kueue takes the quota back, with the reason in the message; the job continues when it is admitted again",
     )
     QUEUE_UNAVAILABLE = (
         "QueueUnavailable",
         "Kueue, the queue or the priority class cannot be used; the message says why",
     )
-    PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound", "there is no priority class of the name that its label says"
+    PRIORITY_CLASS_NOT_FOUND = (
+        "PriorityClassNotFound",
+        "the priority class in the label of the job does not exist, or its namespace may not use it",
+    )
 
 
 class ScheduledReason(Reason):
@@ -51,18 +54,21 @@ class ScheduledReason(Reason):
 
 
 class ReadyReason(Reason):
-    """Whether the job runs; if not, the obstacle that explains most."""
+    """Whether the job runs; if not, the most informative obstacle."""
 
     PODS_READY = "PodsReady", "every pod is ready"
     APPLY_FAILED = "ApplyFailed", "the API server refused what the operator wrote, for example an exceeded quota"
     STORAGE_NOT_FOUND = "StorageNotFound", "the PersistentVolumeClaim does not exist"
     STORAGE_PENDING = "StoragePending", "the PersistentVolumeClaim is not bound"
     STORAGE_LOST = "StorageLost", "the PersistentVolumeClaim has lost its volume"
-    WAITING_FOR_PODS_TO_END = "WaitingForPodsToEnd", "pods of an older attempt, or of a deleted namesake, still end"
+    WAITING_FOR_PODS_TO_END = (
+        "WaitingForPodsToEnd",
+        "pods of an older attempt, or of a deleted job of the same name, have not ended yet",
+    )
     RESTARTING = "Restarting", "failed pods are being replaced"
-    PODS_NOT_READY = "PodsNotReady", "pods run and are not ready yet"
+    PODS_NOT_READY = "PodsNotReady", "pods run but are not ready yet"
     SUSPENDED = "Suspended", "the job is suspended"
-    QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says for what"
+    QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says why"
     FINISHED = "Finished", "the job has ended"
 
 
@@ -77,37 +83,37 @@ class RestartReason(Reason):
     COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt at once, not counted"
     SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
     POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
-    POD_LEFT = "PodLeft", "another pod ended by itself: it is replaced after 10 s, not counted"
+    POD_LEFT = "PodLeft", "another pod ended without crashing: it is replaced after 10 s, not counted"
 
 
 class SuspendedReason(Reason):
     """Whether the job is suspended."""
 
     SUSPENDED = "Suspended", "all pods are stopped; the state is kept"
-    RESUMED = "Resumed", "the job goes on from its newest checkpoint, with no failure counted"
+    RESUMED = "Resumed", "the job continues from its newest checkpoint, and its count of failures starts at zero"
 
 
 class RepurposedReason(Reason):
     """Whether worker pods train while others sample."""
 
-    ACKNOWLEDGED = "Acknowledged", "the coordinator has carried the assignment out; the message says why it was made"
+    ACKNOWLEDGED = "Acknowledged", "the coordinator has carried out the assignment; the message says why it was made"
     OVERLAY_ENDED = "OverlayEnded", "the round is over, and every pod samples"
 
 
 class RepurposeUnavailableReason(Reason):
-    """Why no worker pod can train within a round."""
+    """Why no worker pod trains within a round."""
 
     NO_POD_TO_SPARE = "NoPodToSpare", "there is one worker pod, or no whole trainer replica fits half of the GPUs"
-    DISAGGREGATED = "Disaggregated", "trainers have pods of their own"
+    DISAGGREGATED = "Disaggregated", "trainers have their own pods"
     COSTS_MORE = (
         "CostsMore",
-        "by the job's own rounds, the rollout would take longer by more than the training takes less; the message has "
-        "the figures. It is tried again now and then",
+        "by the job's own rounds, the rollout would become longer by more than training would become shorter; the "
+        "message has the figures. Repurposing is tried again occasionally",
     )
 
 
 class RegroupUnavailableReason(Reason):
-    """Why engines have one size only."""
+    """Why engines have only one size."""
 
     TOO_FEW_GPUS = "TooFewGPUs", "worker pods have one GPU"
     NO_OTHER_SIZE = "NoOtherSize", "no other size suits the model and the pods"
@@ -120,7 +126,7 @@ class AlarmReason(Reason):
     REWARDS_TIME_OUT = "RewardsTimeOut", "scoring of every response was cut off"
     REWARDS_FAULT = "RewardsFault", "scoring fails about as often as it succeeds, or more"
     REWARDS_ALL_ZERO = "RewardsAllZero", "every reward of three steps was 0"
-    REWARDS_ALL_EQUAL = "RewardsAllEqual", "within each group all rewards were equal in three steps"
+    REWARDS_ALL_EQUAL = "RewardsAllEqual", "in three steps, all rewards within each group were equal"
     GRADIENT_ZERO = "GradientZero", "the gradient norm was 0 in three steps although advantages were not"
     RESPONSES_ALL_CUT = "ResponsesAllCut", "every response of three steps was cut"
     HELD_OUT_REWARD_FELL = (
@@ -132,7 +138,7 @@ class AlarmReason(Reason):
 class TrainingAlarmReason(Reason):
     """What else the condition says about alarms."""
 
-    CLEARED = "Cleared", "nothing speaks against the training any longer"
+    CLEARED = "Cleared", "the symptom that raised the alarm is gone"
 
 
 class CompleteReason(Reason):
@@ -142,9 +148,12 @@ class CompleteReason(Reason):
 
 
 class FailedReason(Reason):
-    """Why a job failed for good."""
+    """Why a job failed permanently."""
 
-    USER_ERROR = "UserError", "a mistake that no retry mends, in the job, its data, model or rewards; or a full volume"
+    USER_ERROR = (
+        "UserError",
+        "a mistake in the job, its data, model or rewards that a retry cannot fix; or a full volume",
+    )
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "more failures than `backoffLimit`; the message has the last one"
     DEADLINE_EXCEEDED = "DeadlineExceeded", "active for longer than `activeDeadlineSeconds`"
     TEMPLATE_REFUSED = "TemplateRefused", "a pod template asks for more than templates may, or is not shaped like a pod"
@@ -152,7 +161,7 @@ class FailedReason(Reason):
 
 
 class StatusUnreadableReason(Reason):
-    """What became of a status that cannot be read."""
+    """What happened to a status that cannot be read."""
 
     DROPPED = "Dropped", "parts of the stored status, usually the coordinator's report, are ignored"
 
@@ -167,8 +176,11 @@ class NoticeReason(Reason):
         "ProfileMismatch",
         "the profile in the output is of another model, accelerator or setup; it is measured again",
     )
-    TRACKER_FAILED = "TrackerFailed", "a tracker or a collector of traces cannot be reached; the job goes on without it"
-    RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job goes on"
+    TRACKER_FAILED = (
+        "TrackerFailed",
+        "a tracker or a collector of traces cannot be reached; the job continues without it",
+    )
+    RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job continues"
 
 
 class EventReason(Reason):
@@ -179,7 +191,7 @@ class EventReason(Reason):
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
-    REPURPOSED = "Repurposed", "the coordinator has carried that out"
+    REPURPOSED = "Repurposed", "the coordinator has carried out that request, and the pods train"
     REGROUPING = "Regrouping", "the operator asks for engines of another tensor-parallel size"
     ASSIGNMENT_REJECTED = "AssignmentRejected", "the coordinator could not carry out an assignment"
     PLANNER_RESET = "PlannerReset", "the parallelism planner's history cannot be read; it starts without one"
@@ -195,7 +207,7 @@ class ConditionReasons:
 
 CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
     ConditionType.ADMITTED: ConditionReasons(
-        "True while the job may have pods, and False while it waits for its GPUs. Absent where nobody admits jobs "
+        "True while the job may have pods, and False while it waits for its GPUs. Absent if jobs need no admission "
         "([queues and quotas](../how-to/queues-and-quotas.md)), and while the job is suspended or has ended.",
         (AdmittedReason,),
     ),
@@ -209,24 +221,24 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         "True while `spec.suspend` is true, and False after resumption.", (SuspendedReason,)
     ),
     ConditionType.REPURPOSED: ConditionReasons(
-        "True while worker pods train and others sample; afterwards False. Absent where no pod has been repurposed "
-        "yet, and when the job has ended.",
+        "True while some worker pods train and others sample; afterwards False. Absent until a pod has been "
+        "repurposed, and when the job has ended.",
         (RepurposedReason,),
     ),
     ConditionType.REPURPOSE_UNAVAILABLE: ConditionReasons(
-        "True where pods should be repurposed and cannot be, or where this would make steps longer.",
+        "True if pods should be repurposed but cannot be, or if this would make steps longer.",
         (RepurposeUnavailableReason,),
     ),
     ConditionType.REGROUP_UNAVAILABLE: ConditionReasons(
-        "True where `parallelism` is `Adaptive` and engines have one size only.", (RegroupUnavailableReason,)
+        "True if `parallelism` is `Adaptive` but engines have only one size.", (RegroupUnavailableReason,)
     ),
     ConditionType.TRAINING_ALARM: ConditionReasons(
-        "True while the job runs and shows that it does not learn, also after its end; afterwards False. Absent where "
-        "there never was an alarm ([when](../explanation/training-alarms.md)).",
+        "True while an alarm lasts, and still after the end of a job that ended with one; otherwise False. Absent "
+        "until the first alarm ([when alarms are raised](../explanation/training-alarms.md)).",
         (AlarmReason, TrainingAlarmReason),
     ),
     ConditionType.COMPLETE: ConditionReasons("True when the job has succeeded.", (CompleteReason,)),
-    ConditionType.FAILED: ConditionReasons("True when the job has failed for good.", (FailedReason,)),
+    ConditionType.FAILED: ConditionReasons("True when the job has failed permanently.", (FailedReason,)),
     ConditionType.STATUS_UNREADABLE: ConditionReasons(
         "True while parts of the stored status cannot be read.", (StatusUnreadableReason,)
     ),

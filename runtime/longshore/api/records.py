@@ -10,12 +10,12 @@ class Records(ApiModel):
     """Files about every step in the output of the job: `samples/`, `held-out/` and `rounds/`."""
 
     sample_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of the prompts whose responses are kept as text, whole groups of them; 0: none. The same prompts are chosen
-    in every epoch."""
+    """Share of the prompts whose responses are kept as text, in whole groups; 0: none. The same prompts are chosen in
+    every epoch."""
     max_samples_size: Quantity = "4Gi"
-    """Most that each of `samples/` and `held-out/` may take; the oldest steps are deleted first."""
+    """Largest size of `samples/`, and of `held-out/`; the oldest steps are deleted first."""
     max_rounds_size: Quantity = "1Gi"
-    """Most that `rounds/` may take; the oldest steps are deleted first. 0: no round is recorded."""
+    """Largest size of `rounds/`; the oldest steps are deleted first. 0: no round is recorded."""
 
     @property
     def max_samples_bytes(self) -> int:

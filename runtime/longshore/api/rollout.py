@@ -26,7 +26,7 @@ class Strategy(StrEnum):
 
 
 class Leftovers(StrEnum):
-    """What becomes of the tokens of a response that a round did not finish."""
+    """What happens to the tokens of a response that a round did not finish."""
 
     DROP_TOKENS = "DropTokens"
     KEEP_TOKENS = "KeepTokens"
@@ -92,7 +92,7 @@ class TailBatchingSettings(ApiModel):
     prompt_factor: float = Field(default=1.25, ge=1, le=16)
     """eta for prompts: a short round starts ceil(eta * P0) of them."""
     response_factor: float = Field(default=1.0, ge=1, le=16)
-    """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops what is not among the first R0.
+    """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops all but the first R0 that finish.
 
     RollPacker uses 1.25. Above 1, short responses win within a prompt, which changes what is learned."""
 
@@ -113,59 +113,59 @@ class PartialRolloutSettings(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
     group_factor: float = Field(default=2.0, ge=1, le=16)
     """A round starts groupFactor * P0 groups and stops when P0 of them are served."""
     max_policy_versions: int = Field(default=5, ge=1, le=1_000)
-    """Policy versions that one response may be made of: a round waits for the groups that would need more."""
+    """Policy versions that one response may contain: a round waits for groups that would otherwise exceed it."""
 
 
 class ReorderRolloutSettings(ApiModel):
     """Settings of reorder rollout (verl's recipe)."""
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
-    """X: rounds that may leave a draw over; a long round then takes it, with what else waited longest."""
+    """X: rounds that may postpone a draw; the next round is then long, and takes the draws that have waited longest."""
     group_factor: float = Field(default=2.0, ge=1, le=16)
-    """Groups in play, as a multiple of P0, where the engines hold as many; at most maxPostponements + 1 of them, or
-    draws could not be taken in time."""
+    """Groups in a round, as a multiple of P0, if the engines hold as many. At most maxPostponements + 1 counts, because
+    draws could not be accepted in time otherwise."""
     length_grouping: bool = False
-    """Look as far ahead as `groupFactor` says, whatever the engines hold, and put draws of alike predicted length into
-    one round."""
+    """Look as far ahead as `groupFactor` says, even if the engines hold fewer groups, and put draws of similar
+    predicted length into one round."""
 
 
 class AdmissionSettings(ApiModel):
-    """Which requests run at once, with any strategy; they also combine."""
+    """Which requests run at once. These fields combine with each other and with any strategy."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """F_w: only so many groups are in service per engine, in their order (RolloutPipe, section 3.3). Unset: all; with
+    """F_w: groups in service at once per engine, in their order (RolloutPipe, section 3.3). Unset: all; with
     GroupPipeline: as many as the KV caches hold, and at least those of one update."""
     max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
-    """Requests that one engine is given at once. Unset: all."""
+    """Most requests on one engine at once. Unset: all."""
     adaptive: bool = False
-    """Let that number grow and shrink with the KV-cache use and the preemptions of each engine."""
+    """Adjust that number to the KV-cache use and the preemptions of each engine."""
 
 
 class RepurposingSettings(ApiModel):
     """Pods that go from rollout to training for the rest of a round, with handover Streamed (RollPacker, 4.4)."""
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
-    """Adaptive: between 20 % and 50 % of finished requests, as soon as what still runs fits the KV caches of the other
-    half, if the step is expected to end sooner for it, by the job's own earlier rounds. Fixed: at `fraction`, whatever
-    fits and whatever it costs. Neither while a gate of `admission` holds requests back. Never: trainers
-    that have processors of their own stream beside the engines, the others after the round."""
+    """Adaptive: when 20 % to 50 % of the requests have finished, the running requests fit the KV caches of the other
+    half of the pods, and earlier rounds of the job suggest that the step will end sooner. Fixed: at `fraction`,
+    whatever fits and whatever it costs. Neither happens while a gate of `admission` holds requests back. Never:
+    trainers that have their own processors compute gradients during the round, all others after it."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Trigger Fixed: share of the step's prompts whose groups the batch has."""
+    """Trigger Fixed: share of the step's prompts whose groups must be in the batch."""
     max_kv_peak: float = Field(default=0.9, gt=0, le=1)
-    """Trigger Adaptive: projected peak use of the KV caches that are left."""
+    """Trigger Adaptive: highest projected peak use of the remaining KV caches, as a share."""
 
 
 class EngineSettings(ApiModel):
     """The inference engines; each is one tensor-parallel group inside one pod."""
 
     backend: EngineBackend = EngineBackend.VLLM
-    """VLLM, or Fake: a deterministic engine without a model, for tests of everything around it."""
+    """VLLM, or Fake: a deterministic engine without a model, for tests of the other parts."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """GPUs per engine; must divide the GPUs of a pod."""
     parallelism: Parallelism = Parallelism.FIXED
     """Adaptive: engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other
-    request, double their size; four rounds without any halve it, for each kind of round apart. It begins with
-    `tensorParallelSize`, or with what the job's profile says is best (`spec.profiling`)."""
+    request, double their size; four rounds without preemptions halve it, separately for each kind of round. The first
+    size is `tensorParallelSize`, or the best one by the job's profile (`spec.profiling`)."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
     """Requests that an engine runs at once."""
     kv_cache: Quantity | None = None
@@ -175,13 +175,13 @@ class EngineSettings(ApiModel):
     dtype: EngineDtype = EngineDtype.AUTO
     """Type of weights and activations in the engine."""
     enforce_eager: bool = False
-    """Skip compilation and CUDA graphs: quicker start, slower steps."""
+    """Skip compilation and CUDA graphs: faster start, slower steps."""
     sleep_level: int = Field(default=1, ge=0, le=2)
-    """vLLM sleep level while the trainer holds the GPU; 0: stay awake. Without effect on the CPU."""
+    """vLLM sleep level while the trainer holds the GPU; 0: stay awake. Has no effect on the CPU."""
     weight_transfer: WeightTransfer = WeightTransfer.AUTO
     """Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on the CPU shared memory), or get the
-    weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies travel through Ray's object store and the host.
-    Auto: Direct on GPUs."""
+    weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through Ray's object store and the host.
+    Auto: Direct on GPUs, otherwise ObjectStore."""
     extra_args: Freeform = Field(default_factory=dict)
     """Further vLLM engine arguments, by their Python names."""
 
@@ -202,25 +202,24 @@ class Rollout(ApiModel):
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     """Which requests run at once."""
     leftovers: Leftovers | None = None
-    """Tokens of unfinished responses: KeepTokens continues them in a later round, under newer weights. Unset: what the
-    strategy does by itself, which is KeepTokens for PartialRollout and DropTokens for the others."""
+    """Tokens of unfinished responses: KeepTokens continues them in a later round, with newer weights. Unset: KeepTokens
+    for PartialRollout, DropTokens for the other strategies."""
     handover: Handover | None = None
     """Streamed: gradients of groups are computed while the round still runs, and one update follows at its end.
-    Pipelined: the trainer gets groups while the round still runs, promptsPerUpdate by promptsPerUpdate, and updates as
-    often. Unset: what the strategy does by itself, which is Pipelined for GroupPipeline and AfterRound for the others.
-    """
+    Pipelined: while the round still runs, the trainer gets promptsPerUpdate groups at a time and makes an update with
+    each. Unset: Pipelined for GroupPipeline, AfterRound for the other strategies."""
     repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
     """Streamed: which pods train while others still sample."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
-    """Pipelined: whole groups are given to the trainer up to so many tokens per replica at a time; a larger group goes
+    """Pipelined: most tokens per replica that the trainer gets at a time, in whole groups; a larger group goes
     alone."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
     """Largest mean of |log-probability of trainer - engine| per token that a step may have. With onPolicy Strict, a
-    step past it is not trained on: the engines get the weights again and sample the round again, and the job fails if
-    it is still past it. With Relaxed an alarm is raised. Unset: 0.001 where engines and trainers compute in float32,
-    0.1 where one of them does not, no limit for engines of backend Fake."""
+    step above this limit is not trained on: the engines get the weights again and sample the round again, and the job
+    fails if the mean is still above the limit. With Relaxed, an alarm is raised. Unset: 0.001 if engines and trainers
+    compute in float32, 0.1 if one of them does not, no limit for engines of backend Fake."""
     on_finish: OnFinish = OnFinish.DRAIN
-    """Drain: deferred draws are trained in one more, smaller long round; Leave: their number is reported."""
+    """Drain: train on the deferred draws in one or more smaller long rounds; Leave: only report their number."""
     engine: EngineSettings = Field(default_factory=EngineSettings)
     """The inference engines."""
 

@@ -1,4 +1,4 @@
-"""RLJob.status.runtime: what the coordinator reports. Nobody else writes it, and it writes nothing else."""
+"""RLJob.status.runtime: what the coordinator reports. Only the coordinator writes it, and it writes nothing else."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -21,7 +21,7 @@ class RoundKind(StrEnum):
 
 
 class PodLoad(ApiModel):
-    """What the engines of one worker pod bear."""
+    """Load on the engines of one worker pod."""
 
     pod: int = Field(ge=0, le=MAX_COUNT)
     """Index of the pod."""
@@ -34,10 +34,10 @@ class PodLoad(ApiModel):
 
 
 class RolloutLoad(ApiModel):
-    """How full the engines are and will be: what decides whether pods are repurposed (RollPacker, section 4.4)."""
+    """Present and projected load, by which the operator decides about repurposing (RollPacker, section 4.4)."""
 
     projected_kv_peak_tokens: int = Field(ge=0, le=MAX_COUNT)
-    """Most tokens that the requests which run now will hold at once, by the lengths of earlier rounds."""
+    """Most tokens that the running requests are expected to hold at once, by the lengths of earlier rounds."""
     pods: list[PodLoad] = Field(max_length=4_096)
     """Worker pods whose engines sample."""
 
@@ -46,13 +46,13 @@ class RepurposingBenefit(ApiModel):
     """What repurposing pods is expected to change in a step, by the job's own rounds of that kind."""
 
     rollout_longer_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="rolloutLongerSeconds")
-    """The price: fewer engines, and requests whose tokens are computed again. Unset: no round of that kind is over."""
+    """Cost: fewer engines, and requests whose tokens are computed again. Unset: no round of that kind is over."""
     training_shorter_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="trainingShorterSeconds")
-    """The gain: gradients that are computed while the round still runs. Unset: likewise."""
+    """Gain: gradients that are computed while the round still runs. Unset: no round of that kind is over."""
     wanted: bool
     """Whether pods should be repurposed."""
     trial: bool = False
-    """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""
+    """Wanted although it may cost: there are no measurements of rounds of this kind, or they are out of date."""
 
 
 class RoundSummary(ApiModel):
@@ -63,20 +63,20 @@ class RoundSummary(ApiModel):
     kind: RoundKind
     """Short, Long or Full."""
     preemptions: int = Field(ge=0, le=MAX_COUNT)
-    """Requests that engines preempted in it."""
+    """Requests that engines preempted in this round."""
     requests: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Requests that it launched."""
+    """Requests that the round launched."""
 
 
 class RolloutTimes(ApiModel):
     """What the job's own profile says about tensor-parallel sizes (`spec.profiling`)."""
 
     switch_s: float = Field(ge=0, le=MAX_COUNT, alias="switchSeconds")
-    """What a regroup takes."""
+    """Seconds that a regroup takes."""
     preemption_s: float = Field(ge=0, le=MAX_COUNT, alias="preemptionSeconds")
-    """What a preemption adds to a round."""
+    """Seconds that a preemption adds to a round."""
     round_s: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(alias="roundSeconds")
-    """Rollout of a round without preemptions, by kind and size."""
+    """Seconds that the rollout of a round without preemptions takes, by kind and size."""
     preemptions: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(default_factory=dict)
     """Preemptions in a round, by kind and size."""
 
@@ -89,9 +89,9 @@ class RoundStatus(ApiModel):
     kind: RoundKind
     """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished requests over all of the round: launched ones, and those that it still has to launch."""
+    """Finished requests, as a share of those that the round has launched or still has to launch."""
     load: RolloutLoad | None = None
-    """At milestones, where pods may be repurposed (`spec.rollout.repurposing.trigger`)."""
+    """Load at the newest milestone, if pods may be repurposed (`spec.rollout.repurposing.trigger`)."""
 
 
 class ResponseTokens(ApiModel):
@@ -119,12 +119,12 @@ class HeldOutReward(ApiModel):
 
 
 class DrawCounts(ApiModel):
-    """What became of the draws."""
+    """Outcomes of the draws so far."""
 
     trained: int = 0
     """Consumed by an update."""
     zero_variance: int = 0
-    """All rewards of the group were equal: trained with advantages of 0, or left out under dynamicSampling."""
+    """All rewards of the group were equal: trained with advantages of 0, or left out with dynamicSampling."""
     rejected: int = 0
     """Replaced by a fresh draw because their reward could not be computed."""
     deferred: int = 0
@@ -132,29 +132,29 @@ class DrawCounts(ApiModel):
 
 
 class KindCount(ApiModel):
-    """Rounds of a kind, and what they took."""
+    """Totals over the rounds of one kind."""
 
     rounds: int = 0
     """Rounds of this kind."""
     rollout_s: float = Field(default=0.0, alias="rolloutSeconds")
-    """Rollout time of all of them."""
+    """Rollout time of these rounds."""
     samples: int = 0
-    """Responses that they gave to training."""
+    """Responses of these rounds that were trained on."""
     preemptions: int = 0
-    """Requests that engines preempted in them."""
+    """Requests that engines preempted in these rounds."""
 
 
 class WarmStart(ApiModel):
     """The supervised warm start of the built-in model."""
 
     seconds: float = 0.0
-    """What it took, or what it had taken when it was cached."""
+    """Seconds that it took, or had taken when its result was cached."""
     cached: bool = False
     """Whether an earlier job's result was used."""
 
 
 class ProgressUnit(StrEnum):
-    """What progress is counted in."""
+    """Unit in which progress is counted."""
 
     BYTES = "Bytes"
     STEPS = "Steps"
@@ -164,28 +164,28 @@ class ProgressUnit(StrEnum):
 
 
 class Progress(ApiModel):
-    """How far an activity is."""
+    """Progress of an activity."""
 
     unit: ProgressUnit
     """What is counted."""
     done: int = Field(ge=0, le=MAX_COUNT)
-    """So many are done."""
+    """Units that are done."""
     total: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Of so many; 0: not known."""
+    """Units in total; 0: not known."""
     detail: str = Field(default="", max_length=256)
     """What the activity works on, such as the repository that is downloaded."""
 
 
 class PromptCounts(ApiModel):
-    """What the data of the job comes to."""
+    """How the prompts of the job are used."""
 
     train: int = Field(ge=0, le=MAX_COUNT)
     """Prompts to train on."""
     held_out: int = Field(ge=0, le=MAX_COUNT)
-    """Prompts that are scored only."""
+    """Prompts for evaluation only."""
     too_long: int = Field(ge=0, le=MAX_COUNT)
-    """Prompts that were left out, since they have more tokens than `data.maxPromptTokens`, or than the context leaves
-    for them with a response of full length."""
+    """Prompts that were left out because they have more tokens than `data.maxPromptTokens`, or leave no room in the
+    context for a response of full length."""
 
 
 class RewardLoad(ApiModel):
@@ -196,26 +196,26 @@ class RewardLoad(ApiModel):
     oldest_wait_s: float = Field(default=0.0, ge=0, le=MAX_COUNT, alias="oldestWaitSeconds")
     """Longest wait of a response that its group waits for."""
     workers: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Workers that are there."""
+    """Workers that are connected."""
     busy: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Workers that score a response."""
 
 
 class RewardSurroundings(ApiModel):
-    """What reward workers found where they run."""
+    """What reward workers found in their pods."""
 
     sandbox: list[SandboxLayer] | None = Field(default=None, max_length=16)
-    """Layers that hold around model-written code in every worker that has been there; unset: none runs such code."""
+    """Layers that work around model-written code in every worker so far; unset: no worker runs such code."""
     gpu_sharing: list[Annotated[str, Field(max_length=MAX_MESSAGE_CHARACTERS)]] = Field(
         default_factory=list, max_length=MAX_REPORTED
     )
-    """How judges beside engines share GPUs, each way once: MPS, or TimeSlicing and why."""
+    """How colocated judges and engines share GPUs, each way once: MPS, or TimeSlicing and why."""
 
 
 class RuntimeActivity(StrEnum):
     """What the coordinator does.
 
-    Done: it has written everything, and is about to end. Failing: it has found a mistake that no retry mends, and is
+    Done: it has written everything and is about to end. Failing: it has found a mistake that a retry cannot fix and is
     about to end.
     """
 
@@ -244,7 +244,7 @@ class Notice(ApiModel):
     """Something that went wrong and did not end the attempt; the operator makes it an event."""
 
     number: int = Field(ge=1, le=MAX_COUNT)
-    """Notices of an attempt are counted."""
+    """Number of the notice within its attempt, from 1."""
     reason: str = Field(max_length=128)
     """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, or that of an
     alarm."""
@@ -253,7 +253,7 @@ class Notice(ApiModel):
 
 
 class Alarm(ApiModel):
-    """A sign that the job does not learn although everything runs, for as long as it lasts."""
+    """A symptom of a job that runs but does not learn, listed for as long as it lasts."""
 
     reason: str = Field(min_length=1, max_length=128)
     """LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero, ResponsesAllCut,
@@ -270,9 +270,9 @@ class RuntimeStatus(ApiModel):
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Attempt that reports."""
     step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps done; more than `steps` where deferred draws took steps of their own at the end (`rollout.onFinish`)."""
+    """Steps done; more than `steps` if deferred draws took further steps at the end (`rollout.onFinish`)."""
     steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps asked for (`algorithm.steps`)."""
+    """Steps that the spec asks for (`algorithm.steps`)."""
     round: RoundStatus | None = None
     """The current round."""
     recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=MAX_REPORTED)
@@ -280,15 +280,15 @@ class RuntimeStatus(ApiModel):
     notices: list[Notice] = Field(default_factory=list, max_length=MAX_REPORTED)
     """The newest notices of this attempt, oldest first: an operator that was away catches up."""
     alarms: list[Alarm] = Field(default_factory=list, max_length=MAX_REPORTED)
-    """Signs that the job does not learn, oldest first."""
+    """Symptoms of a job that does not learn, oldest first."""
     applied_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that was carried out."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
-    """Why."""
+    """Why that assignment was rejected."""
     refused_tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Tensor-parallel size that the engines did not take, where that is why; 0: something else is."""
+    """Tensor-parallel size that the engines refused, if that was the reason; 0: there was another reason."""
     trainer_pods: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=4_096)
     """Worker pods that train while the others sample."""
     tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
@@ -296,10 +296,10 @@ class RuntimeStatus(ApiModel):
     tp_sizes: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=16)
     """Sizes that suit the model and the pods."""
     repurposing: dict[RoundKind, RepurposingBenefit] = Field(default_factory=dict)
-    """As of the newest milestone of each kind of round, where `spec.rollout.repurposing.trigger` is Adaptive. Empty
-    until the first step is done."""
+    """Expected benefit at the newest milestone of each kind of round, with `spec.rollout.repurposing.trigger` Adaptive.
+    Empty until the first step is done."""
     rollout_times: RolloutTimes | None = None
-    """For the parallelism planner, where the job has a profile."""
+    """Times for the parallelism planner, if the job has a profile."""
     reward: float | None = None
     """Mean training reward of the last step."""
     held_out: HeldOutReward = Field(default_factory=HeldOutReward)
@@ -309,30 +309,31 @@ class RuntimeStatus(ApiModel):
     tokens_per_s: float = Field(default=0.0, alias="tokensPerSecond")
     """Response tokens trained on per second of the last step."""
     step_s: _Seconds = Field(default=0.0, alias="stepSeconds")
-    """What the last step took."""
+    """Seconds that the last step took."""
     bubble_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of engine time in which engines idled during the last rollout."""
+    """Share of engine time in which engines were idle during the last rollout."""
     draws: DrawCounts = Field(default_factory=DrawCounts)
-    """What became of the draws."""
+    """Outcomes of the draws so far."""
     short: KindCount = Field(default_factory=KindCount)
     """Short rounds so far."""
     long: KindCount = Field(default_factory=KindCount)
     """Long rounds so far."""
     full: KindCount = Field(default_factory=KindCount)
-    """Rounds of policies that know no short ones."""
+    """Rounds so far of policies without short rounds."""
     prompts: PromptCounts | None = None
-    """The prompts of data that is not built in."""
+    """How the prompts are used, unless the data is built in."""
     warm_start: WarmStart | None = None
-    """The warm start, where the job asks for one."""
+    """The warm start, if the job asks for one."""
     rewards: RewardLoad | None = None
-    """How rewards keep up, where `reward.maxPods` lets the operator add pods: told every 2 s at most, when it moves."""
+    """How rewards keep up, if `reward.maxPods` lets the operator add pods; reported after a change, at most every 2 s.
+    """
     reward_workers: RewardSurroundings | None = None
-    """What protects and what slows scoring, as reward workers find it when they start."""
+    """Sandbox layers and GPU sharing that reward workers found when they started."""
     checkpoint_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Step of the newest checkpoint."""
     final_model: str | None = Field(default=None, max_length=4096)
-    """Where the final model lies in the storage."""
+    """Path of the final model in the storage."""
     activity: RuntimeActivity | None = None
     """What the coordinator does now."""
     progress: Progress | None = None
-    """How far `activity` is, where that is known; for a rollout `round` says it."""
+    """Progress of `activity`, if it is known; that of a rollout is in `round`."""

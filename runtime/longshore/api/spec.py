@@ -248,30 +248,30 @@ class RLJobSpec(ApiModel, rules=_RULES):
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     """When state is saved."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
-    """Where model, data and output lie."""
+    """Volume with model, data and output."""
     records: Records = Field(default_factory=Records)
     """What is kept of every round."""
     tracking: Tracking = Field(default_factory=Tracking)
-    """Where metrics and traces go besides the storage."""
+    """Services that get metrics and traces, in addition to the storage."""
     workers: Workers = Field(default_factory=Workers)
     """GPU pods; with placement Colocated they sample and train, with Disaggregated they sample."""
     placement: Placement = Placement.COLOCATED
-    """Colocated: engines and trainers share the workers. Disaggregated: trainers have pods of their own."""
+    """Colocated: engines and trainers share the workers. Disaggregated: trainers have their own pods."""
     trainer_workers: Workers | None = None
     """GPU pods of the trainer, with placement Disaggregated."""
     profiling: Profiling = Profiling.OFF
-    """First: measure throughputs on the job's own pods before it trains, into `profile.json` of its output, for
-    `longshore simulate --profile`. Only: measure and end."""
+    """First: before training, measure throughputs on the job's own pods and write them to `profile.json` in its output,
+    for `longshore simulate --profile`. Only: measure and end."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
     """The pod with the Ray head and the training loop."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Runtime image; unset: the one that the operator was installed with."""
     suspend: bool = False
-    """Stop all pods and keep the state; false again resumes from the newest checkpoint."""
+    """True: stop all pods and keep the state. Back to false: resume from the newest checkpoint."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Delete the job so long after it finished; unset: never."""
+    """Seconds after its end at which the job is deleted; unset: never."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    """Fail the job when it has been active for so long."""
+    """Seconds of activity after which the job fails; unset: no limit."""
     backoff_limit: int = Field(default=6, ge=0, le=1_000)
     """Failed attempts after which the job fails; lost nodes and evictions are not counted."""
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING

@@ -11,7 +11,7 @@ from longshore.api.runtime_status import RoundKind, RuntimeStatus
 
 
 class Phase(StrEnum):
-    """Where a job stands, in one word for people."""
+    """State of a job in one word, for people."""
 
     QUEUED = "Queued"
     PENDING = "Pending"
@@ -52,7 +52,7 @@ class Condition(ApiModel):
     """A condition with a reason for programs and a message for people."""
 
     type: str = Field(max_length=316)
-    """What it is about."""
+    """Type of the condition."""
     status: ConditionStatus
     """True, False or Unknown."""
     reason: str = Field(min_length=1, max_length=1024)
@@ -62,7 +62,7 @@ class Condition(ApiModel):
     last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
     """When the status last changed."""
     observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Generation of the spec that it speaks of."""
+    """Generation of the spec that the condition describes."""
 
 
 class Baseline(ApiModel):
@@ -79,7 +79,7 @@ class Baseline(ApiModel):
 
 
 class Overlay(ApiModel):
-    """What differs for the rest of one round; it dies with the round."""
+    """What differs from the baseline for the rest of one round; it ends with the round."""
 
     round: int = Field(ge=1, le=MAX_COUNT)
     """Number of the round."""
@@ -90,16 +90,16 @@ class Overlay(ApiModel):
 
 
 class Assignment(ApiModel):
-    """What the operator asks of the GPU pods, written in one piece."""
+    """What the operator asks of the GPU pods, written at once."""
 
     epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Grows with every assignment."""
+    """Number of the assignment; grows with each one."""
     baseline: Baseline = Field(default_factory=Baseline)
     """Valid until the next epoch."""
     overlay: Overlay | None = None
     """Valid for its round and attempt only."""
     reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
-    """Why."""
+    """Why the assignment was made."""
 
 
 class PlannerStatus(ApiModel):
@@ -124,15 +124,15 @@ class RewardPodCounts(PodCounts):
     """Reward pods, and what the operator remembers to size them between `reward.pods` and `reward.maxPods`."""
 
     changed_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When `desired` changed last."""
+    """When `desired` last changed."""
     calm_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """Since when fewer pods would do."""
+    """Since when fewer pods would be enough."""
     addresses: list[str] = Field(default_factory=list)
     """IP addresses of the attempt's reward pods, by index; empty where there is none. The coordinator uses them."""
 
 
 class AdmissionStatus(ApiModel):
-    """What a job was admitted to, where the operator admits jobs; recorded here because the operator may restart."""
+    """Admission of a job by the operator or Kueue; recorded here because the operator may restart."""
 
     admitted: bool = False
     """The job may have pods."""
@@ -145,7 +145,7 @@ class AdmissionStatus(ApiModel):
 
 
 class AttemptSettings(ApiModel):
-    """What the attempt was started with; it keeps this until it ends, whatever defaults a newer operator has."""
+    """Settings that an attempt keeps from its start to its end, even if a newer operator has other defaults."""
 
     generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest generation of the spec that asks for the settings of the running pods."""
@@ -167,12 +167,12 @@ class GpuCounts(ApiModel):
 
 
 class RLJobStatus(ApiModel):
-    """What is."""
+    """Present state of a job."""
 
     phase: Phase | None = None
     """Queued, Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
     observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Generation of the spec that this status speaks of."""
+    """Generation of the spec that this status describes."""
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Coordinator starts so far; everything runs for the current attempt."""
     failures: int = Field(default=0, ge=0, le=MAX_COUNT)
@@ -188,8 +188,8 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Admitted, Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, Complete, Failed,
-    StatusUnreadable."""
+    """Admitted, Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, TrainingAlarm,
+    Complete, Failed, StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)
@@ -203,15 +203,15 @@ class RLJobStatus(ApiModel):
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """GPUs by role."""
     admission: AdmissionStatus | None = None
-    """What the job was admitted to, where the operator admits jobs."""
+    """Admission of the job, if jobs have to be admitted."""
     settings: AttemptSettings | None = None
-    """What the attempt was started with."""
+    """Settings that the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
     planner: PlannerStatus | None = None
-    """The parallelism planner, where it is at work."""
+    """Memory of the parallelism planner, if the job uses one."""
     runtime: RuntimeStatus | None = None
-    """What the coordinator reports; written by it alone."""
+    """What the coordinator reports; only the coordinator writes it."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if there is one."""

@@ -1,4 +1,4 @@
-"""Where the metrics and the traces of a job go besides its storage. Only the coordinator speaks to these services."""
+"""Services that get the metrics and traces of a job. Only the coordinator connects to them."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -37,11 +37,11 @@ class Wandb(ApiModel, rules=_WANDB_RULES):
     """Weights & Biases. Its package must be in the image of the coordinator (`longshore[trackers]`)."""
 
     address: HttpAddress | None = None
-    """A server of your own; unset: https://api.wandb.ai."""
+    """Your own server; unset: https://api.wandb.ai."""
     entity: str | None = Field(default=None, min_length=1, max_length=128)
-    """User or team; unset: the default one of the token."""
+    """User or team; unset: the default of the token."""
     mode: WandbMode = WandbMode.ONLINE
-    """Online, or Offline: the run is written to `wandb/` in the output, from where `wandb sync` uploads it."""
+    """Online: send the run while the job runs. Offline: write it to `wandb/` in the output, for `wandb sync`."""
     token_secret: SecretKey | None = None
     """API key."""
 
@@ -52,7 +52,7 @@ class Mlflow(ApiModel):
     address: HttpAddress
     """Tracking server."""
     user: str | None = Field(default=None, min_length=1, max_length=128)
-    """For a server with basic authentication, whose password is the token."""
+    """User name for a server with basic authentication; the token is the password."""
     token_secret: SecretKey | None = None
     """Bearer token, or password of `user`."""
 
@@ -61,13 +61,13 @@ class OpenTelemetry(ApiModel):
     """A collector of traces by OTLP over HTTP: a span for every step, its phases and its longest responses."""
 
     endpoint: HttpAddress
-    """Base address of the collector, as http://collector:4318; spans go to its path `/v1/traces`."""
+    """Base address of the collector, such as http://collector:4318; spans go to its path `/v1/traces`."""
     token_secret: SecretKey | None = None
     """Bearer token."""
 
 
 class Tracking(ApiModel):
-    """Trackers of a job. One that is not reached never stops or slows the training."""
+    """Trackers of a job. A tracker that cannot be reached never stops or slows the training."""
 
     project: str = Field(default="longshore", min_length=1, max_length=128)
     """Project of Weights & Biases, experiment of MLflow."""

@@ -38,17 +38,17 @@ class TrainerSettings(ApiModel, rules=_RULES):
     """The trainer: data-parallel replicas on the GPUs of the workers."""
 
     backend: TrainerBackend = TrainerBackend.TORCH
-    """Torch: any Hugging Face model, whole on every GPU or sharded over several. Megatron: Llama, Qwen2 and Qwen3 on
-    Megatron-core, split over the GPUs of a replica. Fake: deterministic arithmetic without a model, for tests around
-    it."""
+    """Torch: any Hugging Face causal language model, whole on every GPU or sharded over several. Megatron: Llama, Qwen2
+    and Qwen3 on Megatron-core, split over the GPUs of a replica. Fake: deterministic arithmetic without a model, for
+    tests of the other parts."""
     fsdp_size: int = Field(default=1, ge=1, le=16)
-    """Torch: GPUs of one pod over which a replica's weights, gradients and optimizer state are sharded (in pods without
-    GPUs as many processes); 1: whole on every GPU."""
+    """Torch: GPUs of one pod (processes in pods without GPUs) over which a replica's weights, gradients and optimizer
+    state are sharded; 1: whole on every GPU."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Megatron: GPUs over which every layer is split. A replica, all three sizes multiplied, lies inside one pod (in
-    pods without GPUs as that many processes)."""
+    """Megatron: GPUs over which every layer is split. The product of the three sizes is the number of GPUs of a replica
+    (processes in pods without GPUs), which must fit inside one pod."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Megatron: stages of consecutive layers; each has GPUs of its own."""
+    """Megatron: stages of consecutive layers, each on separate GPUs."""
     context_parallel_size: int = Field(default=1, ge=1, le=16)
     """Megatron: GPUs over which the tokens of every response are spread."""
     data_parallel_size: int | None = Field(default=None, ge=1, le=65_536)
@@ -56,20 +56,20 @@ class TrainerSettings(ApiModel, rules=_RULES):
     max_tokens_per_micro_batch: int = Field(default=16_384, ge=1, le=100_000_000)
     """Padded tokens of one forward and backward pass; a longer response is taken alone."""
     offload_gradients: bool = False
-    """Gradients that wait for the end of the round wait in the host's memory."""
+    """Keep gradients in the host's memory while they wait for the end of the round."""
     offload_reference: bool = False
-    """With a KL penalty: the initial weights wait in the host's memory, and take the place of the trained ones while
-    they compute."""
+    """With a KL penalty: keep the initial weights in the host's memory, and let them replace the trained ones on the
+    GPU while they compute."""
     verify_every: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Every so many steps the accumulated gradients are compared with those of one pass over the whole batch, which
-    costs a second forward and backward; unset: never."""
+    """Steps from one check to the next, in which the accumulated gradients are compared with those of one pass over the
+    whole batch. A check costs a second forward and backward pass; unset: never."""
     verify_tolerance: float | None = Field(default=None, gt=0, le=1)
-    """Largest relative difference of a parameter's gradient that is taken for rounding; beyond it the job fails. Unset:
+    """Largest relative difference of a parameter's gradient that counts as rounding; above it, the job fails. Unset:
     0.02 on GPUs, where layers compute in bfloat16 (which reaches 0.01), and 0.0001 elsewhere (fp32 reaches 0.00001)."""
 
     @property
     def ranks_per_replica(self) -> int:
-        """Processes that hold one copy of the model together, each with a GPU of its own where pods have any."""
+        """Processes that together hold one copy of the model, each with its own GPU in pods that have GPUs."""
         return self.fsdp_size * self.megatron_ranks
 
     @property
@@ -79,7 +79,7 @@ class TrainerSettings(ApiModel, rules=_RULES):
 
 
 class CheckpointSettings(ApiModel):
-    """Checkpoints lie in the storage of the job, each one atomically published directory."""
+    """When checkpoints are written. Each one is a directory in the storage of the job, published atomically."""
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)
     """Steps from one checkpoint to the next; the last step always writes one."""

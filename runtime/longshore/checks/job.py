@@ -92,7 +92,7 @@ def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
 
 
 def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
-    """Of a copy of its only data set as JSONL: one for each row, up to the first line that is no JSON."""
+    """Return mistakes in a JSONL copy of the job's only data set: one per row, up to a line that is not JSON."""
     data, name = spec.data, spec.data.path or spec.data.hub or str(path)
     if data.format is not DataFormat.JSONL or len(data.each) != 1:
         return []
@@ -126,7 +126,7 @@ def _count_mistakes(num_rows: int, name: str, spec: RLJobSpec) -> Iterator[str]:
 
 
 def few_prompts(num_train: int, prompts_per_step: int) -> str | None:
-    """What to tell where one step trains on a prompt more than once; None: nothing."""
+    """Return a warning if one step trains on a prompt more than once; otherwise None."""
     if num_train >= prompts_per_step:
         return None
     return (

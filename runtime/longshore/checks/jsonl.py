@@ -1,4 +1,4 @@
-"""Reads rows of a JSONL file. Every mistake is found on its own line, whatever the encoding of the file."""
+"""Read rows of a JSONL file. Every mistake is found on its own line, even if the encoding is wrong."""
 
 import json
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ _HIDDEN_PER_TOKEN: Final = 8
 _CHANNELS_PER_TOKEN: Final = 4
 """Vectors of the MLP's size that it holds."""
 _LOGIT_TOKENS: Final = 4096
-"""The trainers compute the log-probabilities of so many tokens at a time."""
+"""Tokens whose log-probabilities the trainers compute at a time."""
 _TRAINED_LOGIT_BYTES: Final = 20
 """Per logit of these: logits, log-softmax, entropy, and their gradients."""
 
@@ -53,7 +53,7 @@ class ModelSize:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
-        """From `config.json`; None where it does not tell."""
+        """Return the sizes in `config.json`; None if it does not have them."""
         text = language_part(config)
         sizes = [text[name] for name in _SIZES if isinstance(text.get(name), int) and text[name] > 0]
         if len(sizes) < len(_SIZES):

@@ -16,7 +16,7 @@ _TOKENIZER_CODE: Final = "tokenization_*.py"
 
 
 def config_of(directory: Path) -> Mapping[str, Any]:
-    """The model's `config.json`; empty where it cannot be read, which `model_file_mistakes` tells."""
+    """Return the model's `config.json`; empty if it cannot be read, which `model_file_mistakes` reports."""
     try:
         config = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -31,7 +31,7 @@ def num_parameters(directory: Path) -> int:
 
 
 def model_file_mistakes(directory: Path, name: str, field: str = "model.path") -> list[str]:
-    """What keeps `directory` from being a checkpoint that loads; `name` is what `field` says."""
+    """Return what is wrong with the checkpoint in `directory`; `name` is the value of `field`."""
     at = f"{field}: {name!r}"
     if not directory.is_dir():
         is_there = directory.exists()

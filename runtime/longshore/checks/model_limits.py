@@ -61,7 +61,7 @@ def context_tokens(config: Mapping[str, Any]) -> int | None:
 
 
 def splits(config: Mapping[str, Any], tp_size: int) -> bool:
-    """Whether vLLM can divide a model among so many GPUs."""
+    """Return whether vLLM can divide a model among this many GPUs."""
     text = language_part(config)
     kv_heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or tp_size
     is_divided = all((text.get(name) or 0) % tp_size == 0 for name in _DIVIDED)
@@ -110,7 +110,7 @@ def _split_mistakes(config: Mapping[str, Any], engine: EngineSettings) -> Iterat
 
 
 def _with_overrides(config: Mapping[str, Any], engine: EngineSettings) -> Mapping[str, Any]:
-    """Longer contexts are often asked for by RoPE scaling in vLLM's `hf_overrides`."""
+    """Apply vLLM's `hf_overrides`, which often extend the context by RoPE scaling."""
     overrides = engine.extra_args.get("hf_overrides")
     return {**language_part(config), **overrides} if isinstance(overrides, dict) else config
 

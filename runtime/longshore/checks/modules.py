@@ -9,7 +9,7 @@ from typing import Final
 from longshore.api.reward import RewardFunction, RewardKind
 
 MAX_BYTES: Final = 1 << 20
-"""Of all files together: what a ConfigMap holds."""
+"""Most bytes of all files together, which is what a ConfigMap holds."""
 
 
 def module_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> list[str]:
@@ -28,7 +28,7 @@ def _file_mistakes(name: str, content: bytes) -> Iterator[str]:
     if not dot or ending != "py" or not module.isascii() or not module.isidentifier() or keyword.iskeyword(module):
         yield f"{name}: a module needs a name as my_rewards.py, of letters, digits and underscores; rename the file"
     elif module in sys.stdlib_module_names:
-        yield f"{name}: Python has a module {module} of its own; rename the file"
+        yield f"{name}: Python has a standard module {module}; rename the file"
     else:
         try:
             content.decode()

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Check(StrEnum):
-    """What can be looked at, in the order in which mistakes are best mended."""
+    """Kinds of checks, in the order in which mistakes are best corrected."""
 
     SPEC = "spec"
     MODEL_FILES = "model-files"
@@ -21,7 +21,7 @@ class Check(StrEnum):
 
 
 class CheckOutcome(StrEnum):
-    """Whether what was looked at can work."""
+    """Whether the checked part can work."""
 
     PASSED = "Passed"
     FAILED = "Failed"

@@ -1,4 +1,4 @@
-"""Headers of every answer of a page, whoever serves it."""
+"""Headers of every answer of a page, with any server."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -31,7 +31,7 @@ def groups(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
 
 
 def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGroup, ...]:
-    """The first groups whose texts together have at most so many characters."""
+    """Return the first groups whose texts together have at most this many characters."""
     kept: list[SampleGroup] = []
     left = max_characters
     for group in found:

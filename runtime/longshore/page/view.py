@@ -23,7 +23,7 @@ class Curves(PageModel):
     values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)
     """As long as `steps`; None where a step has no such metric."""
     steps_per_point: int = 1
-    """Above 1, a point is the mean of so many steps."""
+    """Steps per point; a point is their mean."""
 
 
 class Lengths(PageModel):

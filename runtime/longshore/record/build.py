@@ -1,4 +1,4 @@
-"""The record of a round from the facts of its step. Pure; runs after the step, in a thread of its own."""
+"""Build the record of a round from the facts of its step. Pure; runs after the step, in a separate thread."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

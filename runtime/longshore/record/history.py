@@ -1,4 +1,4 @@
-"""What the messages between a round and its driver tell of responses and engines. Pure."""
+"""History of responses and engines, from the messages between a round and its driver. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

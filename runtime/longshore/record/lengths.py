@@ -8,7 +8,7 @@ from longshore.record.model import RecordOutcome, ResponseRow, RoundRecord
 
 @dataclass(frozen=True)
 class RecordedLengths:
-    """Responses that ended by themselves, by the draw that they belong to, and how many did not."""
+    """Lengths of finished responses by their draw, and the number of other responses."""
 
     groups: tuple[tuple[int, ...], ...]
     num_cut: int

@@ -43,7 +43,7 @@ class PhaseName(StrEnum):
 
 
 class LaneKind(StrEnum):
-    """What has a lane of its own."""
+    """Kinds of lanes."""
 
     ENGINE = "engine"
     TRAINER = "trainer"

@@ -16,7 +16,7 @@ from longshore.record.timeline import GpuLane, gpu_lanes
 
 TraceEvent = dict[str, Any]
 MAX_EVENTS: Final = 1_000_000
-"""Perfetto opens so many within seconds: about 200 MB of JSON."""
+"""Most events of a trace: Perfetto opens this many, about 200 MB of JSON, within seconds."""
 _JOB: Final = 1
 _FIRST_POD: Final = 1_000
 _FIRST_ENGINE: Final = 100_000
@@ -67,7 +67,7 @@ def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> Perfe
 
 
 class _Names:
-    """Names of processes and threads, each told once."""
+    """Names of processes and threads, each written once."""
 
     def __init__(self) -> None:
         self._processes: dict[int, str] = {}
@@ -226,7 +226,7 @@ def _arguments(stay: Stay, rows: Mapping[str, ResponseRow], step: int) -> dict[s
 
 
 def _running(stays: Sequence[Stay], process: int, offset: float) -> Iterator[TraceEvent]:
-    """How many responses an engine has, told where it changes."""
+    """Return the number of responses on an engine, at every change."""
     changes: dict[int, int] = {}
     for stay in stays:
         for at_s, change in ((stay.start_s, 1), (stay.end_s, -1)):

@@ -1,4 +1,4 @@
-"""The states of a job's engines: which of them take requests, which are out of the round, and which have to come back.
+"""The states of a job's engines: which take requests, which are out of the round, and which must be restarted.
 
 Pure and without threads; `EnginePool` reports what happens and starts, stops and wakes the engines.
 """
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class EngineState(StrEnum):
-    """Where an engine is between its start and its loss."""
+    """States of an engine between its start and its loss."""
 
     STARTING = "starting"
     """Its process starts, or waits for its pod."""
@@ -89,13 +89,13 @@ TRANSITIONS: Final[Mapping[tuple[EngineState, EngineEvent], EngineState]] = {
     (_S.LOST, _E.CONFIRMED): _S.LOST,
     (_S.LOST, _E.FAILED): _S.LOST,
 }
-"""What is not in here cannot happen."""
+"""Possible transitions; all others cannot happen."""
 
 OUT_OF_ROUND: Final = frozenset({_S.ASLEEP, _S.LEFT_OUT, _S.MISSING})
 
 
 class EngineStates:
-    """Of the engines of one size, by number."""
+    """States of the engines of one size, by number."""
 
     def __init__(self, engines: Iterable[int]) -> None:
         """All of them have begun to start."""
@@ -114,27 +114,27 @@ class EngineStates:
         return sorted(engine for engine, state in self._states.items() if state in states)
 
     def change(self, engine: int, event: EngineEvent) -> EngineState:
-        """Something happened to an engine; returns its state after it."""
+        """Process an event of an engine; return its new state."""
         state = self._states[engine] = TRANSITIONS[self._states[engine], event]
         return state
 
     def change_all(self, engines: Iterable[int], event: EngineEvent) -> None:
-        """The same happened to several."""
+        """Process the same event of several engines."""
         for engine in engines:
             self.change(engine, event)
 
     def leave(self) -> None:
-        """All engines leave the round."""
+        """Take all engines out of the round."""
         self.change_all(list(self._states), EngineEvent.LEFT)
 
     def wake(self) -> list[int]:
-        """All engines are in the round again, without weights; returns those that must be started again for it."""
+        """Return all engines to the round, without weights; return those that must be restarted for it."""
         missing = self.of(EngineState.MISSING)
         self.change_all(list(self._states), EngineEvent.WOKEN)
         return missing
 
     def lose(self, engine: int) -> bool:
-        """An engine is gone; whether the round has to know, which hears of a loss once."""
+        """Process the loss of an engine; return whether to report it to the round, which happens once."""
         before = self._states[engine]
         return self.change(engine, EngineEvent.LOST) is EngineState.LOST and before is not EngineState.LOST
 

@@ -1,4 +1,4 @@
-"""What a round and its driver say to each other: events tell what happened, commands tell what to do.
+"""Messages between a round and its driver: events report what happened, commands say what to do.
 
 An event comes with its time by the driver's clock (`RoundProtocol.receive`). A command never waits: what it leads to
 comes back as an event.
@@ -25,7 +25,7 @@ class EndedRequest:
     num_tokens: int
     """Response tokens so far, those of earlier engines and rounds included."""
     finished: bool
-    """It ended by itself; False: it was stopped."""
+    """Whether the response reached its end; False: it was stopped."""
     engine_step: int
     """Step of the engine at which it ended: breaks ties, so that a round that is repeated decides alike."""
 
@@ -156,7 +156,7 @@ class MeasureLoad:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The round would not end; a driver that goes on all the same may."""
+    """The round would not end by its rules; a driver may continue it nevertheless."""
 
     reason: str
     is_users_mistake: bool

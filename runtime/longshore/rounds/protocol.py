@@ -27,7 +27,7 @@ from longshore.rounds.requests import Requests
 MAX_FRUITLESS_LOSSES: Final = 5
 """An engine that is lost more often without finishing a response has a fault that does not go away."""
 MAX_REJECTED_BATCHES: Final = 4
-"""A round that rejects more groups than so many batches have would never end."""
+"""Batches whose number of groups a round may reject; one that rejects more would never end."""
 MAX_DROPPED_BATCHES: Final = 32
 """The same for dynamic sampling, when (nearly) all groups have equal rewards."""
 
@@ -40,7 +40,7 @@ class RoundTotals:
     batch_complete_s: float
     """When the batch was complete; aborted requests and rewards may come later."""
     finished_tokens: tuple[int, ...]
-    """Lengths of the responses that ended by themselves, accepted or not."""
+    """Lengths of the finished responses, accepted or not."""
     rejected: Mapping[Draw, str]
     """Draws replaced because their rewards could not be computed, and why."""
     num_launched: int
@@ -94,7 +94,7 @@ class RoundProtocol:
         return self._finish_call()
 
     def receive(self, event: messages.RoundEvent, now_s: float) -> list[messages.RoundCommand]:
-        """Something happened; what comes when the round is over changes nothing."""
+        """Process an event and return commands; events after the end of the round change nothing."""
         if self.is_over:
             return []
         self._now_s = now_s

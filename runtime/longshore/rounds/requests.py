@@ -18,9 +18,9 @@ class RequestState(StrEnum):
     RUNNING = "running"
     """An engine has it."""
     MOVING = "moving"
-    """Its engine retires and was told to stop it: it continues on another one with the tokens that it has."""
+    """Its engine retires and has been asked to stop it: it continues on another one with the tokens that it has."""
     STOPPING = "stopping"
-    """Nobody needs it any longer, and its engine was told to stop it."""
+    """It is not needed any more, and its engine has been asked to stop it."""
     ENDED = "ended"
 
 
@@ -155,7 +155,7 @@ class Requests:
         return state
 
     def _stop(self, responses: Sequence[ResponseId]) -> None:
-        """The only place that stops requests, whatever for."""
+        """Stop requests; the only place that does so, for any reason."""
         by_engine: dict[int, list[ResponseId]] = {}
         for response in responses:
             engine = self._router.engine_of(response)

@@ -45,7 +45,7 @@ class FileSelection(TypedDict, total=False):
 
 
 def quiet(done_bytes: int, total_bytes: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 def pack(root: Path, out: IO[bytes], progress: Progress = quiet, choices: Sequence[FileSelection] = ()) -> None:
@@ -245,7 +245,7 @@ def _compare(expected: dict[str, object], seen: dict[str, str]) -> None:
 
 
 def _publish(staged: Path, destination: Path) -> None:
-    """Rename into place; what was there goes only now."""
+    """Rename into place; only this removes what was there."""
     if destination.is_dir() and not destination.is_symlink():
         shutil.rmtree(destination)
     elif destination.is_dir() or destination.exists() or staged.is_dir():
@@ -266,7 +266,7 @@ def _add_json(tar: tarfile.TarFile, name: str, value: object) -> None:
 
 
 class _Meter:
-    """Counts bytes and tells about them."""
+    """Counts bytes and reports their number."""
 
     def __init__(self, total_bytes: int, progress: Progress) -> None:
         self._total_bytes = total_bytes

@@ -32,7 +32,7 @@ class _Frame(IntEnum):
 
 
 class Channel:
-    """A running program; closed by `finish`, which tells how it ended."""
+    """A running program; `finish` closes it and returns how it ended."""
 
     def __init__(self, kube: Kube, pod: str, container: str, command: list[str], what: str = "copy") -> None:
         """Start `command`; `what` people call that which it does.
@@ -160,7 +160,7 @@ def _is_success(verdict: bytes) -> bool:
 
 
 class Reader(io.RawIOBase):
-    """Standard output of a channel; a `BufferedReader` around it reads exactly as much as is asked for."""
+    """Standard output of a channel; wrap it in a `BufferedReader` to read an exact number of bytes."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

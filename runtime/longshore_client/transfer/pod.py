@@ -9,7 +9,7 @@ from longshore_kube.resources import Json
 CONTAINER: Final = "copy"
 LABEL: Final = "longshore.dev/transfer"
 DEADLINE_S: Final = 6 * 3600
-"""A pod that nobody could delete ends by itself."""
+"""Seconds after which a helper pod ends, should it not be deleted."""
 _SOURCE_ENV: Final = "LONGSHORE_TRANSFER"
 _WAIT: Final = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 _USER_ID: Final = 1000

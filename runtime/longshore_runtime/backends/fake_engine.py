@@ -18,12 +18,12 @@ from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedB
 from longshore_runtime.weights.slices import Bucket, Checksum
 
 UNLIMITED_KV_TOKENS: Final = 1 << 40
-"""Told as the capacity of a KV cache without a limit."""
+"""Reported capacity of a KV cache without a limit."""
 
 
 @dataclass(frozen=True)
 class FakeEngineOptions:
-    """Shape of the responses, and of the machine that seems to sample them."""
+    """Lengths of the responses, and properties of the simulated machine."""
 
     max_num_seqs: int = 256
     median_tokens: float = 6.0
@@ -33,10 +33,10 @@ class FakeEngineOptions:
     vocab_size: int = 100
     eos_id: int = 2
     num_kv_blocks: int = 0
-    """Blocks of the KV cache; 0: as many as it takes. With fewer, the youngest request is preempted."""
+    """Blocks of the KV cache; 0: without a limit. If they run out, the youngest request is preempted."""
     kv_block_tokens: int = 16
     step_s: float = 0.0
-    """Real time that a step takes."""
+    """Seconds that a step takes."""
     sleep_s: float = 0.0
     """Real time that falling asleep takes: for tests of engines that hold on to their memory."""
     max_tp_size: int = 16
@@ -97,7 +97,7 @@ class FakeEngine:
         return [response.completion(FinishReason.ABORT, self._num_steps) for response in stopped]
 
     def step(self) -> list[Completion]:
-        """One token for every running request."""
+        """Sample one token for every running request."""
         assert not self._asleep, "a sleeping engine does not step"
         if not self.has_work():
             return []
@@ -137,7 +137,7 @@ class FakeEngine:
             self._receipt.take(checksums(bucket))
 
     def finish_weights(self) -> str:
-        """Remember which weights these are."""
+        """Remember the version of the weights."""
         self._weights_checksum = self._receipt.complete()
         self._broadcast, self._is_loaded = None, True
         return self._weights_checksum
@@ -237,7 +237,7 @@ class _FakeResponse(GrowingResponse):
         return math.ceil(num_tokens / self._options.kv_block_tokens)
 
     def grow(self) -> FinishReason | None:
-        """Append the token of the next position; tells why the response ended, if it did."""
+        """Append the token of the next position; return why the response ended, if it did."""
         token, log_prob = self._hashed_token(self._position)
         self.tokens.append(token)
         self.log_probs.append(log_prob)

@@ -65,7 +65,7 @@ class _MicroBatch:
 
     samples: Sequence[Sample]
     reference_log_probs: Tensor | None = None
-    """Of all their response tokens, one sample after the other."""
+    """Log-probabilities of all their response tokens, one sample after the other."""
 
 
 class TorchTrainer:

@@ -50,7 +50,7 @@ def require_finite(norm: float, step: int) -> None:
     if not math.isfinite(norm):
         raise UserError(
             f"algorithm.learningRate: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
-            "it; lower the learning rate and go on from the newest checkpoint in a new job"
+            "it; lower the learning rate and continue from the newest checkpoint in a new job"
         )
 
 

@@ -45,9 +45,9 @@ class VllmEngine:
         self._responses: dict[str, GrowingResponse] = {}
         self._policy_version = -1
         self._receipt: Receipt | None = None
-        """Of weights that are coming."""
+        """Receipt of the weights that are being loaded."""
         self._is_loaded = False
-        """Whether they have come, and are not served yet."""
+        """Whether they have been loaded but are not served yet."""
         self._num_steps = self._num_tokens = 0
         self._busy_s = 0.0
         self._asleep = False
@@ -71,7 +71,7 @@ class VllmEngine:
         return [self._end(request_id, FinishReason.ABORT) for request_id in known]
 
     def step(self) -> list[Completion]:
-        """One iteration of vLLM's scheduler."""
+        """Run one iteration of vLLM's scheduler."""
         assert not self._asleep, "a sleeping engine does not step"
         if not self.has_work():
             return []
@@ -106,7 +106,7 @@ class VllmEngine:
             self._engine.collective_rpc(load_arrays, args=(bucket,))
 
     def finish_weights(self) -> str:
-        """Put the new values to work; cached prefixes of the old ones are dropped."""
+        """Use the new values, and drop cached prefixes of the old ones."""
         assert self._receipt is not None, "begin_weights comes first"
         try:
             loaded = self._receipt.complete()
@@ -129,11 +129,11 @@ class VllmEngine:
         self._policy_version, self._is_loaded = policy_version, False
 
     def live(self) -> list[LiveResponse]:
-        """Lengths of what runs and waits."""
+        """Return the lengths of running and waiting responses."""
         return [response.live for response in self._responses.values()]
 
     def stats(self) -> EngineStats:
-        """State and counters."""
+        """Return state and counters."""
         num_running = min(self._counters.num_running, len(self._responses))
         return EngineStats(
             num_running=num_running,
@@ -224,7 +224,7 @@ class _Counters(StatLoggerBase):
             self.num_preemptions += iteration_stats.num_preempted_reqs
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 _TIED = {"lm_head.weight"}

@@ -1,4 +1,4 @@
-"""`/readyz` and `/metrics` of a pod, served from a thread of its own so that they answer whatever the program does."""
+"""`/readyz` and `/metrics` of a pod, served by a separate thread, so that they answer while the program is busy."""
 
 from types import TracebackType
 

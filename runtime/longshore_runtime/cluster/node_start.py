@@ -1,4 +1,4 @@
-"""Program that starts a pod's Ray node: a process of its own, whose session is that of all that belongs to the node."""
+"""Program that starts a pod's Ray node: a separate process, whose session contains all processes of the node."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An aiohttp application in a thread of its own, so that it answers whatever the program does."""
+"""An aiohttp application in a separate thread, so that it answers while the program is busy."""
 
 import asyncio
 import threading

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 CRASHED: Final = 1
 MPS_POLL_S: Final = 1.0
-"""How often the MPS daemon is asked whether it works. Until the pod ends, who lost its GPU tries in vain to start."""
+"""Seconds between two checks of the MPS daemon. After a fault, processes cannot start until the pod has ended."""
 
 
 def run_node(settings: Settings) -> int:

@@ -29,7 +29,7 @@ class PromptSets:
     """Prompts to train on and prompts to score; a record's index is its row in the data."""
 
     train: tuple[PromptRecord, ...]
-    """Of several data sets, one after the other."""
+    """With several data sets, the prompts of one set after the other."""
     held_out: tuple[PromptRecord, ...]
     num_too_long: int
     """Rows left out because their prompt is too long."""

@@ -1,4 +1,4 @@
-"""Reads the rows of a data set, whatever it is stored as. Messages about mistakes name file and row."""
+"""Read the rows of a data set in any format. Messages about mistakes name file and row."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None)
 
 
 def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
-    """Those that the job asks for, of which there must be some."""
+    """Return the rows that the job selects; there must be at least one."""
     where, num_rows, chosen = source.origin.where, 0, []
     for row in rows:
         num_rows += 1

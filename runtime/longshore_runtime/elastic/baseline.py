@@ -1,4 +1,4 @@
-"""Between rounds the engines take the tensor-parallel size that the newest assignment asks for."""
+"""Engines regroup between rounds to the tensor-parallel size of the newest assignment."""
 
 from typing import Protocol
 
@@ -14,20 +14,20 @@ log = structlog.get_logger()
 
 
 class BaselineReport(Protocol):
-    """Whom the coordinator tells what became of an assignment."""
+    """Receiver of reports about assignments."""
 
     def engines(self, tp_size: int) -> None:
-        """The engines have this tensor-parallel size."""
+        """Report the tensor-parallel size of the engines."""
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
-        """It is carried out; so it is from here on."""
+        """Report that an assignment has been carried out."""
 
     def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
-        """It is refused, in whole or since the engines do not take this size."""
+        """Report that an assignment was refused, possibly because engines do not start with this size."""
 
 
 class AppliedBaseline:
-    """What the engines are, against what they should be."""
+    """Actual sizes of the engines, and those of the assignment."""
 
     def __init__(self, assignments: Assignments, engines: EnginePool, report: BaselineReport, attempt: int) -> None:
         self._assignments = assignments
@@ -40,7 +40,7 @@ class AppliedBaseline:
         """Newest assignment that was answered."""
 
     def answered(self, epoch: int) -> None:
-        """A round has carried out or refused the overlay of this assignment."""
+        """Note that a round has carried out or refused the overlay of this assignment."""
         self.epoch = max(epoch, self.epoch)
 
     def apply(self, kind: RoundKind, number: int) -> None:
@@ -60,7 +60,7 @@ class AppliedBaseline:
             self._report.applied(self.epoch, ())
 
     def _regroup(self, assignment: Assignment, tp_size: int) -> str:
-        """Why it failed, the first time that it does; empty if the engines have that size."""
+        """Regroup to a size; return why that failed, at the first failure; empty on success."""
         if tp_size == self._engines.tp_size or (assignment.epoch, tp_size) in self._impossible:
             return ""
         log.info("engines regroup", tp_size=tp_size, reason=assignment.reason)

@@ -36,13 +36,13 @@ from longshore_runtime.trainer.group import TrainerGroup
 log = structlog.get_logger()
 
 _ANSWER_LIMIT_S: Final = 10.0
-"""An engine that does not tell by then what it runs leaves the milestone out."""
+"""Seconds to wait for the lengths of an engine's requests; without them, the milestone is skipped."""
 _SLEEP_LIMIT_S: Final = 120.0
 _WAKE_LIMIT_S: Final = 300.0
 
 
 class ElasticReport(Protocol):
-    """Whom the coordinator tells of assignments."""
+    """Receiver of reports about assignments."""
 
     def milestone(
         self, progress: RoundProgress, load: runtime_status.RolloutLoad, benefit: RepurposingBenefit | None
@@ -51,15 +51,15 @@ class ElasticReport(Protocol):
         change; None: nobody knows."""
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
-        """An assignment is carried out; so it is from here on."""
+        """Report that an assignment has been carried out."""
 
     def rejected(self, epoch: int, reason: str) -> None:
-        """An assignment is refused."""
+        """Report that an assignment was refused."""
 
 
 @dataclass(frozen=True)
 class RepurposingOptions:
-    """What does not change from round to round."""
+    """Settings that do not change from round to round."""
 
     attempt: int
     max_response_tokens: int
@@ -68,24 +68,24 @@ class RepurposingOptions:
 
     @property
     def is_gated(self) -> bool:
-        """Whether pods leave only where that is expected to pay."""
+        """Whether pods leave only if that is expected to end the step sooner."""
         return self.fixed_fraction is None
 
 
 @dataclass(frozen=True)
 class RepurposingTimes:
-    """How long a hand-over took."""
+    """Times and counts of a repurposing."""
 
     control_path_s: float
-    """From the newest telemetry before the assignment, over the assignment, to its acknowledgement."""
+    """Seconds from the newest telemetry before the assignment to its acknowledgement."""
     hand_over_s: float
-    """Of that: from the assignment's arrival until the trainer replicas were awake."""
+    """Part of it: seconds from the assignment's arrival until the trainer replicas were awake."""
     num_moved: int
-    """Requests that went on elsewhere."""
+    """Requests that continued on other engines."""
     num_awake: int = 0
     """Trainer replicas that woke."""
     saved_s: float | None = None
-    """What it saved of the step, against the same round with all engines; None: nobody asked, or it cannot be told."""
+    """Seconds saved in the step, against the same round with all engines; None: not measured, or not known."""
 
 
 class Repurposing:
@@ -169,7 +169,7 @@ class Repurposing:
                 self._handed_over(event)
 
     def finish(self) -> None:
-        """The round is over: wait for what is under way, and raise what went wrong."""
+        """End the round: wait for work in progress, and raise its errors."""
         for measuring in self._measuring:
             measuring.result()
         if self._hand_over is not None and self.times is None:
@@ -210,7 +210,7 @@ class Repurposing:
         self._hand_over = self._work.submit(self._carry_out, self.trainer_pods)
 
     def _carry_out(self, pods: tuple[int, ...]) -> PodsHandedOver:
-        """In a thread of its own: a GPU takes seconds to empty and to fill."""
+        """Runs in a separate thread, because emptying and filling a GPU takes seconds."""
         replicas = self._trainers.replicas_on(pods)
         error = None
         try:
@@ -251,7 +251,7 @@ class Repurposing:
         self._report.milestone(progress, _reported(load), _reported_benefit(benefit) if benefit is not None else None)
 
     def _measure(self, progress: RoundProgress) -> None:
-        """In a thread of its own: engines answer between two steps."""
+        """Runs in a separate thread, because engines answer between two steps."""
         load = self._load(progress)
         self._events.put(LoadMeasured(self, load))
 

@@ -1,4 +1,4 @@
-"""Downloads what a job takes from the Hub, once, and pins the commits: restarts train on the same model and data."""
+"""Download a job's models and data from the Hub once, and pin the commits, so that restarts use the same ones."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ _CACHE: Final = "cache/hub"
 _PINS: Final = "hub.json"
 _MAIN: Final = "main"
 _RETRY_AFTER_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Waits of a download that the network breaks off; they begin again whenever bytes have come."""
+"""Seconds between retries of a download that breaks off; they start again once bytes have arrived."""
 _REPORT_INTERVAL_S: Final = 5.0
 
 OnProgress = Callable[[str, int, int], None]
@@ -58,14 +58,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Downloaded:
-    """Where it lies, and the files that the job needs of it."""
+    """Directory of a downloaded repository, and the files that the job needs of it."""
 
     directory: Path
     files: tuple[str, ...]
 
 
 def wanted(model: Model, data: Data) -> list[Wanted]:
-    """What a job takes from the Hub."""
+    """Return the repositories of the Hub that a job uses."""
     found = []
     if model.hub is not None:
         found.append(Wanted("model", model.hub, RepositoryType.MODEL, model.revision or _MAIN))
@@ -203,7 +203,7 @@ def _environment(hub: Hub) -> dict[str, str]:
 
 
 def _sentence(one: Wanted, failure: Failure, endpoint: str, *, has_token: bool) -> str:
-    """The field to blame, what is wrong, and the fix."""
+    """Return a sentence with the field, what is wrong, and the fix."""
     at, name, detail = one.at, repr(one.repository), failure.detail
     path = one.repository if one.kind is RepositoryType.MODEL else f"datasets/{one.repository}"
     match failure.trouble:

@@ -1,4 +1,4 @@
-"""The downloading process: one repository by `huggingface_hub`, in a process of its own that can be ended at any time.
+"""The downloading process: one repository by `huggingface_hub`, in a separate process that can be ended at any time.
 
 The client reads its settings (`HF_ENDPOINT`, `HF_HUB_OFFLINE` and others) from the environment when it is imported.
 Files are locked while they are downloaded, so that jobs which share a storage download them once.
@@ -131,7 +131,7 @@ class _Downloader:
         return metadata_load(path) or {}
 
     def _remove_abandoned(self) -> None:
-        """Parts of files that a process left which was killed: nobody goes on with them."""
+        """Remove partial files that a killed process left, because no download continues them."""
         for part in self._cache.glob("*/blobs/*.incomplete"):
             try:
                 if time.time() - part.stat().st_mtime > _ABANDONED_S:
@@ -209,7 +209,7 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of the client as what they come to for a user."""
+    """Translate errors of the client into sentences for the user."""
     try:
         yield
     except DownloadFailed:
@@ -252,7 +252,7 @@ def _trouble(error: BaseException) -> DownloadFailure | None:
 
 
 def _reason(error: BaseException) -> str:
-    """One line; the client's own messages go on with advice for Python programs, and addresses may be signed."""
+    """Return the first line: further ones are advice for Python programs, and addresses may be signed."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _QUERY.sub("", (lines or [type(error).__name__])[0])
 

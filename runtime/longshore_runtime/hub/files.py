@@ -19,7 +19,7 @@ _CONVERTED: Final = "refs/convert/parquet"
 
 
 class NoSuchFiles(ValueError):
-    """The repository has not what is asked for: the field to blame, a colon, and what to do."""
+    """The repository lacks what the job needs; the message has the field, a colon, and what to do."""
 
 
 def model_files(names: Iterable[str]) -> list[str]:

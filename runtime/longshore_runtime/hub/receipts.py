@@ -20,7 +20,7 @@ def find(request: DownloadRequest) -> Snapshot | None:
 
 
 def write(request: DownloadRequest, snapshot: Snapshot) -> None:
-    """Remember a verified download, for the revision that was asked for and for its commit."""
+    """Remember a verified download under the requested revision and under its commit."""
     for revision in {request.revision, snapshot.commit}:
         path = _path(request.model_copy(update={"revision": revision}))
         path.parent.mkdir(parents=True, exist_ok=True)

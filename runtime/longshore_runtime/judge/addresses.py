@@ -20,7 +20,7 @@ class Address:
 
 
 def directory(output: Path, function: str) -> Path:
-    """Where the servers of a reward function tell their addresses; `output`: that of the job."""
+    """Return the directory in which the servers of a reward function publish addresses; `output`: that of the job."""
     return output / _DIRECTORY / function
 
 

@@ -32,4 +32,4 @@ class DeviceBroken(NoReplyYet):
 
 
 class NotThere(NoReplyYet):
-    """As before, and nothing was asked: nobody listens at the address."""
+    """The judge was not asked, because nothing listens at the address."""

@@ -9,7 +9,7 @@ from typing import Final
 _FIELDS: Final = ("index", "compute_cap", "compute_mode", "mig.mode.current")
 _TIMEOUT_S: Final = 30.0
 _LEAST_CAPABILITY: Final = (7, 0)
-"""Volta: from there on clients have address spaces and limits of their own."""
+"""Volta: since then, clients have separate address spaces and limits."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def obstacle(gpus: Sequence[Gpu]) -> str | None:
         if gpu.compute_mode.lower() == "prohibited":
             return f"GPU {gpu.index} is in compute mode {gpu.compute_mode}"
         if gpu.mig_mode.lower() == "enabled":
-            return f"GPU {gpu.index} is divided by MIG: give the judge an instance of its own"
+            return f"GPU {gpu.index} is divided by MIG: give the judge a separate instance"
     return None
 
 

@@ -30,7 +30,7 @@ _LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
 _THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED_MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MAX_FAILURES: Final = 5
-"""Times in a row that the daemon may fail to tell how its servers are, before that is a fault of its own."""
+"""Consecutive failures of the daemon to report the state of its servers that count as a fault."""
 _START_TIMEOUT_S: Final = 30.0
 _COMMAND_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 20.0
@@ -116,13 +116,13 @@ def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 class MpsDaemon:
-    """A control daemon of this process, in the foreground of a session of its own."""
+    """A control daemon of this process, in the foreground of a separate session."""
 
     def __init__(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
         """Start it and wait until it answers; raises MpsError."""
         self._program = program
         self._num_failures = 0
-        """To tell how its servers are, in a row."""
+        """Consecutive failures to report the state of its servers."""
         self._log_directory = directory / "log"
         self.pipe_directory = directory / "pipe"
         """Where clients reach it."""
@@ -195,7 +195,7 @@ class MpsDaemon:
             self._process.wait()
 
     def _faulty_server(self) -> str | None:
-        """The server in state FAULT, if there is one; raises MpsError if there is none, and one did not tell."""
+        """Return the server in state FAULT, if any; raises MpsError if there is none but a server did not answer."""
         failure: MpsError | None = None
         for server in self.ask("get_server_list").split():
             try:

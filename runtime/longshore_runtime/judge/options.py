@@ -29,7 +29,7 @@ class RemoteJudgeOptions:
     model: str
     """Name of the model there."""
     token_file: Path | None = None
-    """File that holds a bearer token; read anew for every call, so that it may rotate."""
+    """File with a bearer token; read again for every call, so that the token may rotate."""
     timeout_s: float = 60.0
     """Limit of one try, from connecting to the last byte."""
     connect_timeout_s: float | None = None
@@ -47,7 +47,7 @@ class PoolJudgeOptions:
     """A judge that pods of the job serve."""
 
     directory: Path
-    """Where the pods tell their addresses."""
+    """Directory in which the pods publish their addresses."""
     num_replicas: int
     attempt: int
     """Addresses of other attempts are void."""
@@ -66,7 +66,7 @@ class JudgeOptions:
     """A judge: its question, how its reply is read, and its model."""
 
     name: str
-    """Of the reward function, in messages."""
+    """Name of the reward function in messages."""
     model: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions
     template: str
     """With {prompt}, {response} and {answer}; {{ and }} stand for braces."""

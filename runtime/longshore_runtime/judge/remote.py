@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class RemoteJudge:
-    """Sends every prompt as a request of its own, several at a time. The bearer token reaches no message and no log."""
+    """Sends each prompt as a separate request, several at a time. The bearer token reaches no message and no log."""
 
     def __init__(self, options: RemoteJudgeOptions) -> None:
         """Connects to nothing yet."""

@@ -21,7 +21,7 @@ from longshore_runtime.judge.template import PromptTemplate
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult
 
 _SHOWN_CHARACTERS: Final = 120
-_NOTHING_TO_ASK: Final = "nothing to ask: judge.promptTemplate has no words of its own"
+_NOTHING_TO_ASK: Final = "nothing to ask: judge.promptTemplate has no text besides its placeholders"
 
 
 class JudgeReward:
@@ -45,7 +45,7 @@ class JudgeReward:
         raise outcome
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Rewards from 0 to 1 of several responses, each with a failure of its own; raises JudgeSetupError."""
+        """Return the reward from 0 to 1, or the failure, of each response; raises JudgeSetupError."""
         started_s = time.monotonic()
         questions = [self._template.fill(item.prompt, item.response, item.answer) for item in items]
         replies = self._ask(questions)

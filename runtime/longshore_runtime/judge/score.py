@@ -23,7 +23,7 @@ class ScorePattern:
         self._minimum, self._maximum = minimum, maximum
 
     def reward(self, reply: str) -> float | None:
-        """The score of the last match, scaled so that the range becomes 0 to 1; None if there is no score in range.
+        """Return the score of the last match, scaled from its range to 0 to 1; None if there is no score in range.
 
         The last, because a judge that explains itself ends with its verdict. A score out of range is not clipped: who
         writes 11 of 10 has not understood the question.

@@ -1,4 +1,4 @@
-"""Main program of a judge pod: serves the model of a reward function, and tells those that score where."""
+"""Main program of a judge pod: serves the model of a reward function, and publishes its address."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class ServerEnded(Exception):
-    """The server is gone, and nobody asked it to: one sentence."""
+    """The server ended without a request to stop; the message is one sentence."""
 
 
 def run_judge(settings: Settings) -> int:

@@ -1,1 +1,1 @@
-"""The page of a job: read from its storage, served beside its metrics or written as a report."""
+"""The page of a job: read from its storage, served by the coordinator, or written as a report."""

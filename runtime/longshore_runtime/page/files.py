@@ -1,4 +1,4 @@
-"""What a job has written, read for its page. Its writers rename complete files into place, or append whole lines."""
+"""Files of a job, read for its page. Writers rename complete files into place, or append whole lines."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ class JobFiles:
         """With the state of their file."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Another one whenever something was written."""
+        """Return a version that changes whenever something was written."""
         return tuple(_state(path) for path in (self._metrics, self._rounds, *self._samples.values()))
 
     def curves(self) -> Curves:
@@ -81,7 +81,7 @@ class JobFiles:
         return _steps(self._rounds, model.step_of)
 
     def digests(self, most_new: int | None = None) -> tuple[list[RoundDigest], bool]:
-        """Of the last rounds, oldest first, and whether these are all.
+        """Return the last rounds, oldest first, and whether these are all.
 
         `most_new`: records that this call may read, newest first. One of a large round takes a tenth of a second.
         """

@@ -22,7 +22,7 @@ from longshore_runtime.page.files import JobFiles, SampleKind
 
 _NUM_ROUNDS: Final = 20
 _MAX_STAYS: Final = 1000
-"""Of a round: twenty timelines stay below a few megabytes."""
+"""Most stays per timeline: twenty timelines then need at most a few megabytes."""
 _NUM_SAMPLE_STEPS: Final = 8
 _MAX_STEP_CHARACTERS: Final = 1_000_000
 

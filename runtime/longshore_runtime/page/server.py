@@ -67,7 +67,7 @@ class JobPage:
         self._view: _RenderedView | None = None
 
     def application(self) -> web.Application:
-        """Its routes; there is none that changes anything."""
+        """Return the application, whose routes are all read-only."""
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/", self._page)
         application.router.add_get("/api/view", self._get_view)

@@ -31,7 +31,7 @@ _PREFILL_PROMPT_TOKENS: Final = (256, 2048)
 _PREFILL_TOKENS: Final = 1 << 14
 """Of all prompts of a batch."""
 _LEAST_GROWTH: Final = 2
-"""Prompts that are not even twice as long as the short ones tell nothing about length."""
+"""Shorter prompts than twice the short ones say nothing about the effect of length."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class EngineProbe:
                     figures.decode(tp_size, stairs.prompt_tokens, window)
 
     def prefill(self, tp_size: int, limits: EngineLimits, figures: Figures) -> None:
-        """Difference between long prompts and short ones, so that what a request costs besides its tokens falls out."""
+        """Measure long prompts minus short ones, which cancels the cost of a request besides its tokens."""
         for wanted in _PREFILL_PROMPT_TOKENS:
             num_tokens = min(wanted, limits.max_context_tokens - 1, limits.kv_capacity_tokens // 2)
             if num_tokens < _LEAST_GROWTH * _SHORT_PROMPT_TOKENS:
@@ -91,7 +91,7 @@ class EngineProbe:
                 return
 
     def migration(self, limits: EngineLimits, figures: Figures) -> None:
-        """Every engine stops a response as soon as it has begun, which goes on by a token on the next engine."""
+        """Stop a response on every engine as soon as it has begun, and continue it by a token on the next engine."""
         longest = min(limits.max_context_tokens, limits.kv_capacity_tokens) - _SHORT_PROMPT_TOKENS - 1
         engines = self._alive()
         if len(engines) < 2 or longest < 2:
@@ -122,7 +122,7 @@ class EngineProbe:
         return False
 
     def _prefill_s(self, count: int, prompt_tokens: int) -> Mapping[int, float]:
-        """Seconds that each engine worked over so many prompts; without those that were cut off."""
+        """Measure the seconds that each engine worked on this many prompts, without those that were cut off."""
         before = self._engines.stats()
         batches = self._run([1] * count, prompt_tokens)
         return {
@@ -179,7 +179,7 @@ class EngineProbe:
         return True
 
     def _alive(self) -> Sequence[int]:
-        """Engines that take requests; waits for one if there is none."""
+        """Return the engines that take requests; wait for one if there is none."""
         while not (engines := self._engines.serving()):
             with self._others_kept() as others:
                 try:

@@ -90,7 +90,7 @@ def scope_of(spec: RLJobSpec, config: dict[str, Any], tp_sizes: Sequence[int]) -
 
 
 def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None]) -> Profile | None:
-    """The profile that was measured before, or None, and people are told, where it is of no use."""
+    """Return the earlier profile; if it does not apply, report that and return None."""
     if not path.is_file():
         return None
     try:

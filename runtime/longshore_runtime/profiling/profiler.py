@@ -36,7 +36,7 @@ class Scope:
     vocab_size: int
     trainer: TrainerLimits
     other_tp_sizes: Sequence[int] = ()
-    """Sizes that the engines can have besides their own."""
+    """Other sizes that the engines can have."""
     seed: int = 0
 
 

@@ -15,10 +15,10 @@ from longshore_runtime.types import EngineStats
 _LEVEL_STEPS: Final = 24
 """Steps of each batch size: more than the prompts of a batch take, since what started first ends first."""
 _LEAST_STEPS: Final = 4
-"""Fewer steps between two ends tell nothing."""
+"""Fewest steps between two ends that give a measurement."""
 _LEAST_LEVEL_STEPS: Final = 2 + _LEAST_STEPS
 _KV_SHARE: Final = 0.8
-"""Of the KV cache, in tokens; what is left covers blocks that are not full."""
+"""Share of the KV cache, in tokens, that is used; the rest covers blocks that are not full."""
 _MOST_PROMPT_TOKENS: Final = 1 << 17
 """Of all prompts of a batch: more only take time to compute."""
 
@@ -73,7 +73,7 @@ class Window:
 
 
 def staircase(limits: EngineLimits, prompt_tokens: int) -> Staircase:
-    """The largest one that an engine holds, with prompts of so many tokens, or shorter ones if need be."""
+    """Return the largest staircase that an engine holds, with prompts of this length, or shorter if necessary."""
     sizes = _sizes(max(1, limits.max_num_seqs - 1))
     while True:
         level_steps = min(_LEVEL_STEPS, limits.max_context_tokens // 2 // (len(sizes) + 1))

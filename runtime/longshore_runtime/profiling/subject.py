@@ -37,7 +37,7 @@ class Pod:
 
 
 def subject_of(spec: RLJobSpec, model: Path) -> Subject:
-    """Of a job whose worker pods are there; `model` is the checkpoint as this pod sees it."""
+    """Describe a job whose worker pods are ready; `model` is the path of the checkpoint in this pod."""
     pod: Pod = ray.get(placement(0).remote(_look, spec.workers.has_accelerator), timeout=_PROBE_LIMIT_S)
     config = read_config(model)
     return Subject(
@@ -88,7 +88,7 @@ def _value_bytes(spec: RLJobSpec) -> int:
 
 
 def model_fingerprint(config: Mapping[str, Any]) -> str:
-    """Of a model, by its configuration."""
+    """Hash a model's configuration."""
     return _fingerprint({name: value for name, value in config.items() if name not in _VOLATILE})
 
 

@@ -1,4 +1,4 @@
-"""Requests and samples that no job asked for: tokens by chance, lengths as wanted."""
+"""Synthetic requests and samples: random tokens with given lengths."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ class Synthetic:
         self._numbers = itertools.count()
 
     def requests(self, lengths: Sequence[int], prompt_tokens: int) -> list[Request]:
-        """One for each response length, which it reaches whatever it samples."""
+        """Return one request for each response length, which it always reaches."""
         return [
             Request(
                 request_id=f"profile-{next(self._numbers)}",
@@ -39,7 +39,7 @@ class Synthetic:
         ]
 
     def samples(self, lengths: LengthModel, num_tokens: int) -> list[Sample]:
-        """Responses as long as those of a job, until they have so many tokens together; at least one."""
+        """Return responses with lengths like those of a job, up to a total of tokens; at least one."""
         samples: list[Sample] = []
         for response in self._responses():
             samples.append(self._sample(response, lengths.response_tokens(response)))

@@ -29,7 +29,7 @@ class TrainerLimits:
     gpus_per_replica: int
     max_tokens_per_micro_batch: int
     lengths: LengthModel
-    """Of the responses that they train on."""
+    """Lengths of the responses that they train on."""
     takes_turns: bool = True
     """Whether trainers and engines share their GPUs."""
 
@@ -52,7 +52,7 @@ class TrainerProbe:
         """Per replica, in the smaller update; 0: not known yet."""
 
     def warm_up(self, time_s: float) -> None:
-        """The first update compiles and allocates; the second tells how large updates may be in so much time."""
+        """Measure updates: the first compiles and allocates; the second shows how large updates may be in the time."""
         self._train(self._samples(_FIRST_TOKENS), Figures())
         samples = self._samples(_FIRST_TOKENS)
         compute_s = self._train(samples, Figures())

@@ -1,1 +1,1 @@
-"""Rewards: what a response is worth, computed in a process of its own."""
+"""Rewards of responses, computed in separate processes."""

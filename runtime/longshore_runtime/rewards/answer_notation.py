@@ -1,4 +1,4 @@
-"""Notation of final answers: spelling that means nothing is taken away, units are told apart from values."""
+"""Notation of final answers: removes spelling without meaning, and separates units from values."""
 
 import re
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class Quantity:
     value: str
     """As tidied LaTeX."""
     unit: str | None = None
-    """Canonical name, with its power, of a unit of measurement; None: there is none, or a word as `apples`."""
+    """Canonical name, with its power, of the unit; None: there is none, or a word such as `apples`."""
 
 
 def tidied(answer: str) -> str:

@@ -16,7 +16,7 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.,])[-+]?(?:\$|€|£)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+|/\d+)?(?:\s*\\?%)?"
 )
 _END_CHARACTERS: Final = 4_000
-"""Of a response: where an answer that is not marked may stand."""
+"""Characters at the end of a response in which an unmarked answer is looked for."""
 
 
 def final_answer(text: str) -> str | None:
@@ -56,7 +56,7 @@ def is_balanced(text: str) -> bool:
 
 
 def _last_marked(text: str) -> str | None:
-    """Content of the last mark; None: there is none."""
+    """Return the content of the last mark; None: there is no mark."""
     mark, box = (next(iter(deque(pattern.finditer(text), maxlen=1)), None) for pattern in (_MARK, _BOX))
     if box is not None and (mark is None or box.start() > mark.start()):
         return _argument(text, box.end()).strip()

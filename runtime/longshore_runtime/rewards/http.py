@@ -22,7 +22,7 @@ class HttpScorer:
     """Implements `ResponseScorer`. No answer in time, 5xx and no connection are faults: worth another attempt."""
 
     def __init__(self, function: RewardFunction, token: Path | None) -> None:
-        """`token`: file with a bearer token; read anew for every call, so that it may rotate."""
+        """`token`: file with a bearer token; read again for every call, so that the token may rotate."""
         assert function.http is not None, "validation asks for it"
         self._name, self._url, self._timeout_s = function.name, function.http.url, function.limit_s
         self._shown_url = without_credentials(self._url)

@@ -18,7 +18,7 @@ from longshore_runtime.judge.template import PromptTemplate
 from longshore_runtime.storage import JobStorage
 
 _CUDA_CONTEXT_MEGABYTES: Final = 1024
-"""What a process takes of a GPU besides its tensors."""
+"""Megabytes of GPU memory that a process needs besides its tensors."""
 
 
 def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> JudgeReward:

@@ -163,7 +163,7 @@ def _is_sound(given: Any, reference: Any) -> bool:
 
 
 def _relative_error(reference: Any, given: Any) -> float | None:
-    """Of two numbers; None: one of them is none, or too large to tell."""
+    """Return the relative error of two numbers; None: one is not a number, or is too large to compare."""
     try:
         pair = [complex(sympy.sympify(value).evalf(30)) for value in (reference, given)]
     except (TypeError, ValueError, OverflowError, AttributeError, ArithmeticError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""What coordinator and reward pods say to one another: requests one way, numbers and sentences the other, as JSON.
+"""Messages between coordinator and reward pods, as JSON: requests one way, numbers and sentences the other.
 
 Reward pods run code that models wrote, so whatever comes from one is read as if an attacker had written it: of bounded
 size, finite, in the shape that was asked for, and nothing but data.
@@ -29,7 +29,7 @@ from longshore_runtime.sandbox.layers import Layer, LayerReport
 PATH: Final = "/v1/worker"
 """A WebSocket here is a worker: it is there as long as its connection."""
 HEARTBEAT_S: Final = 5.0
-"""Either side asks so often whether the other is still there, and gives it half as long to answer."""
+"""Seconds between two checks whether the other side is still there; an answer may take half as long."""
 MAX_REQUEST_BYTES: Final = 64 << 20
 """The responses of one call, with the test cases of their rows."""
 MAX_ANSWER_BYTES: Final = 4 << 20
@@ -47,7 +47,7 @@ _Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
 
 
 class BadMessage(Exception):
-    """The other side said something that it should not: one sentence."""
+    """An invalid message from the other side; described in one sentence."""
 
 
 class _RewardMessage(BaseModel):
@@ -93,7 +93,7 @@ class Item(_RewardMessage):
 
 
 class Begin(_RewardMessage):
-    """What the coordinator says first: rows that functions of the user have to be able to score, by function."""
+    """First message of the coordinator: rows that the user's functions have to be able to score, by function."""
 
     rehearsals: dict[str, list[Item]]
 
@@ -200,7 +200,7 @@ def encode_outcomes(number: int, outcomes: Sequence[ScoreOutcome]) -> bytes:
 
 
 def outcomes_of(answer: Answer, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-    """What became of these responses; raises BadMessage for an answer that does not fit them."""
+    """Return the outcomes of these responses; raises BadMessage for an answer that does not fit them."""
     if len(answer.outcomes) != len(items):
         raise BadMessage(f"it answers {len(answer.outcomes)} of {len(items)} responses")
     return [_read(outcome, item) for outcome, item in zip(answer.outcomes, items, strict=True)]
@@ -221,7 +221,7 @@ def failed(error: BaseException) -> Failed:
 
 
 def error_of(failure: Failed) -> RewardError | RewardFault:
-    """The error that a pod tells of."""
+    """Return the error that a pod reports."""
     words = _printable(failure.error)
     match failure.kind:
         case "setup":
@@ -235,7 +235,7 @@ def error_of(failure: Failed) -> RewardError | RewardFault:
 
 
 def started(outcome: Surroundings | BaseException) -> Started:
-    """How a start ended, in words."""
+    """Return in words how a start ended."""
     if isinstance(outcome, BaseException):
         return Started(outcome=failed(outcome))
     report = outcome.sandbox
@@ -310,5 +310,5 @@ def _read(outcome: Scored | Failed, item: ScoreItem) -> ScoreOutcome:
 
 
 def _printable(words: str) -> str:
-    """Terminals and logs see what pods say."""
+    """Remove control characters, because terminals and logs show the text."""
     return "".join(character if character.isprintable() else " " for character in words)[:MAX_SENTENCE]

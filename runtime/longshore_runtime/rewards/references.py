@@ -7,9 +7,9 @@ from longshore_runtime.rewards.answer_notation import tidied
 from longshore_runtime.rewards.final_answers import final_answer, has_mark, is_balanced
 
 MAX_CHARACTERS: Final = 1_000
-"""Of an answer: longer ones would cost much time. Of a response they are wrong."""
+"""Most characters of an answer: longer ones would cost much time, and in a response they count as wrong."""
 _MAX_UNMARKED: Final = 200
-"""Characters of a reference that is not marked: longer ones are a solution, of which nobody can tell what counts."""
+"""Most characters of an unmarked reference: a longer one is a solution, in which the answer cannot be found."""
 _SHOWN: Final = 80
 
 

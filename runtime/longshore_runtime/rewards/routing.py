@@ -1,4 +1,4 @@
-"""Which reward functions score which rows. Every mistake is told with its row."""
+"""Which reward functions score which rows. Every mistake is reported with its row."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Scores responses in a warm process of its own, with a time limit that is enforced from outside.
+"""Score responses in a separate warm process, with a time limit that is enforced from outside.
 
 A response whose scoring is cut off scores 0 and is counted apart. A verifier that dies is a fault, started again and
 never a silent zero.
@@ -34,7 +34,7 @@ _WARM_UP_TIMEOUT_S: Final = 30.0
 
 
 class ChildScorer:
-    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, started anew after every cut-off.
+    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, restarted after every cut-off.
 
     A function of the user that hangs, or is slow at its first call, would score 0 for ever. So the process of kind
     Python scores a row before it is used, and again whenever it was started anew.

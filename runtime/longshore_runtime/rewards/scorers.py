@@ -43,7 +43,7 @@ class LazyScorer:
         return self._scorer.score(item)
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Score several responses, each with an outcome of its own: together where the function can, or in turn."""
+        """Score several responses, each with a separate outcome: together if the function can, otherwise in turn."""
         self.prepare()
         if isinstance(self._scorer, ManyScorer):
             return self._scorer.score_many(items)

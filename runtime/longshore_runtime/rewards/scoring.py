@@ -45,7 +45,7 @@ class ScoreItem:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """What a response is worth, and how long it took to tell."""
+    """Reward of a response, and the time that scoring took."""
 
     reward: float
     seconds: float
@@ -83,7 +83,7 @@ class ManyScorer(ResponseScorer, Protocol):
     """One for which several responses together cost about as much as one."""
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Score several responses, each with an outcome of its own; raises RewardSetupError."""
+        """Score several responses, each with a separate outcome; raises RewardSetupError."""
 
 
 @runtime_checkable

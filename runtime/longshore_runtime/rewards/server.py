@@ -34,7 +34,7 @@ CRASHED: Final = 1
 SPARE_WORKERS: Final = 4
 """For connections whose predecessors have not ended yet, times the number of workers."""
 CLOSE_LIMIT_S: Final = 60.0
-"""A worker that nobody waits for any more hangs if it does not end by then."""
+"""Seconds after which an abandoned worker that has not ended counts as hanging."""
 
 
 def run_reward(settings: Settings) -> int:
@@ -63,7 +63,7 @@ async def _serve(server: "RewardServer", host: str) -> tuple[int, str]:
 
 
 class RewardServer:
-    """One worker per connection, and `/health` for whoever asks."""
+    """Server with one worker per connection, and `/health`."""
 
     def __init__(
         self, factory: ScorerFactory, token: str, num_workers: int, *, close_limit_s: float = CLOSE_LIMIT_S
@@ -137,7 +137,7 @@ class RewardServer:
             closing.add_done_callback(self._closing.discard)
 
     async def _work(self, socket: web.WebSocketResponse, thread: ScoringThread) -> None:
-        """Read on while the worker works: whoever gives it up closes the connection."""
+        """Read while the worker works, to notice a client that gives up and closes the connection."""
         work = asyncio.create_task(self._start(socket, thread))
         try:
             async for message in socket:

@@ -9,7 +9,7 @@ from longshore.api.runtime_status import RewardSurroundings
 from longshore_runtime.sandbox.layers import LayerReport
 
 GPU_SHARING_VARIABLE: Final = "LONGSHORE_GPU_SHARING"
-"""How processes of a worker pod share its GPUs, and why: set where a judge runs beside engines."""
+"""How processes of a worker pod share its GPUs, and why: set if a colocated judge runs."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Surroundings:
 
 
 def with_worker(known: RewardSurroundings | None, found: Surroundings) -> RewardSurroundings | None:
-    """What holds for all workers, now that there is one more; None: nothing is to be told."""
+    """Return what applies to all workers, including a new one; None: there is nothing to report."""
     sandbox, sharing = (known.sandbox, set(known.gpu_sharing)) if known is not None else (None, set[str]())
     if found.sandbox is not None:
         here = {SandboxLayer(layer) for layer in found.sandbox.available}

@@ -1,4 +1,4 @@
-"""A worker that scores: a thread with every reward function of its own, one call at a time.
+"""A worker that scores: a thread with its own instance of every reward function, one call at a time.
 
 The functions that run somebody else's code do it in processes of their own, so a thread is all that a worker needs.
 """

@@ -1,4 +1,4 @@
-"""An engine as a Ray actor: one thread steps it and alone touches it; calls and results pass through queues."""
+"""An engine as a Ray actor: only one thread uses it; calls and results pass through queues."""
 
 import asyncio
 import threading
@@ -26,12 +26,12 @@ Batch = tuple[list[Completion], EngineStats]
 
 
 _FETCH_LIMIT_S: Final = 300.0
-"""A bucket that does not arrive by then never will."""
+"""Seconds to wait for a bucket; one that is later never arrives."""
 
 HEARTBEAT_S: Final = 10.0
-"""An engine from which nothing else comes tells so often that it is well."""
+"""Seconds between two signs of life of an engine that sends nothing else."""
 STEP_LIMIT_S: Final = 900.0
-"""A step that takes longer never ends: the first ones compile, the others take seconds at most."""
+"""Seconds that a step may take: the first ones compile, the others take seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,18 @@ class EngineThread(threading.Thread):
         self.started: Future[None] = Future()
         self.ended: Future[None] = Future()
         self.stats = EngineStats()
-        """As of the last step or command. This thread replaces it as a whole, so that readers need no lock."""
+        """State after the last step or command. This thread replaces it as a whole, so that readers need no lock."""
         self._create = create
         self._on_completions = on_completions
         self._calls: deque[_EngineCall] = deque()
         self._called = threading.Condition()
         self._error: EngineDied | None = None
         self._step_began_s: float | None = None
-        """Written by this thread alone."""
+        """Only this thread writes it."""
 
     @property
     def stepping_s(self) -> float:
-        """How long the step that runs has taken; 0 between steps."""
+        """Seconds that the current step has taken; 0 between steps."""
         began_s = self._step_began_s
         return 0.0 if began_s is None else time.monotonic() - began_s
 
@@ -235,7 +235,7 @@ class EngineActor:
         await asyncio.wrap_future(self._thread.started)
 
     async def loaded(self) -> Loaded:
-        """How far the weights have been read, while `start` runs in the engine's thread."""
+        """Return how much of the weights has been read, while `start` runs in the engine's thread."""
         return self._loaded
 
     async def add(self, number: int, requests: Sequence[Request]) -> None:
@@ -255,15 +255,15 @@ class EngineActor:
         await self._in_turn(number, lambda engine: engine.begin_weights(channel))
 
     async def load_bucket(self, number: int, bucket: SharedBucket) -> None:
-        """Put some of them in place."""
+        """Load some of the weights."""
         await self._in_turn(number, lambda engine: engine.load_bucket(bucket))
 
     async def finish_weights(self, number: int) -> str:
-        """All have come; answers with their checksum."""
+        """Finish loading; return the checksum of the weights."""
         return await self._in_turn(number, lambda engine: engine.finish_weights())
 
     async def serve(self, number: int, policy_version: int) -> None:
-        """Take requests for them."""
+        """Take requests for the loaded weights."""
         await self._in_turn(number, lambda engine: engine.serve(policy_version))
 
     async def sleep(self, number: int) -> None:

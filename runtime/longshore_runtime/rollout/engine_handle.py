@@ -22,9 +22,9 @@ from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 T = TypeVar("T")
 
 START_LIMIT_S: Final = 900.0
-"""An engine that has its pod and has not started by then is taken for lost."""
+"""Seconds after which an engine that has its pod but has not started counts as lost."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for GPUs that others hold; the operator tells so."""
+"""Pods may wait for GPUs that others hold, which the operator reports."""
 _SILENCE_LIMIT_S: Final = 300.0
 """Many times HEARTBEAT_S: compiling keeps a process busy."""
 _READER_LIMIT_S: Final = 10.0
@@ -35,11 +35,11 @@ _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(Engin
 
 
 class EngineLate(EngineDied):
-    """The engine does not answer in time; its process may be there."""
+    """The engine does not answer in time; its process may still run."""
 
 
 class Reply(Generic[T]):
-    """The answer of an engine, on its way: ask several engines first, then wait for all."""
+    """Pending answer of an engine: ask several engines first, then wait for all."""
 
     def __init__(self, reference: Any) -> None:
         self._reference = reference
@@ -153,7 +153,7 @@ class EngineHandle:
         return Reply(self._actor.serve.remote(next(self._numbers), policy_version))
 
     def loaded(self) -> Reply[Loaded]:
-        """How far an engine that starts has read its weights."""
+        """Return how much of its weights a starting engine has read."""
         return Reply(self._actor.loaded.remote())
 
     def live(self) -> Reply[list[LiveResponse]]:
@@ -173,7 +173,7 @@ class EngineHandle:
         return Reply(self._actor.wake.remote(next(self._numbers)))
 
     def stop(self) -> bool:
-        """End the engine; no event tells of it. Returns whether it was alive."""
+        """End the engine, without an event; return whether it was alive."""
         was_alive = self._end()
         ray.kill(self._actor)
         return was_alive

@@ -1,4 +1,4 @@
-"""All engines of a job behind one handle: they get weights together, and one that was lost comes back by itself."""
+"""All engines of a job behind one handle: they get weights together, and lost ones are restarted."""
 
 import itertools
 import threading
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 _SLEEP_LIMIT_S: Final = 120.0
 """Falling asleep and waking copy the weights between host and GPU, which takes seconds."""
 _ANSWER_LIMIT_S: Final = 60.0
-"""Counters are answered at once, whatever the engine does."""
+"""Engines answer for counters at once, even during a step."""
 _TAKES_WEIGHTS: Final = frozenset({EngineState.WAITING, EngineState.LOADING, EngineState.SERVING})
 
 
@@ -75,7 +75,7 @@ class EnginePool:
         return tuple(engine for engine in self.serving() if self.pod_of(engine) in pods)
 
     def pod_of(self, engine: int) -> int:
-        """Worker pod that an engine lies in."""
+        """Return the worker pod of an engine."""
         return self._fleet.place(engine).worker
 
     def num_gpus_of(self, engine: int) -> int:
@@ -84,7 +84,7 @@ class EnginePool:
         return self._fleet.tp_size if self._workers.gpus_per_pod else 1
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Where the engines are, in their order."""
+        """Places of the engines, in their order."""
         with self._lock:
             places = [(handle.engine, handle.place) for handle in self._fleet]
         return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
@@ -187,7 +187,7 @@ class EnginePool:
             self._lose(handle, str(failure))
 
     def replace(self, engine: int) -> None:
-        """Start a lost engine again; EngineJoined follows when it serves. Its pod may have to come back first.
+        """Restart a lost engine; EngineJoined follows when it serves. Its pod may have to come back first.
 
         One that is out of the round comes back with the next `wake`.
         """
@@ -239,14 +239,14 @@ class EnginePool:
         self._joining.wait(START_LIMIT_S)
 
     def _park(self, fleet: Fleet) -> None:
-        """Let its GPUs go to other engines: asleep if that frees their memory, otherwise for good."""
+        """Free the GPUs of the fleet for other engines: by sleep if that frees their memory, otherwise by ending it."""
         if self._spec.accelerator and not self._spec.options.sleep_level:
             fleet.stop()
         else:
             self._put_to_sleep(list(fleet), _SLEEP_LIMIT_S)
 
     def _fleet_of(self, tp_size: int) -> Fleet:
-        """The parked fleet if it has this size, or a new one; only one can be parked."""
+        """Return the parked fleet if it has this size, otherwise a new one; only one can be parked."""
         parked, self._parked = self._parked, None
         if parked is not None and parked.tp_size == tp_size:
             return parked
@@ -301,7 +301,7 @@ class EnginePool:
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
 
     def _join(self, handle: EngineHandle) -> None:
-        """Wait for a new engine and give it the current weights; runs in a thread of its own."""
+        """Wait for a new engine and give it the current weights; runs in a separate thread."""
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
@@ -328,7 +328,7 @@ class EnginePool:
                 return
 
     def _started(self, handle: EngineHandle) -> None:
-        """An engine has started; it may have been lost or replaced meanwhile."""
+        """Register an engine that has started; it may have been lost or replaced meanwhile."""
         with self._lock:
             if self._is_current(handle):
                 self._states.change(handle.engine, EngineEvent.STARTED)

@@ -26,17 +26,17 @@ from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 log = structlog.get_logger()
 
 _CONNECT_LIMIT_S: Final = 5.0
-"""Packets to the address of a pod that is gone may vanish without an answer."""
+"""Time limit of a connection: packets to the address of a lost pod may get no answer."""
 _HELLO_LIMIT_S: Final = 10.0
 _TICK_S: Final = 0.5
-"""How often it is tried to reach a pod that is not there."""
+"""Seconds between two attempts to reach a pod."""
 
 AddressOf = Callable[[int], str | None]
-"""IP address of a reward pod by its index, as far as it is known; called from another thread."""
+"""IP address of a reward pod by its index, if it is known; called from another thread."""
 
 
 class PodWorkers:
-    """Implements `WorkerHost`. A worker whose pod is not there waits for it."""
+    """Implements `WorkerHost`. A worker waits until its pod is there."""
 
     def __init__(
         self, num_pods: int, workers_per_pod: int, address_of: AddressOf, token: Path, port: int = contract.REWARD_PORT
@@ -93,7 +93,7 @@ class PodWorkers:
             worker.lost(reason)
 
     async def _connected(self, pod: int) -> aiohttp.ClientWebSocketResponse:
-        """A connection to the pod, however long it takes to be there."""
+        """Connect to the pod, without a time limit for its start."""
         reported = None
         while True:
             try:
@@ -192,7 +192,7 @@ class _PodWorker:
             sending.cancel()
 
     def lost(self, reason: str) -> None:
-        """The worker is no more."""
+        """Report the loss of the worker."""
         death = WorkerDied(reason)
         while not self._calls.empty():
             _fail(self._calls.get_nowait().answer, death)

@@ -46,7 +46,7 @@ log = structlog.get_logger()
 _BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
 """Kinds that need nothing of the user."""
 PULSE_S: Final = 2.0
-"""How often it is looked at how rewards keep up."""
+"""Seconds between two checks of how rewards keep up."""
 _FAULTS: Final = frozenset({ErrorKind.FAULT, ErrorKind.LOST, ErrorKind.BROKEN})
 """Of the infrastructure: another attempt may succeed."""
 
@@ -117,7 +117,7 @@ class RewardPool:
                 self._events.put(other)
 
     def use(self, prompts: Sequence[PromptRecord]) -> None:
-        """A round begins whose draws refer to these prompts."""
+        """Begin a round whose draws refer to these prompts."""
         self._prompts = prompts
         self._round += 1
         self._completions, self._results, self._groups = {}, {}, {}
@@ -125,13 +125,13 @@ class RewardPool:
         self.rest()
 
     def rest(self) -> None:
-        """A round is over: what nobody waits for is not scored any more."""
+        """End a round: stop to score responses that no group waits for."""
         for lane in self._lanes:
             lane.queue.clear()
         self._report_pressure()
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
-        """A response can be scored, should its group be served."""
+        """Offer a response for scoring, before it is known whether its group is served."""
         self._completions[response] = completion
         now_s = self._clock.now_s()
         for task in self._tasks(response):
@@ -139,7 +139,7 @@ class RewardPool:
         self._dispatch()
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        """A group is served: its rewards are wanted."""
+        """Score a served group."""
         self._completions.update(responses)
         tasks = [task for response in responses for task in self._tasks(response)]
         missing = {task for task in tasks if task not in self._results}
@@ -153,14 +153,14 @@ class RewardPool:
             self._events.put(self._group_scored(draw))
 
     def forget(self, draws: Sequence[Draw]) -> None:
-        """Nobody wants the rewards of these draws in this round any longer."""
+        """Forget these draws, whose rewards are not needed in this round any more."""
         for lane in self._lanes:
             lane.queue.drop(draws)
         for draw in draws:
             self._groups.pop(draw, None)
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
-        """A worker answered; returns the group that this completes, or that it makes fail."""
+        """Process the answer of a worker; return the group that it completes or fails."""
         match event:
             case WorkerReady(lane=lane, worker=worker, error=None, found=found):
                 self._lanes[lane].joined(worker, found)
@@ -192,12 +192,12 @@ class RewardPool:
                 return outcome
 
     def pressure(self, now_s: float) -> RewardPressure:
-        """How the workers of the lane that is sized keep up."""
+        """Return how the workers of the lane with a variable size keep up."""
         (sized,) = self._sized
         return self._lanes[sized].pressure(now_s)
 
     def export_state(self) -> dict[str, Any]:
-        """What was learnt about time limits, as JSON values."""
+        """Return what was learned about time limits, as JSON values."""
         return {name: timeout.export_state() for name, timeout in self._timeouts.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -283,7 +283,7 @@ class RewardPool:
         return self._known(task, event.result)
 
     def _known(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
-        """What a response is worth; returns its group if that completes it."""
+        """Set the reward of a response; return its group if that completes it."""
         self._learn(task, result)
         self._results[task] = result
         group = self._groups.get(task.response.draw)

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 _OVERTIME: Final = 4.0
 _GRACE_S: Final = 300.0
 _MAX_FAILED_STARTS: Final = 3
-"""Workers of one place that may fail to start in a row: the GPU of a pod that is about to be replaced is of no use."""
+"""Failed starts in a row that one place may have: the GPU of a pod that is about to be replaced does not work."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class RewardLane:
 
     functions: tuple[RewardFunction, ...]
     host: WorkerHost
-    """Where its workers are; the first places are used first."""
+    """Places of its workers; the first places are used first."""
     is_sized: bool = False
-    """The operator adds and removes pods for it."""
+    """Whether the operator adds and removes pods for it."""
     start_limit_s: float = 1_800.0
     """Longest time that a worker, once it has a place, may need to make one function ready."""
     start_wait_s: float = 5.0
@@ -83,7 +83,7 @@ class RewardWorkers:
     def __init__(
         self, number: int, lane: RewardLane, factory: ScorerFactory, events: "queue.SimpleQueue[Event]"
     ) -> None:
-        """Ask for all workers; `number` names the lane in their events."""
+        """Request all workers; `number` names the lane in their events."""
         assert lane.host.num_places, "somebody has to score"
         self._number = number
         self._lane = lane
@@ -95,7 +95,7 @@ class RewardWorkers:
         self._idle: list[tuple[int, int]] = []
         """(place, worker), in order."""
         self._found: dict[str, Surroundings] = {}
-        """What the newest worker found, by pod."""
+        """What the newest worker found in each pod."""
         self._failed_starts = FailedStarts(lane.start_wait_s)
         self._is_stopped = False
         self._watch = CallWatch(self._overdue)
@@ -107,7 +107,7 @@ class RewardWorkers:
 
     @property
     def has_workers(self) -> bool:
-        """Whether any can take work."""
+        """Whether any worker can take work."""
         return bool(self._ready)
 
     def joined(self, worker: int, found: Surroundings) -> None:
@@ -122,7 +122,7 @@ class RewardWorkers:
             self.freed(worker)
 
     def failed(self, worker: int, error: str) -> None:
-        """A worker does not start: another is asked for. Raises UserError when that does not help."""
+        """Request another worker for one that does not start; raises UserError when that does not help."""
         placed = self._workers.get(worker)
         if placed is None:
             return
@@ -136,7 +136,7 @@ class RewardWorkers:
         self._replace(worker)
 
     def freed(self, worker: int) -> None:
-        """A worker has answered, and can take work unless it was lost since."""
+        """Free a worker that has answered, unless it was lost since."""
         if worker in self._ready:
             bisect.insort(self._idle, (self._workers[worker].place, worker))
 
@@ -162,14 +162,14 @@ class RewardWorkers:
             answer.add_done_callback(self._answer_callback(tasks, worker))
 
     def pressure(self, now_s: float) -> RewardPressure:
-        """How the workers keep up."""
+        """Return how the workers keep up."""
         num_workers = len(self._ready)
         return RewardPressure(
             self.queue.depth, self.queue.oldest_wait_s(now_s), num_workers, num_workers - len(self._idle)
         )
 
     def stop(self) -> None:
-        """End the workers; no event tells of it."""
+        """End the workers, without an event."""
         self._is_stopped = True
         self._watch.stop()
         for placed in self._workers.values():
@@ -219,7 +219,7 @@ class RewardWorkers:
     def _answer_callback(
         self, tasks: Sequence[ScoreTask], worker: int
     ) -> "Callable[[Future[list[ScoreOutcome]]], None]":
-        """Tells of one response after the other; a call that fails as a whole fails each of its responses."""
+        """Report each response; a call that fails as a whole fails each of its responses."""
 
         def report(future: "Future[list[ScoreOutcome]]") -> None:
             self._watch.ended(_Call(worker))

@@ -1,4 +1,4 @@
-"""Drives the round protocol with real engines and reward workers. Nothing is decided here."""
+"""Driver of the round protocol with real engines and reward workers. It decides nothing."""
 
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +56,7 @@ class Engines(Protocol):
         """State of every engine that is alive."""
 
     def replace(self, engine: int) -> None:
-        """Start a lost engine anew; messages.EngineJoined follows; does not wait."""
+        """Restart a lost engine; messages.EngineJoined follows; does not wait."""
 
 
 class Scorer(Protocol):
@@ -65,20 +65,20 @@ class Scorer(Protocol):
     stats: RewardStats
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
-        """A response can be scored, should its group be served; does not wait."""
+        """Offer a response for scoring, before it is known whether its group is served; does not wait."""
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        """A group is served and its rewards are wanted: a GroupScored event follows, or `handle` returns it."""
+        """Score a served group: a GroupScored event follows, or `handle` returns it."""
 
     def forget(self, draws: Sequence[Draw]) -> None:
-        """Nobody wants the rewards of these draws in this round any longer."""
+        """Forget these draws, whose rewards are not needed in this round any more."""
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
-        """A worker answered; returns the group that this completes, or that it makes fail."""
+        """Process the answer of a worker; return the group that it completes or fails."""
 
 
 class RoundObserver(Protocol):
-    """Whom a round tells what it does not need to know itself."""
+    """Observer of a round, told what the round itself does not need."""
 
     def progressed(self, progress: RoundProgress) -> None:
         """The round has begun, or responses have finished."""
@@ -122,16 +122,16 @@ class RoundRunner:
         self._observer = observer
         self._protocol = RoundProtocol(policy, milestones, pace)
         self._completions = dict(kept)
-        """Everything that is sampled of each response."""
+        """All tokens of each response so far."""
         self._responses: dict[str, ResponseId] = {}
         """By the ids of their requests."""
         self._wanted: dict[Draw, AcceptedGroup] = {}
-        """Groups whose rewards are wanted."""
+        """Groups that wait for their rewards."""
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
         """As of the last responses of each engine."""
         self._messages: list[TimedMessage] = []
-        """Between protocol and driver: what the record of the round is made from."""
+        """Messages between protocol and driver, from which the record of the round is built."""
         self._on_drained: Callable[[], None] | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
@@ -172,7 +172,7 @@ class RoundRunner:
         return self._protocol.num_moved
 
     def retire(self, engines: Collection[int], on_emptied: Callable[[], None]) -> None:
-        """These engines sample no more in this round; what they run continues elsewhere, by recomputation."""
+        """Retire these engines for the rest of the round; their requests continue on others, by recomputation."""
         self._on_drained = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 

@@ -112,7 +112,7 @@ class Cgroup:
         return int(events["oom_kill"])
 
     def remove(self) -> None:
-        """Kill whatever is left in the group, and remove it."""
+        """Kill all remaining processes of the group, and remove it."""
         with contextlib.suppress(OSError):  # Before Linux 5.14 there is no such file; keepers have killed theirs.
             self._set("cgroup.kill", 1)
         with contextlib.suppress(OSError):

@@ -51,7 +51,7 @@ class Ground:
     resident_bytes: int
     """What of it is in memory."""
     buffer_bytes: int
-    """What the kernel keeps for a socket or pipe at most, for which nobody's memory counts."""
+    """Most bytes that the kernel keeps for a socket or pipe, which count towards no process's memory."""
     ruleset: int | None
     """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
 

@@ -26,7 +26,7 @@ _READY: Final = b"ready "
 """Then follows when, by the monotonic clock: the keeper may come to read it late."""
 _SWEEP_TIMEOUT_S: Final = 5.0
 _LOOK_INTERVAL_S: Final = 0.01
-"""From one look at a program's processes to the next: what they can fill and start meanwhile may be too much."""
+"""Seconds between two checks of a program's processes, in which they can exceed a limit."""
 _NUM_SPARE: Final = 2
 _ALL_CHILDREN: Final = 0x4000_0000
 """__WALL: also those that a program made with a signal of its own for their end."""
@@ -40,7 +40,7 @@ class RunRequest:
     wall_s: float
     is_function: bool
     control: socket.socket
-    """Its end asks to stop; one JSON line on it tells how the program ended."""
+    """Closing it requests a stop; one JSON line on it reports how the program ended."""
     source: int
     shown: int
     stdout: int
@@ -49,7 +49,7 @@ class RunRequest:
 
 
 class _EndReason(Enum):
-    """Why a program is waited for no longer."""
+    """Why the keeper no longer waits for a program."""
 
     BY_ITSELF = auto()
     """Or the host hung up."""
@@ -59,7 +59,7 @@ class _EndReason(Enum):
 
 
 def keep(request: RunRequest, ground: Ground) -> NoReturn:
-    """Whole life of a keeper."""
+    """Run a keeper from start to end."""
     linux.die_with_parent(signal.SIGKILL)
     linux.hide_process()
     os.setsid()
@@ -189,7 +189,7 @@ def _excess(tree: ProcessTree, ground: Ground, apart: Set[int]) -> _EndReason | 
 
 
 def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:
-    """Kill whatever the program left running, and wait until it is gone."""
+    """Kill all processes that the program left running, and wait until they are gone."""
     if reaper is not None:
         os.kill(reaper, signal.SIGKILL)
         # It ends once all others of its namespace are reaped; some may be children of this process.
@@ -204,7 +204,7 @@ def _end_descendants(reaper: int | None, tree: ProcessTree) -> None:
 
 
 def _has_children() -> bool:
-    """Reap what has ended; whether anything is left."""
+    """Reap processes that have ended; return whether any is left."""
     try:
         while os.waitpid(-1, os.WNOHANG | _ALL_CHILDREN)[0]:
             continue

@@ -30,7 +30,7 @@ _ON_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 
 
 def version() -> int:
-    """Version of the kernel's interface; raises LayerUnavailable where there is none."""
+    """Return the version of the kernel's interface; raises LayerUnavailable if the kernel has none."""
     try:
         return linux.syscall("landlock_create_ruleset", _SYS_CREATE_RULESET, None, 0, _VERSION)
     except OSError as error:

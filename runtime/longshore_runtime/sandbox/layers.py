@@ -24,7 +24,7 @@ class Layer(StrEnum):
     CGROUP = "Cgroup"
     """Memory and processes of the program and its descendants, all together, counted by the kernel at every step."""
     USER = "User"
-    """A user of its own, where the pod runs as root."""
+    """A separate user, if the pod runs as root."""
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ _FEW_USERS: Final = range(20_000, 60_000)
 
 
 class SandboxError(Exception):
-    """A program could not be judged: one sentence. Never a reason for a reward of zero."""
+    """A program could not be judged; the message is one sentence. Never a reason for a reward of zero."""
 
 
 class ProgramBreaksSandbox(SandboxError):
-    """The sandbox breaks on this program, and on no other: one sentence."""
+    """This program, and no other, breaks the sandbox; the message is one sentence."""
 
 
 class LayersMissing(SandboxError):
-    """The layers that are asked for cannot be had here."""
+    """The required layers are not available."""
 
 
 class Sandbox:
@@ -41,7 +41,7 @@ class Sandbox:
         import_paths: Sequence[str] = (),
         python: str | None = None,
     ) -> None:
-        """`layers`: the protections to use; None: all that this machine offers.
+        """`layers`: the protections to use; None: all that are available on this machine.
 
         `import_paths`: directories with packages that programs may import, beyond the standard library. `python`:
         interpreter for programs; None: the one that runs this.
@@ -70,7 +70,7 @@ class Sandbox:
 
     @property
     def report(self) -> LayerReport:
-        """What this machine offers, and why it does not offer the rest."""
+        """Protections of this machine, and why the others are missing."""
         return detect(self._python)
 
     def require(self, layers: Collection[Layer]) -> None:
@@ -145,12 +145,12 @@ class Sandbox:
 def _import_path(path: str) -> str:
     real = os.path.realpath(path)
     if Path(real).is_relative_to("/tmp"):
-        raise ValueError(f"import_paths: {path!r} lies in /tmp, which programs have one of their own of; move it")
+        raise ValueError(f"import_paths: {path!r} lies in /tmp, which is private to each program; move it")
     return real
 
 
 def _own_user() -> int:
-    """A user that nothing else runs as: one per process, where the pod knows that many."""
+    """Return a user that no other process has, as far as the pod knows enough of them."""
     covered = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     highest = max((int(first) + int(count) - 1 for first, _, count in covered), default=0)
     users = _USERS if highest >= _USERS[-1] else _FEW_USERS

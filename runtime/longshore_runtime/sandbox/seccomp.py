@@ -46,7 +46,7 @@ _FILES_NOT_OPEN: Final = (
 )  # fmt: skip
 """They change files that are not open for writing; of the first seven Landlock knows `truncate`, since Linux 6.2."""
 _PATHS_NOT_OPEN: Final = ("access", "faccessat", "faccessat2", "statfs", "chdir")
-"""They tell of paths that Landlock does not let a program open, and nothing in Python needs them."""
+"""They reveal paths that Landlock does not let a program open, and nothing in Python needs them."""
 _O_PATH: Final = 0x20_0000
 _AF_UNIX: Final = 1
 _SOCK_STREAM: Final = 1

@@ -54,5 +54,5 @@ CHECKED: Final = {
     "aarch64": _column(_CHECKED, 2),
 }
 CLONE3: Final = 435
-"""Its flags lie behind a pointer, where a filter cannot see them: libc is told to use `clone`."""
+"""Its flags are behind a pointer, where a filter cannot see them; an error makes libc use `clone` instead."""
 AUDIT_ARCH: Final = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}

@@ -1,4 +1,4 @@
-"""Which of the host's files programs see: those of Python, and no package that was not asked for."""
+"""The host's files that programs see: those of Python, and only packages that were requested."""
 
 import os
 import sys

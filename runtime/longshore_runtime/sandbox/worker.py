@@ -1,4 +1,4 @@
-"""The host's end of a zygote: starts it, sends it runs, reads what comes out, and cuts off what does not end."""
+"""The host's end of a zygote: starts it, sends it runs, reads their output, and cuts off runs that do not end."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
 
 _START_TIMEOUT_S: Final = 60.0
 _GRACE_S: Final = 20.0
-"""How long after its time a run's keeper may take to report, before the whole zygote is killed."""
+"""Seconds after the end of its time in which a run's keeper must report, or the whole zygote is killed."""
 _CHUNK_BYTES: Final = 1 << 16
 _NUM_OUTPUTS: Final = 3
 _ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -41,7 +41,7 @@ ENVIRONMENT: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "MALLOC_ARENA_MAX": "2",
 }
-"""All that programs find in theirs: no token, no address; sets iterate alike in every run."""
+"""The environment of programs: no token, no address; sets have the same order in every run."""
 _names = itertools.count()
 
 
@@ -90,7 +90,7 @@ class SandboxWorker:
             self._cgroup.remove()
 
     def run(self, source: bytes, shown: bytes, is_function: bool, wall_s: float) -> Ran:
-        """One run, start to end; raises ZygoteDied or LayerUnavailable."""
+        """Make one run, from start to end; raises ZygoteDied or LayerUnavailable."""
         kills_before = self._cgroup.num_memory_kills() if self._cgroup else 0
         with contextlib.ExitStack() as ours:
             with contextlib.ExitStack() as theirs:
@@ -152,7 +152,7 @@ class SandboxWorker:
 
 
 class _Streams:
-    """What one run puts out, up to a limit, until its keeper reports."""
+    """Output of one run, up to a limit, until its keeper reports."""
 
     def __init__(self, control: socket.socket, readers: Sequence[int], limit_bytes: int) -> None:
         self._control = control
@@ -234,5 +234,5 @@ def _memory_file(name: str, content: bytes) -> Iterator[int]:
 
 
 def default_python() -> str:
-    """The interpreter behind this one's environment."""
+    """Return the interpreter behind this one's environment."""
     return os.path.realpath(sys.executable)

@@ -70,7 +70,7 @@ def score(response: str, answer: str) -> float:
 
 
 def demonstrations(rng: random.Random, share_right: float) -> Iterator[Demonstration]:
-    """Endless responses, of which so many are right; the others stop early, or skip and repeat numbers.
+    """Yield responses without end, of which a given share is right; the others stop early, or skip and repeat numbers.
 
     A model that imitates mixed ones errs often: reinforcement learning has to find out which habits pay.
     """
@@ -95,7 +95,7 @@ def _training_pairs(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 
 def _number_at(normal_deviate: float) -> int:
-    """Number at so many standard deviations of its logarithm."""
+    """Return the number at this many standard deviations of its logarithm."""
     return min(1 + int(_MEDIAN * math.exp(_SIGMA * normal_deviate)), LARGEST_NUMBER)
 
 

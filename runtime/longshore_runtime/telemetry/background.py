@@ -1,4 +1,4 @@
-"""Work that the driver hands to a thread of its own and never waits for: files, trackers, collectors of traces."""
+"""Work that the driver gives to a separate thread and never waits for: files, trackers, collectors of traces."""
 
 import queue
 import threading
@@ -11,16 +11,16 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 CLOSE_LIMIT_S: Final = 30.0
-"""What is waiting at the end of a session gets so long; then the session ends without it."""
+"""Seconds that waiting items get at the end of a session, which then ends without them."""
 
 
 class Background(Generic[T]):
-    """Takes one item after the other, in their order. An item that finds the queue full is dropped and counted."""
+    """A queue whose items are processed in order. An item that finds the queue full is dropped and counted."""
 
     def __init__(
         self, name: str, handle: Callable[[T], None], capacity: int, on_trouble: Callable[[str], None]
     ) -> None:
-        """`on_trouble` is told why, the first time that an item is lost; from any thread."""
+        """`on_trouble` is called with the reason when the first item is lost, from any thread."""
         self._name = name
         self._handle = handle
         self._on_trouble = on_trouble
@@ -37,19 +37,19 @@ class Background(Generic[T]):
             return self._num_lost
 
     def give(self, item: T) -> None:
-        """Hand an item over; does not wait."""
+        """Add an item; does not wait."""
         try:
             self._items.put_nowait(item)
         except queue.Full:
             self._lost("it does not keep up with the job")
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Wait until everything that was given is done, but not for ever: a service may hang."""
+        """Wait, with a limit, until all items are done: a service may hang."""
         try:
             self._items.put(None, timeout=limit_s)
             self._thread.join(limit_s)
         except queue.Full:
-            pass  # It hangs: told below.
+            pass  # It hangs, which is reported below.
         if self._thread.is_alive():
             log.warning("work is left behind", worker=self._name, num_items=self._items.qsize())
         if self.num_lost:
@@ -72,5 +72,5 @@ class Background(Generic[T]):
 
 
 def in_one_line(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

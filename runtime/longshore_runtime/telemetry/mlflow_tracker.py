@@ -1,4 +1,4 @@
-"""MLflow, by the client of its own package. Imported only where a job names it."""
+"""MLflow, through its client package. Imported only if a job names it."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _LAST_STEP: Final = "longshore.last_step"
 """Tag: MLflow does not tell which steps a run has."""
 _MAX_VALUE_CHARACTERS: Final = 500
 _MAX_PARAMS: Final = 100
-"""Of one request."""
+"""Time limit of one request."""
 _MAX_METRICS: Final = 500
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-./: ]")
 """In names of metrics; names of domains are the user's."""

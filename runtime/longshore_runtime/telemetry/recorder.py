@@ -1,4 +1,4 @@
-"""Tells the outside what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
+"""Reports what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -47,11 +47,11 @@ log = structlog.get_logger()
 
 _NUM_MILESTONES: Final = 1 + round((LAST_SHARE - FIRST_SHARE) / CHECK_EVERY_SHARE)
 _MILESTONES: Final = tuple(round(FIRST_SHARE + number * CHECK_EVERY_SHARE, 2) for number in range(_NUM_MILESTONES))
-"""Fractions of a round at which telemetry is sent: where the scale-down decision lies (RollPacker, 4.4)."""
+"""Fractions of a round at which telemetry is sent, around the scale-down decision (RollPacker, 4.4)."""
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
-    """The first report of an attempt: it shows what the newest checkpoint holds, and not a job without a step."""
+    """Return the first report of an attempt, which shows the progress of the newest checkpoint."""
     if checkpoint is None:
         return first
     exported = checkpoint.state()
@@ -82,32 +82,32 @@ class Recorder:
         self._reward_pressure: RewardPressure | None = None
 
     def activity(self, activity: RuntimeActivity) -> None:
-        """What the coordinator does now."""
+        """Report what the coordinator does now."""
         self._update(activity=activity, progress=None)
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
-        """How far the activity is; `total` 0: not known."""
+        """Report the progress of the activity; `total` 0: not known."""
         self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))
 
     def download(self, repository: str, num_bytes: int, total_bytes: int) -> None:
-        """So much of a repository has come."""
+        """Report how much of a repository has been downloaded."""
         self.progress(ProgressUnit.BYTES, num_bytes, total_bytes, repository)
 
     def prompts(self, num_train: int, num_held_out: int, num_too_long: int) -> None:
-        """What the data comes to."""
+        """Report how the prompts are used."""
         self._update(prompts=PromptCounts(train=num_train, held_out=num_held_out, too_long=num_too_long))
 
     def warm_start(self, warm_start: WarmStart) -> None:
-        """The built-in model was warm-started."""
+        """Report the warm start of the built-in model."""
         self._update(warm_start=warm_start)
 
     def begin(self) -> None:
-        """A run starts from nothing: what an attempt left that never reached a checkpoint is forgotten."""
+        """Begin a run without a checkpoint, and discard what an attempt without one left."""
         self._metrics.rewind(0, 0)
         self._ledger.rewind(0)
 
     def resume(self, state: RunState, exported: Mapping[str, Any]) -> None:
-        """A run continues from a checkpoint."""
+        """Continue a run from a checkpoint."""
         self._metrics.rewind(state.step, exported["metrics"])
         self._ledger.rewind(exported["ledger"])
         self._update(**_state_fields(state, state.policy), checkpoint_step=state.step)
@@ -117,7 +117,7 @@ class Recorder:
         return {"metrics": self._metrics.journal.position, "ledger": self._ledger.position}
 
     def reward_pressure(self, pressure: RewardPressure) -> None:
-        """How rewards keep up; told only where it has moved."""
+        """Report how rewards keep up, if that has changed."""
         if not is_news(self._reward_pressure, pressure):
             return
         self._reward_pressure = pressure
@@ -130,7 +130,7 @@ class Recorder:
         self._update(rewards=load)
 
     def reward_worker(self, found: Surroundings) -> None:
-        """A reward worker is there."""
+        """Report a new reward worker."""
         self._update(reward_workers=with_worker(self._status.reward_workers, found))
 
     @property
@@ -139,7 +139,7 @@ class Recorder:
         return self._status.notices
 
     def notice(self, reason: str, message: str) -> None:
-        """Something went wrong and did not end the attempt; called from any thread."""
+        """Report a problem that did not end the attempt; called from any thread."""
         with self._lock:
             before = self._status.notices
             number = before[-1].number + 1 if before else 1
@@ -147,7 +147,7 @@ class Recorder:
             self._update(notices=[*before, newest][-MAX_REPORTED:])
 
     def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
-        """These alarms last."""
+        """Report the present alarms."""
         self._update(alarms=_alarms(raised))
 
     def round_progress(self, state: RunState, progress: RoundProgress) -> None:
@@ -159,13 +159,13 @@ class Recorder:
             return
         self._reported_fraction = fraction
         before, number = self._status.round, state.step + 1
-        # A load that was told stays until the next one: nobody may have read it yet.
+        # A reported load stays until the next one, because the operator may not have read it yet.
         load = before.load if before is not None and before.number == number and progress.num_finished else None
         now = RoundStatus(number=number, kind=progress.kind, fraction_finished=round(fraction, 3), load=load)
         self._update(activity=RuntimeActivity.ROLLOUT, round=now, progress=None)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
-        """How full the engines are and will be: the operator may repurpose pods, which changes the step so."""
+        """Report present and projected load and the expected benefit, by which the operator may repurpose pods."""
         running = self._status.round
         assert running is not None, "a round has begun"
         fraction = round(progress.fraction_finished, 3)
@@ -175,23 +175,23 @@ class Recorder:
         self._update(round=status, repurposing=benefits)
 
     def engines(self, tp_size: int) -> None:
-        """The engines have this tensor-parallel size."""
+        """Report the tensor-parallel size of the engines."""
         self._update(tp_size=tp_size)
 
     def possible_sizes(self, tp_sizes: Sequence[int]) -> None:
-        """Tensor-parallel sizes that suit the model and the pods."""
+        """Report the tensor-parallel sizes that suit the model and the pods."""
         self._update(tp_sizes=list(tp_sizes))
 
     def rollout_times(self, times: RolloutTimes) -> None:
-        """What the job's profile says about tensor-parallel sizes."""
+        """Report the times of tensor-parallel sizes from the job's profile."""
         self._update(rollout_times=times)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
-        """An assignment is carried out; so it is from here on."""
+        """Report that an assignment has been carried out."""
         self._update(applied_epoch=epoch, trainer_pods=list(trainer_pods))
 
     def rejected(self, epoch: int, reason: str, refused_tp_size: int = 0) -> None:
-        """An assignment is refused, in whole or since the engines do not take this size."""
+        """Report that an assignment was refused, possibly because engines do not start with this size."""
         log.warning("assignment rejected", epoch=epoch, reason=reason)
         self._update(rejected_epoch=epoch, rejected_reason=reason, refused_tp_size=refused_tp_size)
 
@@ -204,7 +204,7 @@ class Recorder:
         queue_length: int,
         repurposed: RepurposingTimes | None = None,
     ) -> None:
-        """A step is done, and every pod samples again."""
+        """Report a finished step, after which every pod samples again."""
         values = step_metrics(result, trained, times, queue_length, self._num_gpus) | _repurposing(repurposed)
         self._metrics.write(state.step, values)
         self._ledger.append(_ledger_row(state.step, result, trained))
@@ -237,7 +237,7 @@ class Recorder:
         )
 
     def evaluation(self, state: RunState, testing_s: float) -> None:
-        """Held-out prompts were scored."""
+        """Report an evaluation."""
         score = state.held_out_latest
         assert score is not None
         values = {
@@ -250,12 +250,12 @@ class Recorder:
         self._update(held_out=_held_out(state))
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint is complete."""
+        """Report a complete checkpoint."""
         log.info("checkpoint", step=checkpoint.step)
         self._update(checkpoint_step=checkpoint.step)
 
     def finished(self, final_model: str) -> None:
-        """The run is complete."""
+        """Report the end of the run."""
         log.info("finished", model=final_model)
         self._update(activity=RuntimeActivity.DONE, final_model=final_model, progress=None)
 
@@ -284,7 +284,7 @@ def _alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:
 
 
 def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:
-    """How a hand-over went, in a step that had one."""
+    """Metrics of the repurposing in a step that had one."""
     if times is None:
         return {}
     return {

@@ -27,7 +27,7 @@ class StatusSink(Protocol):
 
 
 class StatusReporter:
-    """Writes in a thread of its own. A report that cannot be written is logged, and the next one tried."""
+    """Writer in a separate thread. A report that cannot be written is logged, and the next one is tried."""
 
     def __init__(self, access: Access, namespace: str, job: str) -> None:
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)

@@ -1,4 +1,4 @@
-"""A step that is done, with everything that can be recorded of it."""
+"""A finished step, with everything that can be recorded about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Records every step after it is done, in a thread of its own: `samples/`, `held-out/` and `rounds/`, and traces."""
+"""Records of finished steps, written by a separate thread: `samples/`, `held-out/` and `rounds/`, and traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ class StepSink(Protocol):
 
 
 class NoRecords:
-    """For loops that nobody looks at."""
+    """Implements `StepSink` without recording anything."""
 
     def rewind(self, step: int) -> None:
         """There is nothing."""
@@ -80,7 +80,7 @@ class StepRecords:
         return self._thread.num_lost
 
     def rewind(self, step: int) -> None:
-        """The run continues after `step`: what an attempt recorded beyond its checkpoint is forgotten."""
+        """Remove records of steps after `step`, from which the run continues."""
         self._samples.rewind(step)
         self._held_out.rewind(step)
         self._rounds.rewind(step)

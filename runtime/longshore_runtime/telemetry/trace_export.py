@@ -1,4 +1,4 @@
-"""Spans of every step, sent to a collector by OTLP over HTTP in a thread of their own."""
+"""Spans of every step, sent to a collector by OTLP over HTTP in a separate thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -22,7 +22,7 @@ _ANSWER_LIMIT_S: Final = 10.0
 
 
 class TraceExport:
-    """Each step is a trace of its own."""
+    """Exporter for which each step is a separate trace."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TraceExport:
             "trace-export",
             self._export,
             _MAX_WAITING,
-            lambda reason: on_trouble(f"tracking.openTelemetry: {reason}; the job goes on without it"),
+            lambda reason: on_trouble(f"tracking.openTelemetry: {reason}; the job continues without it"),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Trackers of `spec.tracking`: each gets the metrics of every step, in a thread of its own, and stops nothing.
+"""Trackers of `spec.tracking`: each gets the metrics of every step in a separate thread, and stops nothing.
 
 A job is one run of a tracker, whatever its attempts: the run is found again by the uid of the job. Steps that a new
 attempt repeats keep their first values.
@@ -19,9 +19,9 @@ from longshore.api.tracking import Tracking
 from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background, in_one_line
 
 MAX_WAITING: Final = 1_000
-"""Steps that wait for a tracker which is down; what comes then is dropped."""
+"""Most steps that wait for a tracker which is down; later ones are dropped."""
 RETRY_S: Final = 30.0
-"""Between two attempts to reach it."""
+"""Seconds between two attempts to reach a tracker."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrackedRun:
     """What a tracker shows of a job."""
 
     uid: str
-    """Of the job: unchanged by new attempts."""
+    """uid of the job, unchanged by new attempts."""
     name: str
     project: str
     group: str | None
@@ -45,7 +45,7 @@ class TrackedRun:
 
 
 def _without_credentials(value: Any) -> Any:
-    """A spec as it may be shown to all who see a tracker: addresses may hold passwords."""
+    """Return a spec without passwords in addresses, which every user of a tracker may see."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
@@ -63,10 +63,10 @@ class Tracker(Protocol):
         """Metrics of a step."""
 
     def finish(self, *, succeeded: bool) -> None:
-        """The job has ended."""
+        """End the run with the job."""
 
     def pause(self) -> None:
-        """The attempt ends, and the job may go on with another one."""
+        """End the attempt; the job may continue with another one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _Step:
 @dataclass(frozen=True)
 class _End:
     succeeded: bool | None
-    """None: the job may go on."""
+    """None: the job may continue."""
 
 
 class TrackerThread:
@@ -94,7 +94,7 @@ class TrackerThread:
         max_waiting: int = MAX_WAITING,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`on_trouble` is told once why the tracker has not got a step; from any thread."""
+        """`on_trouble` is called once with the reason why a step was not sent, from any thread."""
         self._name = name
         self._make = make
         self._run = run
@@ -117,13 +117,13 @@ class TrackerThread:
         self._thread.give(_Step(step, values))
 
     def close(self, succeeded: bool | None, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Tell what waits, and how the job ended; None: it may go on."""
+        """Send what waits, and whether the job succeeded; None: it may continue."""
         self._is_closing.set()
         self._thread.give(_End(succeeded))
         self._thread.close(limit_s)
 
     def _handle(self, item: _Step | _End) -> None:
-        """Tried again until it succeeds. At the end of the session, the first failure ends it for all that waits."""
+        """Retry until it succeeds. At the end of the session, the first failure ends all that waits."""
         if self._has_given_up:
             raise ConnectionError("it is not reached")
         while True:
@@ -157,7 +157,7 @@ class TrackerThread:
     def _report(self, reason: str) -> None:
         if not self._has_reported.is_set():
             self._has_reported.set()
-            self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job goes on without it")
+            self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job continues without it")
 
 
 class Trackers:
@@ -178,7 +178,7 @@ class Trackers:
 
 
 def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
-    """Those that a job names."""
+    """Return the trackers that a job names."""
     makers = _makers(tracking)
     return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
 
@@ -205,7 +205,7 @@ def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
 
 
 def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Of a tracker, from the file that the operator mounts; None: it has none."""
+    """Return the token of a tracker, from the file that the operator mounts; None: it has none."""
     directory = environment.get(contract.ENV_TRACKING_TOKENS)
     path = Path(directory or "/nonexistent") / name
     return path.read_text().strip() if directory and path.is_file() else None

@@ -20,5 +20,5 @@ def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) 
     if not math.isfinite(total.loss):
         raise UserError(
             f"algorithm.learningRate: the loss is {total.loss}, and no optimizer step was made with it; lower the "
-            "learning rate and go on from the newest checkpoint in a new job"
+            "learning rate and continue from the newest checkpoint in a new job"
         )

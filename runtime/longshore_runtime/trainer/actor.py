@@ -30,7 +30,7 @@ from longshore_runtime.weights.slices import Bucket
 
 
 class _TrainerActor:
-    """Holds one replica, or its part of one. Paths are relative to the storage, which pods mount where they like."""
+    """A replica, or a rank's part of one. Paths are relative to the storage, whose mount point differs by pod."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         set_environment(environment)
@@ -44,7 +44,7 @@ class _TrainerActor:
         self._storage: JobStorage | None = None
 
     def rendezvous(self) -> tuple[str, int]:
-        """Address and a free port of this pod, where the ranks meet.
+        """Return the address and a free port of this pod, where the ranks meet.
 
         torch listens at every address, so the port is free at every one. It stays reserved: who listens there later
         may share it with a socket that does not listen, as long as both set SO_REUSEADDR.
@@ -149,7 +149,7 @@ class _TrainerActor:
         self._sender = None
 
     def save(self, directory: str) -> None:
-        """The first rank writes; nobody else has anything to make durable."""
+        """Save the trainer's part of a checkpoint. Only the first rank writes, so only it flushes files to disk."""
         path = self._path(directory)
         self._running.save(path)
         if self._rank == 0:
@@ -165,7 +165,7 @@ class _TrainerActor:
 
     @ray.method(concurrency_group="watch")
     def lasts(self) -> None:
-        """Never returns: its failure tells that this rank is gone."""
+        """Never return: the failure of this call shows that the rank is gone."""
         threading.Event().wait()
 
     def discard(self) -> None:
@@ -210,4 +210,4 @@ def _free_gpu_memory() -> None:
 
 
 TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"watch": 1})(_TrainerActor)
-"""`lasts` has a thread of its own; everything else runs in another, call by call, in the order of the calls."""
+"""`lasts` runs in a separate thread; all other calls run in one thread, in their order."""

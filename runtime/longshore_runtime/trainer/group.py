@@ -34,34 +34,34 @@ from longshore_runtime.types import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for GPUs that others hold; the operator tells so."""
+"""Pods may wait for GPUs that others hold, which the operator reports."""
 _PODS_LIMIT_S: Final = 600.0
-"""A pod that is gone has so long to come back: image and volumes are on its node already, as a rule."""
+"""Time for a lost pod to return: usually, image and volumes are already on its node."""
 _CALL_LIMIT_S: Final = 1800.0
 """Reading or writing a model takes less, also from slow storage."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
-"""An update may be much work; a lost rank shows at once, and one that waits for others in vain gives up earlier."""
+"""An update may be much work; a lost rank is noticed at once, and a rank that waits for it gives up earlier."""
 
 
 @dataclass
 class PendingUpdate:
-    """An optimizer step that the ranks work on."""
+    """An optimizer step in progress."""
 
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
-    """(rank, answer to come: sums of its replica, seconds), for every part that a rank was given."""
+    """(rank, pending answer: sums of its replica, seconds), for every part that a rank was given."""
     given_s: list[float] = field(default_factory=list)
-    """When, part by part."""
+    """When each part was given."""
     differences: list[Any] = field(default_factory=list)
-    """Answers to come, one per rank, if the update is verified."""
+    """Pending answers, one per rank, if the update is verified."""
     steps: list[Any] = field(default_factory=list)
-    """Answers to come, one per rank: (report, seconds)."""
+    """Pending answers, one per rank: (report, seconds)."""
     denominator: float = 0.0
 
 
 @dataclass(frozen=True)
 class OldLogProbs:
-    """Log-probabilities of the response tokens of samples, and what they cost."""
+    """Log-probabilities of the response tokens of samples, and the time that they took."""
 
     by_response: Mapping[ResponseId, tuple[float, ...]]
     compute_s: float
@@ -95,7 +95,7 @@ class TrainerGroup:
         self._events: queue.SimpleQueue[Event] | None = None
         self._actors: list[Any] = []
         self.generation = 0
-        """Worlds before this one: 0 until the first `restart`."""
+        """Number of restarts so far."""
         self._start(_FIRST_PODS_LIMIT_S)
 
     @property
@@ -104,19 +104,19 @@ class TrainerGroup:
         return self._replicas.num_replicas
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Where the replicas are, in their order."""
+        """Places of the replicas, in their order."""
         return self._replicas.lane_places()
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
-        """Worker pods that a replica lies in; none where pods that only train hold it."""
+        """Return the worker pods that hold a replica; none if pods that only train hold it."""
         return self._replicas.pods_of(replica)
 
     def replicas_on(self, pods: Collection[int]) -> tuple[int, ...]:
-        """Replicas that lie in these worker pods with all their ranks."""
+        """Return the replicas all of whose ranks are in these worker pods."""
         return self._replicas.within(pods)
 
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:
-        """From now on the loss of a rank is an event, so that a round need not end before it is noticed."""
+        """Report the loss of a rank as an event from now on, so that it is noticed during a round."""
         self._events = events
         generation = self.generation
 
@@ -139,14 +139,14 @@ class TrainerGroup:
             self.watch(self._events)
 
     def train(self, samples: Sequence[Sample]) -> TrainResult:
-        """Gradient of the objective over all samples, and one optimizer step."""
+        """Compute the gradient over all samples and make one optimizer step."""
         update = self.begin()
         self.add(update, samples)
         self.end(update)
         return self.finish(update)
 
     def begin(self) -> PendingUpdate:
-        """An optimizer step to which samples can be added."""
+        """Begin an optimizer step to which samples can be added."""
         return PendingUpdate()
 
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
@@ -211,14 +211,14 @@ class TrainerGroup:
                 actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
                 for rank, actor in enumerate(self._actors)
             ]
-        # Ranks get the sums from each other: nobody here waits for them before the update.
+        # Ranks get the sums from each other, so the driver does not wait for them before the update.
         sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
         update.steps = [actor.update.remote(update.denominator, max_mismatch, *sums) for actor in self._actors]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
         """Wait for an update that was ended; raises LogProbMismatch for one that was refused."""
         assert update.steps, "the update was not ended"
-        # In one wait: whatever fails first ends it.
+        # One wait for all: the first failure ends it.
         num_passes, num_steps = len(update.passes), len(update.steps)
         answers = self._get([answer for _, answer in update.passes] + update.steps + update.differences, timeout_s)
         passes, steps = answers[:num_passes], answers[num_passes : num_passes + num_steps]
@@ -238,7 +238,7 @@ class TrainerGroup:
         return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
 
     def policy_version(self) -> int:
-        """Optimizer steps so far, those under way included."""
+        """Number of optimizer steps so far, including those in progress."""
         (version,) = self._get([self._actors[0].policy_version.remote()])
         return int(version)
 
@@ -302,11 +302,11 @@ class TrainerGroup:
         self._get([actor.load.remote(directory) for actor in self._actors])
 
     def discard(self) -> None:
-        """Drop accumulated gradients."""
+        """Discard accumulated gradients."""
         self._get([actor.discard.remote() for actor in self._actors])
 
     def sleep(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:
-        """Give the GPUs of these replicas (None: of all) to the engines; accumulated gradients are kept."""
+        """Free the GPUs of these replicas (None: of all) for the engines; accumulated gradients are kept."""
         self._get([actor.sleep.remote() for actor in self._actors_of(replicas)], timeout_s)
 
     def wake(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:

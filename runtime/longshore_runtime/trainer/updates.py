@@ -28,17 +28,17 @@ class StepTraining:
     batches: tuple[tuple[Sample, ...], ...]
     """Samples of each update."""
     first_dispatch_s: float
-    """From the begin of the round until the trainers were given their first groups."""
+    """Seconds from the start of the round until the trainers got their first groups."""
     first_gradient_s: float | None = None
-    """Until their first gradients were computed, where that was while the round ran."""
+    """Seconds until their first gradients were computed, if that was during the round."""
     replica_of: Mapping[ResponseId, int] = field(default_factory=dict)
-    """Where gradients were streamed: which replica computed a response."""
+    """Replica that computed each response, if gradients were streamed."""
     streamed_tokens: int = 0
-    """Tokens, prompts included, whose gradients were there when the rollout ended, where gradients were streamed."""
+    """Tokens, prompts included, with gradients when the rollout ended, if gradients were streamed."""
     num_epochs: int = 1
-    """Times that the batch was trained on."""
+    """How many times the batch was trained on."""
     old_log_probs_s: float | None = None
-    """Time in which the busiest replica computed old log-probabilities, if the step asked for a pass of its own."""
+    """Seconds in which the busiest replica computed old log-probabilities, if the step made a separate pass."""
     old_log_probs_work: UpdatePasses | None = None
     """What each replica computed of them."""
 
@@ -92,7 +92,7 @@ class StepTraining:
 
 
 class StepWork(Protocol):
-    """What the trainers do in one step. One use: give it every group of the batch, then finish."""
+    """The trainers' work in one step. Use once: give it every group of the batch, then finish."""
 
     @property
     def may_have_updated(self) -> bool:
@@ -102,7 +102,7 @@ class StepWork(Protocol):
         """A group of the batch is ready."""
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
-        """These can compute although the round still runs."""
+        """Use these replicas, which can compute although the round still runs."""
 
     def gradients_done(self, event: GradientsDone) -> None:
         """A replica has computed what it was given."""
@@ -114,7 +114,7 @@ class StepWork(Protocol):
         """
 
     def restart(self) -> None:
-        """The trainers are back as they were before the step: whatever they were given is to be done once more."""
+        """Start again: the trainers are as they were before the step, so all of their work has to be repeated."""
 
 
 class StepUpdates:
@@ -223,7 +223,7 @@ class StepUpdates:
         return [replace(sample, old_log_probs=old[sample.response]) for sample in samples]
 
     def _in_draw_order(self, batch: Batch) -> list[ScoredGroup]:
-        """So that the order of arrival reaches the trainer only as far as it must."""
+        """Sort the samples, so that the order of arrival has as little influence as possible."""
         return [self._groups[draw] for draw in sorted(batch.draws)]
 
     def _num_tokens(self, group: ScoredGroup) -> int:

@@ -25,7 +25,7 @@ class Slot:
     offset_bytes: int
     num_bytes: int
     checksum: Checksum
-    """Of what was written, which it also tells type and shape of."""
+    """Checksum of what was written, with type and shape."""
     cut: int | None = None
     """Dimension along which ranks have equal parts of the parameter, this one by its place; None: it is whole."""
 
@@ -40,7 +40,7 @@ class BucketPart:
 
     @property
     def num_bytes(self) -> int:
-        """Of the buffer that are in use."""
+        """Bytes of the buffer that are in use."""
         return max((slot.offset_bytes + slot.num_bytes for slot in self.slots), default=0)
 
 

@@ -79,7 +79,7 @@ def spans(num_values: int, value_bytes: int, bucket_bytes: int) -> list[tuple[in
 
 
 def word_bytes(num_values: int, value_bytes: int) -> int:
-    """Size of the words that checksums of a parameter of so many values add up."""
+    """Return the size of the words that the checksum of a parameter with this many values adds up."""
     return 1 if num_values * value_bytes % _WORD_BYTES else _WORD_BYTES
 
 

@@ -183,7 +183,7 @@ def test_a_stopped_daemon_has_ended(sharing: Sharing) -> None:
     [
         (["0, 6.1, Default, [N/A]"], "GPU 0 has compute capability 6.1: limits per client need 7.0"),
         (["0, 9.0, Default, Disabled", "1, 9.0, Prohibited, Disabled"], "GPU 1 is in compute mode Prohibited"),
-        (["0, 9.0, Default, Enabled"], "GPU 0 is divided by MIG: give the judge an instance of its own"),
+        (["0, 9.0, Default, Enabled"], "GPU 0 is divided by MIG: give the judge a separate instance"),
         ([], "nvidia-smi sees no GPU (it says nothing)"),
         (["what?"], "nvidia-smi answers 'what?', which is no description of a GPU"),
     ],

@@ -120,4 +120,4 @@ def test_a_collector_that_refuses_is_told_once_and_holds_nothing_up() -> None:
     with collector(status=403) as found:
         exporter, told = export(found.port, RECORDS)
     assert exporter.num_lost == 2
-    assert told == ["tracking.openTelemetry: the collector does not take the spans; the job goes on without it"]
+    assert told == ["tracking.openTelemetry: the collector does not take the spans; the job continues without it"]

@@ -30,7 +30,7 @@ def test_modules_may_support_one_another_and_functions_may_come_from_the_image()
         ("my-rewards.py", b"", "my-rewards.py: a module needs a name as my_rewards.py"),
         ("rewards.txt", b"", "rewards.txt: a module needs a name as"),
         ("class.py", b"", "class.py: a module needs a name as"),
-        ("json.py", b"", "json.py: Python has a module json of its own; rename the file"),
+        ("json.py", b"", "json.py: Python has a standard module json; rename the file"),
         ("mine.py", b"def score(:\n", "mine.py, line 1: not valid Python (invalid syntax)"),
         ("mine.py", b"\xff\xfe", "mine.py: the file is not UTF-8; save it as UTF-8"),
         ("mine.py", b"#" * (MAX_BYTES + 1), "the files have 1,048,577 bytes together, and a ConfigMap holds 1,048,576"),

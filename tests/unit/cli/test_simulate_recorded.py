@@ -58,7 +58,7 @@ def test_a_profile_that_cannot_be_read_is_named_after_its_job(tmp_path: Path) ->
 
 def test_a_job_without_a_whole_response_has_no_lengths(tmp_path: Path) -> None:
     nothing = source(tmp_path, lengths=RecordedLengths((), 5, 5, 1))
-    with pytest.raises(CliError, match=r"^--from: no response of small has ended by itself"):
+    with pytest.raises(CliError, match=r"^--from: no response of small has finished"):
         read(SimulateOptions(None, model="7B", source=nothing))
 
 

@@ -590,8 +590,8 @@ class TestConditions:
         assert self.unavailable(cluster)["RepurposeUnavailable"] == (
             "True",
             "CostsMore",
-            "spec.rollout.repurposing: pods go on sampling, since repurposing them would not pay: in short rounds the "
-            "step is expected to end 0.38 s later (rollout 0.8 s longer, training 0.42 s shorter)",
+            "spec.rollout.repurposing: pods continue to sample, because repurposing would make steps longer: in short "
+            "rounds the step is expected to end 0.38 s later (rollout 0.8 s longer, training 0.42 s shorter)",
         )
         trial = COSTS.model_copy(update={"wanted": True, "trial": True})
         cluster.report(at_milestone(2, repurposing={RoundKind.SHORT: trial}))

@@ -79,7 +79,7 @@ def turns(settings: ForeignSettings) -> EntryOutcome:
 @entry(
     [*(f"{group}.{name}" for group in _REWARDS for name in ("path", "name")), *_REWARD_MODELS],
     ["spec.reward.functions"],
-    "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` takes along; "
+    "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` submits; "
     "without one, kind Maths",
 )
 def rewards(settings: ForeignSettings) -> EntryOutcome:
@@ -143,7 +143,7 @@ def trainer(settings: ForeignSettings) -> EntryOutcome:
 @entry(
     [f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ppo_micro_batch_size_per_gpu"],
     ["spec.trainer.maxTokensPerMicroBatch"],
-    "`ppo_max_token_len_per_gpu`, or so many of the longest responses with their prompts",
+    "`ppo_max_token_len_per_gpu`, or the tokens of that many of the longest responses with their prompts",
     actor_rollout_ref__actor__ppo_max_token_len_per_gpu=16384,
 )
 def micro_batch(settings: ForeignSettings) -> EntryOutcome:

@@ -62,7 +62,7 @@ def resident_layers(
     if room < ring_buffers:
         least = needed + ring_buffers * shape.layer_bytes
         raise DoesNotFit(
-            f"{batch} x {seq_tokens} tokens need {_mib(least)} of GPU memory beside the streamed layers, "
+            f"{batch} x {seq_tokens} tokens need {_mib(least)} of GPU memory in addition to the streamed layers, "
             f"and {_mib(reserved_bytes)} are reserved"
         )
     return room - ring_buffers

@@ -92,13 +92,13 @@ def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_told_once()
     thread.close(True)
     assert list(service.steps) == [0, 1, 2]
     assert thread.num_lost == 0
-    assert reported == ["tracking.mlflow: down; the job goes on without it"]
+    assert reported == ["tracking.mlflow: down; the job continues without it"]
 
 
 def test_credentials_of_an_address_are_not_told() -> None:
     reported: list[str] = []
     tracked(Service(lambda call: "http://me:secret@host is down"), reported).close(None)
-    assert reported == ["tracking.mlflow: http://host is down; the job goes on without it"]
+    assert reported == ["tracking.mlflow: http://host is down; the job continues without it"]
 
 
 def test_while_a_service_is_down_so_many_steps_wait_and_the_others_are_dropped() -> None:

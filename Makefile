@@ -65,7 +65,7 @@ generate: $(READY) ## Write CRD and reference pages from the models
 	$(BIN)/python -m longshore_cli.generate
 
 .PHONY: bench
-bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
+bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) ## Run a benchmark: make bench NAME=tail_batching
 	@$(BIN)/python -m benchmarks.$(NAME) $(BENCH_FLAGS)
 
 .PHONY: predictions
@@ -103,6 +103,12 @@ images: ## Build the images with docker, podman or buildah (IMAGES=operator: one
 mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environment of its own: it wants other versions of packages
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/mlflow
 	@$(BIN)/uv pip install --quiet --python $(VENV)/mlflow/bin/python mlflow==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("mlflow-skinny"))')
+
+# TRL for its benchmark: an environment of its own, with the torch and the vLLM of this one.
+$(VENV)/trl/.ready: benchmarks/trl.txt requirements.lock | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/trl
+	@$(BIN)/uv pip install --quiet --python $(VENV)/trl/bin/python $(TORCH_SOURCE) --constraints requirements.lock -r benchmarks/trl.txt
+	@touch $@
 
 .PHONY: setup
 setup: $(READY) ## Provision .venv only

@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from benchmarks.overlap import Known, logged_period, raw
 from benchmarks.period import Run, Step, running
 from benchmarks.process_tree import cpu_s
 from benchmarks.report import report, spreads
-from benchmarks.rewards import CASES, HeldBack, pool_of, stop_own_pool
+from benchmarks.rewards import CASES, HeldBack, await_own_pool, pool_of
 from benchmarks.slow_judge import slow_judge
 from benchmarks.workload import Workload
 from longshore.api.reward import RewardFunction
@@ -79,9 +80,9 @@ REWARDS: Final[Mapping[str, Rewards]] = {
 }
 
 
-def measure(num_alternations: int, sides: Sequence[str]) -> None:
+def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> None:
     """In the coordinator pod: run the alternations and report."""
-    runs = alternations(WORKLOAD, sides, num_alternations)
+    runs = alternations(workload, sides, num_alternations)
     settings = {
         "alternations": num_alternations,
         "rounds": ROUNDS_PER_PERIOD,
@@ -94,16 +95,15 @@ def measure(num_alternations: int, sides: Sequence[str]) -> None:
 
 def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
     """By side: its periods. One alternation before them warms up, and teaches the lengths."""
-    storage = Settings.from_env().storage
-    write_rows(storage / "mixed.jsonl")
+    write_rows(Settings.from_env().storage / "mixed.jsonl")
     runs: dict[str, list[Run]] = {name: [] for name in sides}
-    with judged(workload, storage) as own, running(own) as parts:
-        stop_own_pool(parts, own.spec.reward.workers_per_pod)
+    with running(workload) as parts:
+        await_own_pool(parts, workload.spec.reward.workers_per_pod)
         known = {name: Known() for name in sides}
         for number in range(-1 if warms_up else 0, num):
             first = number % len(sides)
             for name in (*sides[first:], *sides[:first]):
-                found = run(name, own, parts, known[name])
+                found = run(name, workload, parts, known[name])
                 if number >= 0:
                     runs[name].append({"alternation": number, "side": name, **found})
     require_equal_work(runs)
@@ -111,10 +111,10 @@ def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up
 
 
 @contextmanager
-def judged(workload: Workload, directory: Path) -> Iterator[Workload]:
-    """The workload with a judge that answers."""
-    with slow_judge(JUDGE_S) as address:
-        resolved = directory / workload.path.name
+def judged(workload: Workload) -> Iterator[Workload]:
+    """The workload with a judge that answers: before its pods start, since they read where it is."""
+    with slow_judge(JUDGE_S) as address, tempfile.TemporaryDirectory(prefix="ls-") as directory:
+        resolved = Path(directory) / workload.path.name
         resolved.write_text(workload.path.read_text(encoding="utf-8").replace("http://judge.invalid/v1", address))
         yield Workload(resolved)
 
@@ -168,11 +168,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=5)
     parser.add_argument("--sides", nargs="+", choices=list(REWARDS), default=list(REWARDS))
+    parser.add_argument("--workload", type=Path, default=WORKLOAD.path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if in_coordinator():
-        measure(given.alternations, [REFERENCE, *(side for side in given.sides if side != REFERENCE)])
+        measure(
+            Workload(given.workload),
+            given.alternations,
+            [REFERENCE, *(side for side in given.sides if side != REFERENCE)],
+        )
         return 0
-    return run_in_coordinator("benchmarks.everything", sys.argv[1:], WORKLOAD.spec)
+    with judged(WORKLOAD) as workload:
+        arguments = [*sys.argv[1:], "--workload", str(workload.path)]
+        return run_in_coordinator("benchmarks.everything", arguments, workload.spec)
 
 
 if __name__ == "__main__":

@@ -147,10 +147,9 @@ def pool_of(
         pool.stop()
 
 
-def stop_own_pool(parts: Parts, num_workers: int) -> None:
-    """End the pool of the session, whose first worker it has waited for, when all of its events have come."""
+def await_own_pool(parts: Parts, num_workers: int) -> None:
+    """Take the events of the session's own pool, which scores nothing here; the session has taken the first one."""
     await_workers(parts.rewards, parts, num_workers - 1)
-    parts.rewards.stop()
 
 
 def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
@@ -192,7 +191,7 @@ def measure(num_alternations: int) -> None:
     runs: dict[str, list[Run]] = {name: [] for name in ARMS}
     with running(WORKLOAD) as parts:
         num_workers = WORKLOAD.spec.reward.workers_per_pod
-        stop_own_pool(parts, num_workers)
+        await_own_pool(parts, num_workers)
         for number in range(num_alternations):
             for name, (kind, is_adaptive) in ARMS.items():
                 code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})

@@ -30,8 +30,7 @@ def main(model: str, evaluate_every_steps: str, result_file: str) -> None:
         with Session(
             settings, spec, CollectorRegistry(), NoSink(), RuntimeStatus(), queue.SimpleQueue(), NoOperator()
         ) as session:
-            output = settings.storage / spec.storage.output
-            steps, evaluations = timed_steps(spec, session.build(), output, int(evaluate_every_steps))
+            steps, evaluations = timed_steps(spec, session.build(), int(evaluate_every_steps))
             whole_s = time.monotonic() - begun_s
     result = {"whole_s": whole_s, "steps": steps, "evaluations": evaluations}
     Path(result_file).write_text(json.dumps(result), encoding="utf-8")

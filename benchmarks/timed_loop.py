@@ -45,9 +45,7 @@ class TimedLoop(TrainingLoop):
         return {"step": self._state.step, "reward": score.overall}
 
 
-def timed_steps(
-    spec: RLJobSpec, parts: Parts, output: Path, evaluate_every_steps: int
-) -> tuple[list[Step], list[Step]]:
+def timed_steps(spec: RLJobSpec, parts: Parts, evaluate_every_steps: int) -> tuple[list[Step], list[Step]]:
     """All steps of a job, of which the last ones train whatever waits, and the evaluations before and between them."""
     policy, algorithm = parts.policy, spec.algorithm
     loop = TimedLoop(loop_options(spec), parts)
@@ -61,7 +59,9 @@ def timed_steps(
         if number % evaluate_every_steps == 0:
             evaluations.append(loop.evaluate())
     assert policy.num_deferred == 0, "every draw that was started is trained"
-    return [step | recorded for step, recorded in zip(steps, _recorded(spec, output), strict=True)], evaluations
+    return [
+        step | recorded for step, recorded in zip(steps, _recorded(spec, parts.storage.output_dir), strict=True)
+    ], evaluations
 
 
 def _recorded(spec: RLJobSpec, output: Path) -> list[Step]:

@@ -31,7 +31,7 @@ class TrlSide:
         """As many threads as cores, in all processes together; for vLLM what the engines of a job have."""
         return {
             **inherited,
-            **vllm_environment(accelerator=False, enforce_eager=True),
+            **vllm_environment(accelerator=False, enforce_eager=False),
             "OMP_NUM_THREADS": str(max(1, num_cores // self.num_processes)),
             "PYTHONPATH": f"{root}:{root / 'runtime'}",
             "HF_HUB_OFFLINE": "1",

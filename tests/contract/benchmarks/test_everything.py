@@ -15,14 +15,16 @@ FAKE = {"backend": "Fake", "extraArgs": {"median_tokens": 100_000, "step_s": 0.0
 def test_sides_train_the_same_draws_and_differ_in_rounds_and_in_when_they_score(tmp_path: Path) -> None:
     document: dict[str, Any] = yaml.safe_load(everything.WORKLOAD.path.read_text())
     document["responseTokens"]["max"] = 64
+    document["spec"]["model"] = {"builtin": "Tiny", "maxContextTokens": 1024}
     document["spec"]["rollout"]["engine"] = FAKE
     document["spec"]["trainer"] = {"backend": "Fake"}
     tests = next(one for one in document["spec"]["reward"]["functions"] if one["kind"] == "Code")
     tests["code"] = {"minTimeoutSeconds": 0.2, "maxTimeoutSeconds": 1}
     workload, result = tmp_path / "workload.yaml", tmp_path / "result.json"
     workload.write_text(yaml.safe_dump(document))
-    arguments = [str(workload), str(result), "AllOff", "AllOn"]
-    assert run_in_coordinator("tests.contract.benchmarks.one_alternation", arguments, Workload(workload).spec) == 0
+    with everything.judged(Workload(workload)) as judged:
+        arguments = [str(judged.path), str(result), "AllOff", "AllOn"]
+        assert run_in_coordinator("tests.contract.benchmarks.one_alternation", arguments, judged.spec) == 0
     runs = json.loads(result.read_text())
     off, on = runs["AllOff"]["steps"], runs["AllOn"]["steps"]
     assert [step["kind"] for step in off] == ["Full"] * 5

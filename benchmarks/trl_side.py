@@ -46,12 +46,32 @@ def main(task_file: str, result_file: str) -> None:
         train_dataset=Dataset.from_list(task["train"]),
         eval_dataset=Dataset.from_list(task["held_out"]),
     )
+    if trainer.use_vllm:
+        _publish_by_layer(trainer.vllm_generation)
     root = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     steps, evaluations = _watch(trainer, root, task["evaluate_every_steps"])
     trainer.train()
     if trainer.accelerator.is_main_process:
         whole = {"whole_s": time.monotonic() - begun_s, "whole_cpu_s": cpu_s(root)}
         Path(result_file).write_text(json.dumps({**whole, "steps": steps, "evaluations": evaluations}))
+
+
+def _publish_by_layer(generation: Any) -> None:
+    """Replaces how TRL gives vLLM new weights, which fails on a CPU: vLLM packs weights there when they are loaded, and
+    removes the parameters that TRL's way writes to. This is vLLM's own way to load a running model again.
+    """
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    def sync_weights() -> None:
+        runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
+        with set_current_vllm_config(runner.vllm_config):
+            initialize_layerwise_reload(runner.model)
+            runner.model.load_weights(generation._iter_named_params())
+            finalize_layerwise_reload(runner.model, runner.vllm_config.model_config)
+        generation.llm.reset_prefix_cache()
+
+    generation.sync_weights = sync_weights
 
 
 def _watch(trainer: Any, root: int, every_steps: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:

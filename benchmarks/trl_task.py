@@ -15,10 +15,12 @@ from longshore_runtime.tasks.rows import NUM_TRAIN_PROMPTS
 
 @dataclass(frozen=True)
 class TrlSide:
-    """How TRL generates, and in how many processes."""
+    """How TRL generates, in how many processes, and with how many threads each."""
 
     settings: Mapping[str, Any]
     num_processes: int = 1
+    num_threads: int | None = None
+    """None: as many as cores, in all processes together."""
 
     @property
     def launcher(self) -> tuple[str, ...]:
@@ -28,11 +30,11 @@ class TrlSide:
         return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.num_processes}")
 
     def environment(self, root: Path, inherited: Mapping[str, str], num_cores: int) -> dict[str, str]:
-        """As many threads as cores, in all processes together; for vLLM what the engines of a job have."""
+        """Of a process; for vLLM what engines of a job have that compile."""
         return {
             **inherited,
             **vllm_environment(accelerator=False, enforce_eager=False),
-            "OMP_NUM_THREADS": str(max(1, num_cores // self.num_processes)),
+            "OMP_NUM_THREADS": str(self.num_threads or max(1, num_cores // self.num_processes)),
             "PYTHONPATH": f"{root}:{root / 'runtime'}",
             "HF_HUB_OFFLINE": "1",
         }
@@ -41,8 +43,11 @@ class TrlSide:
 _VLLM: Final = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.1}
 TRL_SIDES: Final[Mapping[str, TrlSide]] = {
     "TRL": TrlSide({}),
+    "TRL, one thread": TrlSide({}, num_threads=1),
     "TRL, two processes": TrlSide({}, num_processes=2),
     "TRL, vLLM": TrlSide(_VLLM),
+    "TRL, vLLM, one thread": TrlSide(_VLLM, num_threads=1),
+    "TRL, vLLM, two processes": TrlSide(_VLLM, num_processes=2),
 }
 
 

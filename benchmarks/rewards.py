@@ -153,12 +153,12 @@ def await_own_pool(parts: Parts, num_workers: int) -> None:
 
 
 def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
-    """Take the events of workers that get ready."""
+    """Take the events of workers that get ready, and drop late ones of the period before."""
     while num_workers:
         event = parts.events.get(timeout=120.0)
-        assert isinstance(event, WorkerReady), event
-        pool.handle(event)
-        num_workers -= 1
+        if isinstance(event, WorkerReady):
+            pool.handle(event)
+            num_workers -= 1
 
 
 def period(pool: RewardPool, parts: Parts) -> list[Step]:

@@ -21,10 +21,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.local_pods import in_coordinator, run_in_coordinator
 from benchmarks.overlap import Known, logged_period, raw
@@ -37,11 +37,12 @@ from benchmarks.workload import Workload
 from longshore.api.reward import RewardFunction
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.sandbox.linux import adopt_orphans
 from longshore_runtime.settings import Settings
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 DOMAINS: Final = ("maths", "code", "taste")
-NUM_PROMPTS: Final = 30
+NUM_PROMPTS: Final = 60
 ROUNDS_PER_PERIOD: Final = 5
 JUDGE_S: Final = 0.3
 REFERENCE: Final = "AllOn"
@@ -70,6 +71,15 @@ class Rewards:
         return RewardPool if self.during_rollout else HeldBack
 
 
+@dataclass
+class Learnt:
+    """What a side knows of earlier periods, as a job does that goes on."""
+
+    of_rounds: Known = field(default_factory=Known)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Of programs, by reward function."""
+
+
 REWARDS: Final[Mapping[str, Rewards]] = {
     "AllOff": Rewards(during_rollout=False, adaptive_limits=False),
     "AllOn": Rewards(),
@@ -94,12 +104,12 @@ def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> 
 
 
 def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
-    """By side: its periods. One alternation before them warms up, and teaches the lengths."""
+    """By side: its periods. One alternation before them warms up, and teaches lengths and limits."""
     write_rows(Settings.from_env().storage / "mixed.jsonl")
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     with running(workload) as parts:
         await_own_pool(parts, workload.spec.reward.workers_per_pod)
-        known = {name: Known() for name in sides}
+        known = {name: Learnt() for name in sides}
         for number in range(-1 if warms_up else 0, num):
             first = number % len(sides)
             for name in (*sides[first:], *sides[:first]):
@@ -128,15 +138,17 @@ def write_rows(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def run(side: str, workload: Workload, parts: Parts, known: Known) -> Run:
+def run(side: str, workload: Workload, parts: Parts, learnt: Learnt) -> Run:
     """One period."""
     spec, rewards = workload.jobs[side], REWARDS[side]
     functions = rewards.functions(spec.reward.functions)
     with pool_of(rewards.pool, functions, spec.reward.workers_per_pod, parts) as pool:
+        pool.load_state(learnt.limits)
         begun_cpu_s = cpu_s(os.getppid())
         own = dataclasses.replace(parts, rewards=pool)
-        steps = logged_period(spec, own, workload.lengths, ROUNDS_PER_PERIOD, known)
+        steps = logged_period(spec, own, workload.lengths, ROUNDS_PER_PERIOD, learnt.of_rounds)
         spent_cpu_s = cpu_s(os.getppid()) - begun_cpu_s
+        learnt.limits = pool.export_state()
     return {**totals(steps), "cpu_s_per_step": spent_cpu_s / len(steps), "steps": steps}
 
 
@@ -177,6 +189,7 @@ def main() -> int:
             [REFERENCE, *(side for side in given.sides if side != REFERENCE)],
         )
         return 0
+    adopt_orphans()
     with judged(WORKLOAD) as workload:
         arguments = [*sys.argv[1:], "--workload", str(workload.path)]
         return run_in_coordinator("benchmarks.everything", arguments, workload.spec)

@@ -1,4 +1,7 @@
-"""CPU seconds of a process and of everything that it has started: what a side of a comparison costs the machine."""
+"""CPU seconds of a process and of everything that it has started: what a side of a comparison costs the machine.
+
+A process whose parent ends, as that of Ray's actors does, is still found if the root adopts orphans.
+"""
 
 import psutil
 

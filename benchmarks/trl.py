@@ -29,11 +29,14 @@ from benchmarks.report import report, spreads
 from benchmarks.trl_task import TRL_SIDES, TrlSide, task_of
 from benchmarks.workload import Workload, merged
 from longshore.api.spec import RLJobSpec
+from longshore_runtime.sandbox.linux import adopt_orphans
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 ROOT: Final = Path(__file__).parents[1]
 TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
 WARM_START_STEPS: Final = 300
+STEPS_PER_PERIOD: Final = 5
+"""Tail batching by default trains everything that it has started after so many steps: four short rounds and a long one."""
 LIMIT_S: Final = 1800.0
 """No run takes so long; one that does hangs."""
 
@@ -49,9 +52,12 @@ def main() -> int:
     parser.add_argument("--evaluate-every", type=int, default=5, help="steps")
     parser.add_argument("--sides", nargs="+", default=sides, choices=sides)
     given = parser.parse_args()
+    if given.steps % STEPS_PER_PERIOD and "TailBatching" in given.sides:
+        parser.error(f"--steps must be a multiple of {STEPS_PER_PERIOD}, so that TailBatching trains as many prompts")
     if not TRL_PYTHON.exists() and any(side in TRL_SIDES for side in given.sides):
         print("trl: TRL is not installed: run `make bench NAME=trl`, which installs it", file=sys.stderr)
         return 2
+    adopt_orphans()
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="ls-trl-") as directory:
         for index, seed in enumerate(given.seeds):

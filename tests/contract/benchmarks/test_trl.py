@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from benchmarks import trl
 from benchmarks.local_pods import run_in_coordinator
-from benchmarks.process_tree import cpu_s
 from benchmarks.trl_task import TRL_SIDES, task_of, trl_settings
 from benchmarks.workload import merged
 
@@ -90,11 +89,25 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(side: str, tmp
 
 
 def test_cpu_seconds_are_those_of_a_process_and_all_that_it_has_started() -> None:
-    begun_s = cpu_s(os.getpid())
-    busy = "import time\nwhile time.process_time() < 0.5: pass\n"
-    nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])"
-    subprocess.run([sys.executable, "-c", nested], check=True)
-    assert cpu_s(os.getpid()) - begun_s >= 0.5
+    """Of children that have ended, and of a grandchild whose parent has ended before it."""
+    ended = "import time\nwhile time.process_time() < 0.5: pass\n"
+    orphan = ended + "print(flush=True)\ninput()\n"
+    middle = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {orphan!r}])"
+    program = f"""
+import os, subprocess, sys
+from benchmarks.process_tree import cpu_s
+from longshore_runtime.sandbox.linux import adopt_orphans
+adopt_orphans()
+before_s = cpu_s(os.getpid())
+subprocess.run([sys.executable, "-c", {ended!r}], check=True)
+ended_s = cpu_s(os.getpid())
+with subprocess.Popen([sys.executable, "-c", {middle!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+    started.stdout.readline()
+    orphan_s = cpu_s(os.getpid())
+assert ended_s - before_s >= 0.5, "of an ended child"
+assert orphan_s - ended_s >= 0.5, "of an orphan"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"PYTHONPATH": str(trl.ROOT)})
 
 
 def run(side: str, seed: int, *steps: tuple[float, int, int]) -> dict[str, Any]:
@@ -126,3 +139,12 @@ def test_without_its_environment_the_benchmark_names_the_command_that_makes_it(
     monkeypatch.setattr(trl, "TRL_PYTHON", tmp_path / "python")
     assert trl.main() == 2
     assert capsys.readouterr().err == "trl: TRL is not installed: run `make bench NAME=trl`, which installs it\n"
+
+
+def test_steps_are_whole_periods_of_tail_batching(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["trl", "--steps", "12"])
+    with pytest.raises(SystemExit):
+        trl.main()
+    assert "--steps must be a multiple of 5" in capsys.readouterr().err

@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).parents[1]
 TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
 WARM_START_STEPS: Final = 300
 STEPS_PER_PERIOD: Final = 5
-"""Tail batching by default trains everything that it has started after so many steps: four short rounds and a long one."""
+"""After so many steps tail batching has trained all that it has started: four short rounds and a long one."""
 LIMIT_S: Final = 1800.0
 """No run takes so long; one that does hangs."""
 

@@ -18,6 +18,7 @@ def test_sides_train_the_same_draws_and_differ_in_rounds_and_in_when_they_score(
     document["spec"]["model"] = {"builtin": "Tiny", "maxContextTokens": 1024}
     document["spec"]["rollout"]["engine"] = FAKE
     document["spec"]["trainer"] = {"backend": "Fake"}
+    document["spec"]["algorithm"]["promptsPerStep"] = 8
     tests = next(one for one in document["spec"]["reward"]["functions"] if one["kind"] == "Code")
     tests["code"] = {"minTimeoutSeconds": 0.2, "maxTimeoutSeconds": 1}
     workload, result = tmp_path / "workload.yaml", tmp_path / "result.json"
@@ -29,7 +30,7 @@ def test_sides_train_the_same_draws_and_differ_in_rounds_and_in_when_they_score(
     off, on = runs["AllOff"]["steps"], runs["AllOn"]["steps"]
     assert [step["kind"] for step in off] == ["Full"] * 5
     assert [step["kind"] for step in on] == ["Short"] * 4 + ["Long"]
-    assert all(step["samples"] == 24 * 4 for step in (*off, *on))
+    assert all(step["samples"] == 8 * 4 for step in (*off, *on))
     assert all(step["reward_s"] >= everything.JUDGE_S for step in off), "the judge is asked when the rollout has ended"
     assert runs["AllOff"]["cpu_s_per_step"] > 0
 

@@ -64,8 +64,7 @@ def test_trl_gets_the_prompts_that_a_synchronous_job_trains_on_in_that_order() -
     assert task["learning_rates"] == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4])
 
 
-@pytest.mark.parametrize("side", ["Synchronous", "TailBatching"])
-def test_every_step_of_a_job_is_measured_and_every_prompt_trained(side: str, tmp_path: Path) -> None:
+def test_every_step_of_a_job_is_measured_and_every_prompt_trained(tmp_path: Path) -> None:
     build_tiny_model(tmp_path / "model", seed=0)
     fake: dict[str, Any] = {
         "algorithm": {"steps": 5, "promptsPerStep": 8, "responsesPerPrompt": 4, "maxResponseTokens": 60},
@@ -75,7 +74,7 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(side: str, tmp
     }
     result = tmp_path / "result.json"
     arguments = [str(tmp_path / "model"), "2", str(result)]
-    assert run_in_coordinator("benchmarks.timed_job", arguments, spec_of(side, **fake)) == 0
+    assert run_in_coordinator("benchmarks.timed_job", arguments, spec_of("TailBatching", **fake)) == 0
     found = json.loads(result.read_text())
     steps, evaluations = found["steps"], found["evaluations"]
     assert [one["step"] for one in evaluations] == [0, 2, 4]
@@ -85,7 +84,7 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(side: str, tmp
         assert step["cpu_s"] > 0
         assert 8 * 4 <= step["tokens"] <= 8 * 4 * step["max_tokens"]
     assert found["whole_s"] > sum(step["step_s"] for step in steps)
-    assert [step["is_long"] for step in steps] == ([0, 0, 0, 0, 1] if side == "TailBatching" else [0] * 5)
+    assert [step["is_long"] for step in steps] == [0, 0, 0, 0, 1]
 
 
 def test_cpu_seconds_are_those_of_a_process_and_all_that_it_has_started() -> None:

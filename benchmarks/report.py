@@ -1,13 +1,35 @@
 """How every benchmark reports: raw figures in a file, medians with their spread, one JSON object as the last line."""
 
+import contextlib
 import json
+import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 RESULTS: Final = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """What a result was measured on, and how busy that was."""
+    return {
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    """Of the checkout, marked where files differ from it; empty where there is none."""
+    command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -25,12 +47,11 @@ def report(
     """Keep the raw figures in `results/NAME.json` and print the summary; `tables` are further parts of it."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    machine = {"machine": platform.machine(), "python": platform.python_version()}
     summary = {
         "name": name,
         "ratios": spreads(ratios),
         **tables,
-        "settings": {**settings, **machine},
+        "settings": {**settings, **machine()},
         "raw": f"benchmarks/results/{path.name}",
     }
     path.write_text(json.dumps({**summary, "runs": list(raw)}, indent=1) + "\n", encoding="utf-8")

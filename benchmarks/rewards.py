@@ -55,7 +55,7 @@ STEPS_PER_PERIOD: Final = 5
 HANGING_SHARE: Final = 0.05
 FAILING_SHARE: Final = 0.25
 
-_CASES: Final = [{"stdin": f"{number}\n", "stdout": f"{number * number}\n"} for number in range(1, 4)]
+CASES: Final = [{"stdin": f"{number}\n", "stdout": f"{number * number}\n"} for number in range(1, 4)]
 _PASSES: Final = "number = int(input())\nprint(sum(number for _ in range(number)))\n"
 _FAILS: Final = "number = int(input())\nprint(number * 2)\n"
 _HANGS: Final = f"import time\nnumber = int(input())\ntime.sleep(600 * (number == 3))\n{_PASSES.splitlines()[1]}\n"
@@ -133,11 +133,12 @@ class KeepRewards(Keep):
 
 
 @contextmanager
-def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> Iterator[RewardPool]:
-    """A pool whose workers are all ready, and that has learnt nothing yet."""
-    num_workers = WORKLOAD.spec.reward.workers_per_pod
+def pool_of(
+    kind: type[RewardPool], functions: Sequence[RewardFunction], num_workers: int, parts: Parts
+) -> Iterator[RewardPool]:
+    """A pool on one reward pod whose workers are all ready, and that has learnt nothing yet."""
     token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-    lane = RewardLane((function,), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
+    lane = RewardLane(tuple(functions), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
     pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
     try:
         await_workers(pool, parts, num_workers)
@@ -146,13 +147,18 @@ def pool_of(kind: type[RewardPool], function: RewardFunction, parts: Parts) -> I
         pool.stop()
 
 
+def await_own_pool(parts: Parts, num_workers: int) -> None:
+    """Take the events of the session's own pool, which scores nothing here; the session has taken the first one."""
+    await_workers(parts.rewards, parts, num_workers - 1)
+
+
 def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
-    """Take the events of workers that get ready."""
+    """Take the events of workers that get ready, and drop late ones of the period before."""
     while num_workers:
         event = parts.events.get(timeout=120.0)
-        assert isinstance(event, WorkerReady), event
-        pool.handle(event)
-        num_workers -= 1
+        if isinstance(event, WorkerReady):
+            pool.handle(event)
+            num_workers -= 1
 
 
 def period(pool: RewardPool, parts: Parts) -> list[Step]:
@@ -179,17 +185,17 @@ def totals(steps: Sequence[Step]) -> dict[str, float]:
 
 def measure(num_alternations: int) -> None:
     """In the coordinator pod: run the alternations and report."""
-    rows = [json.dumps({"prompt": f"square {n}", "answer": "", "tests": _CASES}) for n in range(NUM_PROMPTS)]
+    rows = [json.dumps({"prompt": f"square {n}", "answer": "", "tests": CASES}) for n in range(NUM_PROMPTS)]
     (Settings.from_env().storage / "programs.jsonl").write_text("\n".join(rows) + "\n")
     (function,) = WORKLOAD.spec.reward.functions
     runs: dict[str, list[Run]] = {name: [] for name in ARMS}
     with running(WORKLOAD) as parts:
-        await_workers(parts.rewards, parts, WORKLOAD.spec.reward.workers_per_pod)
-        parts.rewards.stop()
+        num_workers = WORKLOAD.spec.reward.workers_per_pod
+        await_own_pool(parts, num_workers)
         for number in range(num_alternations):
             for name, (kind, is_adaptive) in ARMS.items():
                 code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})
-                with pool_of(kind, function.model_copy(update={"code": code}), parts) as pool:
+                with pool_of(kind, [function.model_copy(update={"code": code})], num_workers, parts) as pool:
                     steps = period(pool, parts)
                 runs[name].append({"alternation": number, "arm": name, **totals(steps), "steps": steps})
     verdicts = {tuple(step["mean_reward"] for step in run["steps"]) for arm in runs.values() for run in arm}

@@ -1,0 +1,199 @@
+"""All mechanisms against none, and each left out in turn: one mixed workload of mathematics, programs and answers that
+a judge grades, on real engines, trainers and sandboxes, alternating in one run.
+
+- AllOff: synchronous rounds; scoring begins when the rollout has ended; time limits of programs are fixed.
+- AllOn: tail batching, rewards during the rollout, and limits that follow what correct programs took.
+- Without...: all but one of them.
+- AllOnAndStreaming: gradients of complete groups while the round runs as well, and pods that go to training where the
+  benefit gate expects a gain.
+
+An alternation is a period of each: as many rounds, from the same weights and the same place in the data, in which all
+train the same draws. Each begins with another side. `ratios` are over `AllOn` in the same alternation: above 1, the
+step takes longer. Responses have given lengths, and stand for programs of which one in twenty hangs, as in
+`make bench NAME=rewards`; the judge is a remote endpoint that takes a fixed time.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.overlap import Known, logged_period, raw
+from benchmarks.period import Run, Step, running
+from benchmarks.process_tree import cpu_s
+from benchmarks.report import report, spreads
+from benchmarks.rewards import CASES, HeldBack, await_own_pool, pool_of
+from benchmarks.slow_judge import slow_judge
+from benchmarks.workload import Workload
+from longshore.api.reward import RewardFunction
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.sandbox.linux import adopt_orphans
+from longshore_runtime.settings import Settings
+
+WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
+DOMAINS: Final = ("maths", "code", "taste")
+NUM_PROMPTS: Final = 60
+ROUNDS_PER_PERIOD: Final = 5
+JUDGE_S: Final = 0.3
+REFERENCE: Final = "AllOn"
+FIGURES: Final = ("step_s", "rollout_s", "reward_s", "train_s", "cpu_s_per_step", "decode_steps", "sampled_tokens")
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """How a side scores."""
+
+    during_rollout: bool = True
+    adaptive_limits: bool = True
+
+    def functions(self, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
+        """Those of the workload, with or without adaptive limits."""
+        return [
+            one.model_copy(update={"code": one.code.model_copy(update={"adaptive_timeout": self.adaptive_limits})})
+            for one in functions
+        ]
+
+    @property
+    def pool(self) -> type[RewardPool]:
+        """What scores."""
+        return RewardPool if self.during_rollout else HeldBack
+
+
+@dataclass
+class Learnt:
+    """What a side knows of earlier periods, as a job does that goes on."""
+
+    of_rounds: Known = field(default_factory=Known)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Of programs, by reward function."""
+
+
+REWARDS: Final[Mapping[str, Rewards]] = {
+    "AllOff": Rewards(during_rollout=False, adaptive_limits=False),
+    "AllOn": Rewards(),
+    "WithoutTailBatching": Rewards(),
+    "WithoutAsynchronousRewards": Rewards(during_rollout=False),
+    "WithoutAdaptiveLimits": Rewards(adaptive_limits=False),
+    "AllOnAndStreaming": Rewards(),
+}
+
+
+def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> None:
+    """In the coordinator pod: run the alternations and report."""
+    runs = alternations(workload, sides, num_alternations)
+    settings = {
+        "alternations": num_alternations,
+        "rounds": ROUNDS_PER_PERIOD,
+        "workload": f"benchmarks/{WORKLOAD.path.name}",
+        "judge_s": JUDGE_S,
+    }
+    columns = {f"{name}/{key}": [one[key] for one in of] for name, of in runs.items() for key in FIGURES}
+    report("everything", ratios(runs), settings, raw(runs), figures=spreads(columns))
+
+
+def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
+    """By side: its periods. One alternation before them warms up, and teaches lengths and limits."""
+    write_rows(Settings.from_env().storage / "mixed.jsonl")
+    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    with running(workload) as parts:
+        await_own_pool(parts, workload.spec.reward.workers_per_pod)
+        known = {name: Learnt() for name in sides}
+        for number in range(-1 if warms_up else 0, num):
+            first = number % len(sides)
+            for name in (*sides[first:], *sides[:first]):
+                found = run(name, workload, parts, known[name])
+                if number >= 0:
+                    runs[name].append({"alternation": number, "side": name, **found})
+    require_equal_work(runs)
+    return runs
+
+
+@contextmanager
+def judged(workload: Workload) -> Iterator[Workload]:
+    """The workload with a judge that answers: before its pods start, since they read where it is."""
+    with slow_judge(JUDGE_S) as address, tempfile.TemporaryDirectory(prefix="ls-") as directory:
+        resolved = Path(directory) / workload.path.name
+        resolved.write_text(workload.path.read_text(encoding="utf-8").replace("http://judge.invalid/v1", address))
+        yield Workload(resolved)
+
+
+def write_rows(path: Path) -> None:
+    """A third of every domain."""
+    rows = [
+        {"prompt": f"square {number}", "answer": str(number * number), "domain": domain, "tests": CASES}
+        for number, domain in enumerate(DOMAINS * (NUM_PROMPTS // len(DOMAINS)))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def run(side: str, workload: Workload, parts: Parts, learnt: Learnt) -> Run:
+    """One period."""
+    spec, rewards = workload.jobs[side], REWARDS[side]
+    functions = rewards.functions(spec.reward.functions)
+    with pool_of(rewards.pool, functions, spec.reward.workers_per_pod, parts) as pool:
+        pool.load_state(learnt.limits)
+        begun_cpu_s = cpu_s(os.getppid())
+        own = dataclasses.replace(parts, rewards=pool)
+        steps = logged_period(spec, own, workload.lengths, ROUNDS_PER_PERIOD, learnt.of_rounds)
+        spent_cpu_s = cpu_s(os.getppid()) - begun_cpu_s
+        learnt.limits = pool.export_state()
+    return {**totals(steps), "cpu_s_per_step": spent_cpu_s / len(steps), "steps": steps}
+
+
+def totals(steps: Sequence[Step]) -> dict[str, float]:
+    """Means over the steps of a period."""
+    return {name: fmean(step[name] for step in steps) for name in FIGURES if name in steps[0]}
+
+
+def require_equal_work(runs: Runs) -> None:
+    """All sides have trained the same draws in every period."""
+    trained = {
+        tuple(sorted(draw for step in one["steps"] for draw in step["draws"])) for of in runs.values() for one in of
+    }
+    assert len(trained) == 1, "unequal work"
+
+
+def ratios(runs: Runs) -> dict[str, list[float]]:
+    """Step times and CPU seconds of all sides over those of `AllOn`."""
+    return {
+        f"{name}/{key}": [one[key] / on[key] for one, on in zip(of, runs[REFERENCE], strict=True)]
+        for name, of in runs.items()
+        if name != REFERENCE
+        for key in ("step_s", "cpu_s_per_step")
+    }
+
+
+def main() -> int:
+    """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--sides", nargs="+", choices=list(REWARDS), default=list(REWARDS))
+    parser.add_argument("--workload", type=Path, default=WORKLOAD.path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if in_coordinator():
+        measure(
+            Workload(given.workload),
+            given.alternations,
+            [REFERENCE, *(side for side in given.sides if side != REFERENCE)],
+        )
+        return 0
+    adopt_orphans()
+    with judged(WORKLOAD) as workload:
+        arguments = [*sys.argv[1:], "--workload", str(workload.path)]
+        return run_in_coordinator("benchmarks.everything", arguments, workload.spec)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,12 +10,14 @@ import typer
 from rich.console import Console
 
 from longshore.api.rollout import Strategy
-from longshore.sim.job import period
+from longshore.sim.job import SimJob, period
 from longshore.sim.paper.published import Paper
+from longshore.sim.search import SearchResult
 from longshore.sim.simulate import simulate as run_job
 from longshore.sim.timeline import timeline as timeline_of
 from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
+from longshore_cli.simulate import search as searching
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs, SimulateOptions
 from longshore_cli.simulate.job import default_num_steps, sim_job
@@ -50,9 +52,29 @@ def simulate(options: SimulateOptions, choice: SimulationChoice, timeline: Path 
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
-        table.show(found, inputs.spec, _console())
+        table.show(found, table.title(inputs, inputs.spec, [run.num_gpus for run in runs]), inputs.spec, _console())
     if timeline is not None:
         _draw(runs, min(period(inputs.spec), _MOST_DRAWN_STEPS), timeline)
+        if not as_json:
+            _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
+
+
+def search(options: SimulateOptions, timeline: Path | None, *, as_json: bool) -> None:
+    """Search for the choices that suit a job, and show them."""
+    if timeline is not None:
+        picture.check(timeline)
+    inputs = reading.read(options)
+    job = sim_job(inputs, inputs.spec)
+    with _errors().status("searching …"):
+        found = searching.searched(job, inputs.spec)
+    own = [StrategyVariant(inputs.spec, is_given=True)]
+    report = searching.search_report(inputs, found, list(notes(inputs, own)))
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        searching.show_search(report, table.title(inputs, inputs.spec, [total_gpus(inputs.spec)]), _console())
+    if timeline is not None:
+        _draw_choices(job, found, timeline)
         if not as_json:
             _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
 
@@ -95,6 +117,14 @@ def _draw(runs: Sequence[SimulatedVariant], num_steps: int, path: Path) -> None:
     """The strategies on the first number of GPUs."""
     drawn = [run for run in runs if run.num_gpus == runs[0].num_gpus]
     picture.save([(run.variant.strategy, timeline_of(run.result, num_steps)) for run in drawn], path)
+
+
+def _draw_choices(job: SimJob, found: SearchResult, path: Path) -> None:
+    """The baseline, the job as it is, and the best choice."""
+    chosen = list(dict.fromkeys([found.baseline.choice, found.present.choice, found.ranking[0].choice]))
+    num_steps = min(_MOST_DRAWN_STEPS, max(choice.num_rounds(job.shape) for choice in chosen))
+    panels = [(str(one), timeline_of(run_job(one.applied_to(job), num_steps), num_steps)) for one in chosen]
+    picture.save(panels, path)
 
 
 def _strategies(text: str | None) -> list[Strategy]:

@@ -77,7 +77,7 @@ def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
     given = spec.rollout
     keeps = strategy is Strategy.PARTIAL_ROLLOUT
     loses_leftovers = strategy in _LEAVE_NOTHING or (keeps and given.leftovers is Leftovers.DROP_TOKENS)
-    return _changed(
+    return changed(
         spec,
         rollout={
             "strategy": strategy,
@@ -95,7 +95,7 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
     if num_gpus == total_gpus(spec):
         return spec
     try:
-        return _changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
+        return changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
     except ValidationError as error:
         raise BadInput(f"--gpus: {num_gpus}: {sentence(error)}") from error
 
@@ -124,8 +124,8 @@ def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:
     return changes
 
 
-def _changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
-    """Fields of some sections replaced, and all rules checked again."""
+def changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
+    """The spec with fields of some sections replaced, and all rules checked again; ValidationError."""
     stored = spec.model_dump(by_alias=False)
     for name, fields in sections.items():
         stored[name] |= fields

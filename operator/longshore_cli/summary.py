@@ -26,6 +26,7 @@ def rows(history: WatchHistory) -> list[Row]:
         ("full rounds", _rounds(runtime.full)),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),
+        ("factors", words.factors(runtime.auto) if runtime.auto is not None else ""),
         ("last assignment", assigned(history.view)),
         ("warm start", _warm_start(runtime)),
         ("time", _times(history)),

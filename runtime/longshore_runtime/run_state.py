@@ -67,7 +67,7 @@ class RunState:
     held_out_latest: HeldOutScore | None = None
 
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
-        """Before the first round."""
+        """Before a round, with another state of the round policy."""
         return replace(self, policy=policy)
 
     def after_step(

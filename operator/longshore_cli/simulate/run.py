@@ -23,7 +23,7 @@ from longshore_cli.simulate.inputs import Inputs, SimulateOptions
 from longshore_cli.simulate.job import default_num_steps, sim_job
 from longshore_cli.simulate.notes import notes
 from longshore_cli.simulate.report import report
-from longshore_cli.simulate.variants import SimulatedVariant, StrategyVariant, total_gpus, variants, with_gpus
+from longshore_cli.simulate.variants import COMPARED, SimulatedVariant, StrategyVariant, total_gpus, variants, with_gpus
 
 _PIPE_WIDTH: Final = 100
 """A pipe has no width."""
@@ -129,11 +129,11 @@ def _draw_choices(job: SimJob, found: SearchResult, path: Path) -> None:
 
 def _strategies(text: str | None) -> list[Strategy]:
     if text is None:
-        return list(Strategy)
+        return list(COMPARED)
     found = []
     for name in _split(text, "--strategies"):
-        if name not in list(Strategy):
-            raise BadInput(f"--strategies: {name!r} is not known; choose from {', '.join(Strategy)}")
+        if name not in list(COMPARED):
+            raise BadInput(f"--strategies: {name!r} is not known; choose from {', '.join(COMPARED)}")
         found.append(Strategy(name))
     return found
 

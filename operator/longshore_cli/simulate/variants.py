@@ -12,6 +12,8 @@ from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli.simulate.errors import BadInput
 
+COMPARED: Final = tuple(one for one in Strategy if one is not Strategy.AUTO)
+"""Strategies that a manifest is simulated under; Auto is one of them at any time."""
 _LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
 
 
@@ -54,10 +56,11 @@ class Skipped:
 def variants(
     spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool
 ) -> tuple[list[StrategyVariant], list[Skipped]]:
-    """Synchronous, which the others are compared with, and every wanted strategy that the spec can have."""
+    """Synchronous, which the others are compared with, the spec's own Auto, and every wanted strategy it can have."""
     found: list[StrategyVariant] = []
     skipped: list[Skipped] = []
-    for strategy in (one for one in Strategy if one in wanted or one is Strategy.SYNCHRONOUS):
+    own_auto = {spec.rollout.strategy} & {Strategy.AUTO}
+    for strategy in (one for one in Strategy if one in {*wanted, *own_auto, Strategy.SYNCHRONOUS}):
         is_given = strategy is spec.rollout.strategy
         try:
             variant = StrategyVariant(spec if is_given else with_strategy(spec, strategy), is_given)

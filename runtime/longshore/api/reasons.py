@@ -158,7 +158,7 @@ class StatusUnreadableReason(Reason):
 
 
 class NoticeReason(Reason):
-    """What the coordinator reports besides alarms."""
+    """What the coordinator reports besides alarms: trouble that did not end the attempt, and `FactorsChanged`."""
 
     ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
@@ -168,6 +168,7 @@ class NoticeReason(Reason):
         "the profile in the output is of another model, accelerator or setup; it is measured again",
     )
     TRACKER_FAILED = "TrackerFailed", "a tracker or a collector of traces cannot be reached; the job goes on without it"
+    FACTORS_CHANGED = "FactorsChanged", "strategy `Auto` changes its factors; the message says what it expects of that"
     RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job goes on"
 
 

@@ -51,18 +51,18 @@ class Choice:
 
     @classmethod
     def of(cls, job: SimJob) -> "Choice":
-        """What a job does now."""
+        """What a job does now, or begins with."""
         rollout = job.rollout
         handover, tp_size = _HANDOVERS[job.trainer.training], rollout.engine.tensor_parallel_size
         choice = cls(
-            rollout.strategy,
+            Strategy.TAIL_BATCHING if rollout.strategy is Strategy.AUTO else rollout.strategy,
             handover,
             tp_size,
             job.plans_parallelism,
             frontier_width=rollout.admission.frontier_width,
         )
         match rollout.strategy:
-            case Strategy.TAIL_BATCHING:
+            case Strategy.TAIL_BATCHING | Strategy.AUTO:
                 tail = rollout.tail_batching
                 return replace(choice, prompt_factor=tail.prompt_factor, response_factor=tail.response_factor)
             case Strategy.REORDER_ROLLOUT:
@@ -171,7 +171,7 @@ class SearchBounds:
     def allow(self, choice: Choice) -> bool:
         """Whether it may be proposed; what the job does now may stay in any case."""
         return (
-            choice.strategy in self.strategies
+            choice.strategy in {*self.strategies, Strategy.SYNCHRONOUS}
             and (choice.prompt_factor or 1.0) <= self.max_prompt_factor
             and (choice.response_factor or 1.0) <= self.max_response_factor
         )
@@ -179,10 +179,8 @@ class SearchBounds:
 
 def references(present: Choice, bounds: SearchBounds) -> tuple[Choice, ...]:
     """What every search compares with, besides the present: the baseline, and tail batching's defaults."""
-    found = [present.under(Strategy.SYNCHRONOUS)]
-    if Strategy.TAIL_BATCHING in bounds.strategies:
-        found.append(_tail_batching(present, _PROMPT_FACTORS[0]))
-    return tuple(found)
+    found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, _PROMPT_FACTORS[0]))
+    return tuple(filter(bounds.allow, found))
 
 
 def strategies(present: Choice, bounds: SearchBounds) -> Iterator[Choice]:

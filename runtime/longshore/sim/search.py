@@ -23,6 +23,8 @@ DEFAULT_MARGIN: Final = 0.03
 """Gain from which on a change is worth it."""
 _BEAM: Final = 3
 """Choices that are kept from stage to stage."""
+_USUAL_ROUNDS: Final = 10
+"""Of a choice that reaches the last comparison."""
 _NUM_FRESH: Final = 2
 """Orders of the draws that the last comparison is made on."""
 
@@ -79,16 +81,23 @@ class SearchResult:
 def search(
     job: SimJob, bounds: SearchBounds, *, num_rounds: int = DEFAULT_ROUNDS, margin: float = DEFAULT_MARGIN
 ) -> SearchResult:
-    """The best choices for a job; ValueError where the job as it is cannot be simulated."""
+    """The best choices for a job; ValueError where the job as it is cannot be simulated.
+
+    `num_rounds`: at most so many are simulated, or those of the present and of what it is compared with.
+    """
     present = Choice.of(job)
-    compared = (present, *choices.references(present, bounds))
-    bench = _Bench(job, num_rounds - _fresh_rounds(job, compared))
+    compared = _unique((present, *choices.references(present, bounds)))
+    fresh_rounds = _NUM_FRESH * sum(choice.num_rounds(job.shape) for choice in compared)
+    num_rounds = max(num_rounds, present.num_rounds(job.shape) + fresh_rounds)
+    reserve = fresh_rounds + _NUM_FRESH * _BEAM * _USUAL_ROUNDS
+    bench = _Bench(job, max(num_rounds - reserve, present.num_rounds(job.shape)))
     reference = bench.required(present)
     beam: tuple[Choice, ...] = (present,)
     for options in _stages(job, bounds, bench):
         found = _unique(chain(beam, filter(bounds.allow, chain.from_iterable(map(options, beam)))))
         beam = tuple(sorted(filter(bench.measured, found), key=lambda one: bench.required(one).cost(reference))[:_BEAM])
-    return _final(job, _unique((*compared, *beam)), bench, margin)
+    fresh = _Bench(job, num_rounds - bench.num_rounds, seeds=range(1, 1 + _NUM_FRESH))
+    return _final(_unique((*compared, *beam)), bench, fresh, margin)
 
 
 def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Callable[[Choice], Iterator[Choice]]]:
@@ -101,9 +110,8 @@ def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Call
     yield lambda choice: choices.neighbours(choice, bench.prompt_factors)
 
 
-def _final(job: SimJob, finalists: tuple[Choice, ...], bench: "_Bench", margin: float) -> SearchResult:
-    """All of them again, on the same fresh draws."""
-    fresh = _Bench(job, None, seeds=range(1, 1 + _NUM_FRESH))
+def _final(finalists: tuple[Choice, ...], bench: "_Bench", fresh: "_Bench", margin: float) -> SearchResult:
+    """All of them again, on the same fresh draws, as far as the rounds reach."""
     found = {choice: prediction for choice in finalists if (prediction := fresh.measured(choice)) is not None}
     present = found[finalists[0]]
     return SearchResult(
@@ -119,8 +127,7 @@ def _final(job: SimJob, finalists: tuple[Choice, ...], bench: "_Bench", margin: 
 class _Bench:
     """Simulates choices, each once, as long as rounds are left."""
 
-    def __init__(self, job: SimJob, num_rounds: int | None, seeds: Iterable[int] = (0,)) -> None:
-        """`num_rounds`: None where nothing limits them."""
+    def __init__(self, job: SimJob, num_rounds: int, seeds: Iterable[int] = (0,)) -> None:
         self._jobs = tuple(replace(job, seed=job.seed + seed) for seed in seeds)
         self._limit = num_rounds
         self._found: dict[Choice, Prediction | None] = {}
@@ -141,7 +148,7 @@ class _Bench:
         num_rounds = choice.num_rounds(self._jobs[0].shape)
         if choice not in self._found:
             total = num_rounds * len(self._jobs)
-            if self._limit is not None and self.num_rounds + total > self._limit:
+            if self.num_rounds + total > self._limit:
                 return None
             try:
                 self._found[choice] = self._simulated(choice, num_rounds)
@@ -174,11 +181,6 @@ def prediction(choice: Choice, results: list[SimResult]) -> Prediction:
         length_bias=sum(one.length_bias * one.total_s for one in results) / total_s,
         num_rounds=num_rounds,
     )
-
-
-def _fresh_rounds(job: SimJob, compared: Iterable[Choice]) -> int:
-    """What the last comparison takes."""
-    return _NUM_FRESH * sum(choice.num_rounds(job.shape) for choice in compared)
 
 
 def _unique(found: Iterable[Choice]) -> tuple[Choice, ...]:

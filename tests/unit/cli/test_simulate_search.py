@@ -69,7 +69,7 @@ def test_a_picture_shows_the_baseline_and_the_best(tmp_path: Path) -> None:
     picture = tmp_path / "found.svg"
     shown = simulated(manifest(tmp_path), "--search", "--timeline", picture).stdout
     assert f"The timeline is in {picture}." in shown
-    assert picture.read_text().count("<g id=\"axes_") >= 2
+    assert picture.read_text().count('<g id="axes_') >= 2
 
 
 @pytest.mark.parametrize("other", [("--strategies", "Synchronous"), ("--gpus", "8"), ("--steps", "3")])

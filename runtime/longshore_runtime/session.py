@@ -26,7 +26,7 @@ from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
 from longshore.policy.auto import Auto
 from longshore.policy.presets import round_policy
-from longshore.policy.round_policy import BatchShape
+from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
@@ -37,7 +37,7 @@ from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
-from longshore_runtime.elastic.auto_factors import AutoFactors, search_in_spare_time
+from longshore_runtime.elastic.auto_factors import AutoFactors, SpareTimeSearch
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
@@ -199,7 +199,7 @@ class Session:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, tokenizer, engines, trainers),
-            auto=AutoFactors(policy, AutoTuner(spec), search_in_spare_time) if isinstance(policy, Auto) else None,
+            auto=self._auto(policy),
         )
 
     @property
@@ -280,6 +280,13 @@ class Session:
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)
+
+    def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
+        if not isinstance(policy, Auto):
+            return None
+        factors = AutoFactors(policy, AutoTuner(self._spec), SpareTimeSearch)
+        self._exit.callback(factors.close)
+        return factors
 
     def _elastic(self) -> ThreadPoolExecutor:
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")

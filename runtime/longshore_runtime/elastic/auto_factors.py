@@ -6,9 +6,8 @@ No round waits for a search. What it finds counts from the first round on that b
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final
+from multiprocessing.connection import Connection
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -25,18 +24,33 @@ from longshore_runtime.trainer.updates import StepTraining
 log = structlog.get_logger()
 
 _NICENESS: Final = 19
-Search = Callable[[Question], "Future[SearchResult]"]
-"""Begins a search and does not wait for it."""
+
+
+class SearchFailed(Exception):
+    """A search has ended without a result: one sentence why."""
+
+
+class Search(Protocol):
+    """A search that has begun; nobody waits for it."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> SearchResult:
+        """Of one that has ended; raises SearchFailed."""
+
+    def stop(self) -> None:
+        """Nobody wants its result any longer."""
 
 
 class AutoFactors:
     """Called by the driver's thread between rounds."""
 
-    def __init__(self, policy: Auto, tuner: AutoTuner, search: Search) -> None:
+    def __init__(self, policy: Auto, tuner: AutoTuner, begin: Callable[[Question], Search]) -> None:
         self._policy = policy
         self._tuner = tuner
-        self._search = search
-        self._running: Future[SearchResult] | None = None
+        self._begin = begin
+        self._running: Search | None = None
         self._since_step, self._why = 0, "what the job begins with"
 
     @property
@@ -57,7 +71,7 @@ class AutoFactors:
         running, self._running = self._running, None
         try:
             found = running.result()
-        except (BrokenProcessPool, ValueError) as error:
+        except SearchFailed as error:
             # The job is as quick as before; the next period brings another search.
             log.warning("no other factors were found: the search failed", reason=str(error))
             return None
@@ -79,7 +93,13 @@ class AutoFactors:
         """Learn from a step, and begin a search where a period has ended."""
         self._tuner.observe(facts)
         if self._running is None and (question := self._tuner.question(self._policy.settings)) is not None:
-            self._running = self._search(question)
+            self._running = self._begin(question)
+
+    def close(self) -> None:
+        """Stop a search that runs."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -115,13 +135,39 @@ def step_facts(
     )
 
 
-def search_in_spare_time(question: Question) -> "Future[SearchResult]":
-    """In a process of its own, which the machine runs when nothing else wants to."""
-    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_yield_to_others)
-    found = executor.submit(question.answer)
-    executor.shutdown(wait=False)
-    return found
+class SpareTimeSearch:
+    """In a process of its own, which the machine runs when nothing else wants to. It ends with the coordinator."""
+
+    def __init__(self, question: Question) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._answers, answers = context.Pipe(duplex=False)
+        self._process = context.Process(target=_answer, args=(question, answers), name="search", daemon=True)
+        self._process.start()
+        answers.close()  # The process has the other one: when it ends, so do the answers.
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._answers.poll()
+
+    def result(self) -> SearchResult:
+        """Of one that has ended; raises SearchFailed."""
+        try:
+            found: SearchResult = self._answers.recv()
+        except EOFError as error:
+            self._process.join()
+            raise SearchFailed(f"its process ended with exit code {self._process.exitcode}") from error
+        finally:
+            self._answers.close()
+        self._process.join()
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+        self._answers.close()
 
 
-def _yield_to_others() -> None:
+def _answer(question: Question, answers: "Connection[SearchResult, None]") -> None:
     os.nice(_NICENESS)
+    answers.send(question.answer())

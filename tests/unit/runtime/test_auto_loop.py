@@ -1,8 +1,7 @@
 """A job with strategy Auto changes its factors between rounds, says so, and goes on with them after a restart."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from longshore.policy.round_policy import RoundPolicy
 from longshore.sim.auto import AutoTuner, Question
 from longshore.sim.search import SearchResult
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.elastic.auto_factors import AutoFactors
+from longshore_runtime.elastic.auto_factors import AutoFactors, Search, SearchFailed
 from tests.unit.runtime.test_gated_loop import Replicas, Timed
 from tests.unit.runtime.test_training_loop import ALGORITHM, Outcome, run
 
@@ -31,21 +30,32 @@ SPEC = RLJobSpec.model_validate(
 )
 
 
-def at_once(question: Question) -> "Future[SearchResult]":
-    done: Future[SearchResult] = Future()
-    done.set_result(question.answer())
-    return done
+@dataclass(frozen=True)
+class AtOnce:
+    """A search that has ended as soon as it begins."""
+
+    question: Question
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> SearchResult:
+        return self.question.answer()
+
+    def stop(self) -> None: ...
 
 
-def killed(question: Question) -> "Future[SearchResult]":
-    done: Future[SearchResult] = Future()
-    done.set_exception(BrokenProcessPool("killed"))
-    return done
+class Killed(AtOnce):
+    def result(self) -> SearchResult:
+        raise SearchFailed("its process ended with exit code -9")
 
 
-def train(
-    root: Path, search: Callable[[Question], "Future[SearchResult]"] = at_once, steps: int = STEPS, **options: Any
-) -> Outcome:
+class Endless(AtOnce):
+    def done(self) -> bool:
+        return False
+
+
+def train(root: Path, search: Callable[[Question], Search] = AtOnce, steps: int = STEPS, **options: Any) -> Outcome:
     def auto(policy: RoundPolicy) -> AutoFactors:
         assert isinstance(policy, Auto)
         return AutoFactors(policy, AutoTuner(SPEC), search)
@@ -84,13 +94,7 @@ def test_a_change_is_made_between_rounds_and_is_told_with_its_reason(tmp_path: P
 
 def test_a_job_that_goes_on_has_what_was_learnt_and_chosen(tmp_path: Path) -> None:
     before = train(tmp_path).reports[-1].auto
-    asked: list[Question] = []
-
-    def search(question: Question) -> "Future[SearchResult]":
-        asked.append(question)
-        return at_once(question)
-
-    resumed = train(tmp_path, search, STEPS + 1)
+    resumed = train(tmp_path, steps=STEPS + 1)
     first = next(report.auto for report in resumed.reports if report.auto is not None)
     assert first == before
     store = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2)
@@ -99,8 +103,14 @@ def test_a_job_that_goes_on_has_what_was_learnt_and_chosen(tmp_path: Path) -> No
 
 
 def test_a_search_that_is_killed_costs_nothing_but_its_result(tmp_path: Path) -> None:
-    outcome = train(tmp_path, killed)
+    outcome = train(tmp_path, Killed)
     assert outcome.error == ""
+    assert changes(outcome) == []
+
+
+def test_no_round_waits_for_a_search(tmp_path: Path) -> None:
+    outcome = train(tmp_path, Endless)
+    assert outcome.error == "" and len(outcome.ledger) >= STEPS
     assert changes(outcome) == []
 
 

@@ -104,6 +104,7 @@ def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
     one = job.engine_costs.decode_step(4, tp_size=1)
     assert one.step_s(0.5 * CAPACITY) == pytest.approx(step_s(4, 0.5), rel=0.01)
     result = simulate(job, 5)
+    assert {round(step.publish_s, 6) for step in result.steps} == {0.5}
     longest_s = 900 * (step_s(4, 0.0) + 0.001)
     mean = sum(step.step_s for step in result.steps) / 5
     train_s = sum(step.num_trained_tokens for step in result.steps) / 5 / (2 * 50_000.0)

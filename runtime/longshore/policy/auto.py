@@ -4,6 +4,7 @@ With a prompt factor of 1 short rounds are those of `Synchronous`, so no draw ev
 waits goes on waiting, and is trained on once, in a long round.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,12 @@ class Auto(TailBatching):
         rules: AdmissionRules = NO_RULES,
         *,
         keeps_tokens: bool = False,
+        max_prompt_factor: float = math.inf,
     ) -> None:
         super().__init__(shape, cursor, settings, rules, keeps_tokens=keeps_tokens)
-        self.settings = settings
-        """Of the next short round."""
+        self.begin = self.settings = settings
+        """Of the next short round; `begin`: of the first one."""
+        self._max_prompt_factor = max_prompt_factor
 
     def choose(self, settings: TailBatchingSettings) -> None:
         """Short rounds have these factors from now on."""
@@ -36,7 +39,12 @@ class Auto(TailBatching):
         self._use_factors(settings)
 
     def _export_history(self) -> dict[str, Any]:
-        return self.settings.model_dump(by_alias=False)
+        return {"begin": self.begin.model_dump(by_alias=False), "settings": self.settings.model_dump(by_alias=False)}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
-        self.choose(TailBatchingSettings.model_validate(state, by_name=True))
+        """A job that was given other factors, or a lower bound, begins with those."""
+        begin, chosen = (
+            TailBatchingSettings.model_validate(state[name], by_name=True) for name in ("begin", "settings")
+        )
+        if begin == self.begin and chosen.prompt_factor <= self._max_prompt_factor:
+            self.choose(chosen)

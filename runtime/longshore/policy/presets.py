@@ -30,7 +30,8 @@ def round_policy(
             keeps = rollout.keeps_tokens
             return TailBatching(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps)
         case Strategy.AUTO:
-            return Auto(shape, cursor, rollout.tail_batching, rules, keeps_tokens=rollout.keeps_tokens)
+            keeps, most = rollout.keeps_tokens, rollout.auto.max_prompt_factor
+            return Auto(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps, max_prompt_factor=most)
         case Strategy.PARTIAL_ROLLOUT:
             return PartialRollout(shape, cursor, rollout.partial_rollout, rules)
         case Strategy.REORDER_ROLLOUT:

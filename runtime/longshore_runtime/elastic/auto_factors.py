@@ -106,9 +106,10 @@ class AutoFactors:
         return {"tuner": self._tuner.export_state(), "since_step": self._since_step, "why": self._why}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Undo `export_state`."""
+        """Undo `export_state`, once the policy has its state."""
         self._tuner.load_state(state["tuner"])
-        self._since_step, self._why = state["since_step"], state["why"]
+        if self._policy.settings != self._policy.begin:
+            self._since_step, self._why = state["since_step"], state["why"]
 
 
 def step_facts(

@@ -60,3 +60,12 @@ def test_a_job_that_resumes_has_the_factors_that_it_had_chosen() -> None:
     after.load_state(before.export_state())
     assert after.settings == before.settings
     assert after.start_round() == before.start_round()
+
+
+def test_a_job_that_was_given_other_factors_or_a_lower_bound_begins_with_those() -> None:
+    before = auto()
+    before.choose(TailBatchingSettings(prompt_factor=2.0))
+    for begin, most in ((TailBatchingSettings(prompt_factor=1.5), 2.0), (TailBatchingSettings(), 1.5)):
+        after = Auto(BatchShape(4, 2), DrawCursor(100, seed=0), begin, max_prompt_factor=most)
+        after.load_state(before.export_state())
+        assert after.settings == begin

@@ -252,3 +252,11 @@ def test_trainers_with_gpus_of_their_own_do_not_share_those_of_the_rollout(tmp_p
     assert not any(
         note.startswith(shared) for note in report(manifest(tmp_path, **pipelined, **apart), *steps)["notes"]
     )
+
+
+def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path, rollout__strategy="Auto"), *STEPS)
+    outcomes = by_strategy(found)
+    assert outcomes["Auto"]["isGiven"]
+    assert outcomes["Auto"]["stepSeconds"] == outcomes["TailBatching"]["stepSeconds"]
+    assert any(note.startswith("Auto is simulated with the factors that it begins with") for note in found["notes"])

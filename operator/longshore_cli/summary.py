@@ -28,6 +28,7 @@ def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Ro
         ("first steps, compared", str(comparison) if comparison is not None else ""),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),
+        ("factors", words.factors(runtime.auto) if runtime.auto is not None else ""),
         ("last assignment", assigned(history.view)),
         ("warm start", _warm_start(runtime)),
         ("time", _times(history)),

@@ -1,6 +1,6 @@
-"""Problems that did not end an attempt: the coordinator's notices become events, its alarms a condition."""
+"""Notices of the coordinator, which become events, and its alarms, which become a condition."""
 
-from longshore.api.reasons import TrainingAlarmReason
+from longshore.api.reasons import NoticeReason, TrainingAlarmReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_operator.context import Context
@@ -28,10 +28,14 @@ def notice_events(status: RLJobStatus, reported: tuple[int, int]) -> tuple[Event
     ):
         return ()
     return tuple(
-        Event("Warning", notice.reason, notice.message, key=f"{runtime.attempt}-{notice.number}")
+        Event(_kind(notice.reason), notice.reason, notice.message, key=f"{runtime.attempt}-{notice.number}")
         for notice in runtime.notices
         if (runtime.attempt, notice.number) > reported
     )
+
+
+def _kind(reason: str) -> str:
+    return "Normal" if reason == NoticeReason.FACTORS_CHANGED else "Warning"
 
 
 def newest_notice(runtime: RuntimeStatus | None) -> tuple[int, int]:

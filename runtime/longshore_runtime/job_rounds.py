@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore_runtime.elastic.repurposing import Repurposing
@@ -28,8 +29,9 @@ class JobRounds:
         draining: bool = False,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         repurposing: Repurposing | None = None,
+        pace: RolloutPace | None = None,
     ) -> RoundResult:
-        """Run a round of draws of these prompts; `kept` and `draining` as of `RoundRunner`.
+        """Run a round of draws of these prompts; `kept`, `draining` and `pace` as of `RoundRunner`.
 
         Raises UserError, Interrupted and TrainerLost.
         """
@@ -45,7 +47,7 @@ class JobRounds:
             observer,
             kept,
             None if repurposing is None else repurposing.milestones,
-            None if repurposing is None else repurposing.pace,
+            pace,
         )
         if repurposing is not None:
             repurposing.begin(runner)

@@ -8,6 +8,7 @@ from longshore.policy.round_policy import RoundPolicy
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
@@ -36,3 +37,5 @@ class Parts:
     events: "queue.SimpleQueue[Event]"
     clock: Clock
     records: StepSink = field(default_factory=NoRecords)
+    auto: AutoFactors | None = None
+    """Strategy Auto; None: another one."""

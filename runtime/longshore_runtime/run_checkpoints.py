@@ -50,6 +50,8 @@ class RunCheckpoints:
             self._lengths[RoundKind(kind)].load_state(exported)
         if self._gate is not None and "benefit" in state:  # Older versions had none.
             self._gate.load_state(state["benefit"])
+        if parts.auto is not None and "auto" in state:  # The job may have had another strategy.
+            parts.auto.load_state(state["auto"])
         parts.rewards.load_state(state["rewards"])
         parts.recorder.resume(run, state["recorder"])
         parts.records.rewind(run.step)
@@ -71,6 +73,7 @@ class RunCheckpoints:
             "recorder": parts.recorder.export(),
             "rewards": parts.rewards.export_state(),
             "alarms": self._alarms.export(),
+            **({"auto": parts.auto.export_state()} if parts.auto is not None else {}),
             **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }

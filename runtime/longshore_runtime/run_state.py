@@ -67,7 +67,7 @@ class RunState:
     held_out_latest: HeldOutScore | None = None
 
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
-        """Return the state before the first round, with that of the round policy."""
+        """Return the state before a round, with another state of the round policy."""
         return replace(self, policy=policy)
 
     def after_step(

@@ -24,8 +24,10 @@ from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
+from longshore.policy.auto import Auto
 from longshore.policy.presets import round_policy
-from longshore.policy.round_policy import BatchShape
+from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
@@ -35,6 +37,7 @@ from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
+from longshore_runtime.elastic.auto_factors import AutoFactors, SpareTimeSearch
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
@@ -175,14 +178,15 @@ class Session:
         self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
+        policy = round_policy(
+            spec.rollout,
+            shape,
+            prompts.draws(algorithm.seed),
+            groups_per_update=algorithm.groups_per_update,
+            dynamic_sampling=algorithm.dynamic_sampling,
+        )
         return Parts(
-            policy=round_policy(
-                spec.rollout,
-                shape,
-                prompts.draws(algorithm.seed),
-                groups_per_update=algorithm.groups_per_update,
-                dynamic_sampling=algorithm.dynamic_sampling,
-            ),
+            policy=policy,
             prompts=prompts,
             engines=engines,
             trainers=trainers,
@@ -195,6 +199,7 @@ class Session:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, tokenizer, engines, trainers),
+            auto=self._auto(policy),
         )
 
     @property
@@ -275,6 +280,13 @@ class Session:
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)
+
+    def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
+        if not isinstance(policy, Auto):
+            return None
+        factors = AutoFactors(policy, AutoTuner(self._spec), SpareTimeSearch)
+        self._exit.callback(factors.close)
+        return factors
 
     def _elastic(self) -> ThreadPoolExecutor:
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")

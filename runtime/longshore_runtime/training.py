@@ -24,11 +24,14 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
 from longshore.api.runtime_status import RoundKind, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.rollout_pace import RolloutPace
 from longshore.record.facts import StepMarks
+from longshore_runtime.elastic.auto_factors import step_facts
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.errors import TrainerLost
@@ -62,6 +65,8 @@ class _TrainedRound:
     started_s: float
     rolled_out_s: float
     trained_s: float
+    pace: RolloutPace | None
+    """How fast the engines were, where somebody learns from it."""
 
 
 class TrainingLoop:
@@ -117,6 +122,7 @@ class TrainingLoop:
         """Run one round and its updates; `draining`: on deferred draws only."""
         policy, clock = self._parts.policy, self._parts.clock
         begun_s = clock.now_s()
+        self._choose_factors()
         self._turns.regroup(policy.next_kind(draining=draining), self._state.step + 1, self._state.policy_version)
         regrouped_s = clock.now_s()
         done = self._guard.checked(self._state.step + 1, lambda: self._train_on_a_round(draining), self._prepare_retry)
@@ -170,6 +176,9 @@ class TrainingLoop:
         parts, clock = self._parts, self._parts.clock
         started_s = clock.now_s()
         self._step = step = self._start.begin(self._state, self._baseline.epoch)
+        pace = step.repurposing.pace if step.repurposing is not None else None
+        if pace is None and parts.auto is not None:
+            pace = RolloutPace()
         result = self._rounds.run(
             parts.policy,
             parts.prompts.train,
@@ -178,10 +187,21 @@ class TrainingLoop:
             draining=draining,
             kept=self._state.kept,
             repurposing=step.repurposing,
+            pace=pace,
         )
         rolled_out_s = clock.now_s()
         trained = self._train(step)
-        return _TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s())
+        return _TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s(), pace)
+
+    def _choose_factors(self) -> None:
+        """Strategy Auto takes the factors that it has found in its spare time, if any."""
+        auto, recorder = self._parts.auto, self._parts.recorder
+        if auto is None:
+            return
+        if (change := auto.before_round(self._state.step + 1)) is not None:
+            recorder.notice(NoticeReason.FACTORS_CHANGED, str(change))
+            self._state = self._state.with_policy(self._parts.policy.export_state())
+        recorder.factors(auto.chosen)
 
     def _training_requests(self) -> RequestOf:
         """Return the requests of the next round; a benchmark overrides this to set lengths."""
@@ -214,8 +234,9 @@ class TrainingLoop:
         self._parts.policy.load_state(self._state.policy)
 
     def _record(self, done: _TrainedRound, marks: StepMarks) -> None:
-        """Report a finished step to baseline, benefit gate, recorder and records."""
+        """Report a finished step to baseline, benefit gate, tuner, recorder and records."""
         parts, result, trained = self._parts, done.result, done.trained
+        queue_length = parts.policy.num_deferred
         times = StepTimes.of(marks, result.rollout_s)
         repurposed = None
         if done.step.repurposing is not None:
@@ -225,7 +246,11 @@ class TrainingLoop:
             outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
             saved_s = self._gate.ended(outcome)
             repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
-        queue_length = parts.policy.num_deferred
+        if parts.auto is not None and done.pace is not None:
+            num_replicas = parts.trainers.num_replicas
+            parts.auto.step_ended(
+                step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length)
+            )
         parts.recorder.step(self._state, result, trained, times, queue_length, repurposed)
         parts.records.keep(StepDone(self._state.step, marks, result, trained, queue_length, repurposed))
         self._alarms.step(self._state.step, result, trained)

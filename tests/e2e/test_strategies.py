@@ -64,6 +64,33 @@ def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coor
     pipeline.delete()
 
 
+def test_a_job_with_strategy_auto_speculates_because_its_lengths_have_a_tail(cluster: Cluster) -> None:
+    """It begins without speculation, learns its lengths and how fast its engines are, and says what it changes."""
+    engine = {"backend": "Fake", "maxNumSeqs": 32, "extraArgs": {"step_s": 0.01, "sigma": 2.0}}
+    rollout = {"strategy": "Auto", "tailBatching": {"promptFactor": 1}, "engine": engine}
+    auto = cluster.apply(fake_job("auto", algorithm=BATCH | {"steps": 24}, rollout=rollout))
+    auto.wait_step(1)
+    assert auto.status()["runtime"]["auto"] == {
+        "promptFactor": 1, "responseFactor": 1, "sinceStep": 0, "why": "what the job begins with",
+    }  # fmt: skip
+    status = auto.wait_finished()
+    assert status["phase"] == "Succeeded", auto.story()
+    chosen = status["runtime"]["auto"]
+    assert chosen["promptFactor"] > 1 and chosen["responseFactor"] == 1
+    ledger = auto.ledger()
+    assert_every_draw_once(ledger, num_prompts=4, num_responses=4)
+    before = [row for row in ledger if row["kind"] == "Short" and not row["deferred"]]
+    after = [row for row in ledger if row["kind"] == "Short" and row["deferred"]]
+    assert before and after, "short rounds without and with speculation"
+    assert before[-1]["step"] < after[0]["step"]
+    events = json.loads(auto.cluster.kubectl("get", "events", "-o", "json"))["items"]
+    told = [event for event in events if event["reason"] == "FactorsChanged"]
+    assert {event["type"] for event in told} == {"Normal"}
+    assert chosen["why"] in [event["message"] for event in told]
+    assert "promptFactor 1 -> " in told[0]["message"] and "predicted step 0." in told[0]["message"]
+    auto.delete()
+
+
 def test_tail_batching_with_dynamic_sampling_and_gates_trains_on_groups_that_differ(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -41,6 +41,9 @@ def simulate(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps to simulate; unset: whole periods of tail batching, 20 or more.")
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Search for the choices that suit the job best, with their settings.")
+    ] = False,
     strict_only: Annotated[
         bool, typer.Option("--strict-only", help="Leave out what trains on tokens of older weights.")
     ] = False,
@@ -62,7 +65,7 @@ def simulate(
 
     if paper is not None:
         others = (file, recorded, lengths, strategies, gpus, gpu_type, model, profile, steps, timeline)
-        if strict_only or any(other is not None for other in others):
+        if strict_only or search or any(other is not None for other in others):
             raise BadInput("--paper simulates the jobs of that paper; besides it only --json has a meaning.")
         run.compare(paper, as_json=as_json)
         return
@@ -73,8 +76,13 @@ def simulate(
         )
     if lengths is not None and recorded is not None:
         raise BadInput("--lengths and --from exclude each other.", "Give one of them.")
+    if search and (strict_only or any(other is not None for other in (strategies, gpus, steps))):
+        raise BadInput("--search chooses strategies and steps itself: leave out what chooses them.")
     source = None if recorded is None else fetched(Target(kubeconfig, context, namespace), recorded, image)
     inputs = SimulateOptions(file, model, gpu_type, lengths, profile, source)
+    if search:
+        run.search(inputs, timeline, as_json=as_json)
+        return
     run.simulate(inputs, run.SimulationChoice(strategies, gpus, steps, strict_only), timeline, as_json=as_json)
 
 

@@ -29,6 +29,8 @@ def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
         yield f"Disaggregated: {own} GPUs sample and {num_training} train; bubble and GPU hours are those of all."
     elif any(variant.spec.rollout.is_pipelined for variant in variants):
         yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
+    if spec.rollout.strategy is Strategy.AUTO:
+        yield "Auto is simulated with the factors that it begins with; --search shows what it may come to."
     if any(variant.strategy is Strategy.PARTIAL_ROLLOUT for variant in variants):
         yield "PartialRollout trains on tokens of older weights: it needs rollout.onPolicy: Relaxed."
 

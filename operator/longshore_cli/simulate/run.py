@@ -10,18 +10,20 @@ import typer
 from rich.console import Console
 
 from longshore.api.rollout import Strategy
-from longshore.sim.job import period
+from longshore.sim.job import SimJob, period
 from longshore.sim.paper.published import Paper
+from longshore.sim.search import SearchResult
 from longshore.sim.simulate import simulate as run_job
 from longshore.sim.timeline import timeline as timeline_of
 from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
+from longshore_cli.simulate import search as searching
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs, SimulateOptions
 from longshore_cli.simulate.job import default_num_steps, sim_job
 from longshore_cli.simulate.notes import notes
 from longshore_cli.simulate.report import report
-from longshore_cli.simulate.variants import SimulatedVariant, StrategyVariant, total_gpus, variants, with_gpus
+from longshore_cli.simulate.variants import COMPARED, SimulatedVariant, StrategyVariant, total_gpus, variants, with_gpus
 
 _PIPE_WIDTH: Final = 100
 """A pipe has no width."""
@@ -50,9 +52,29 @@ def simulate(options: SimulateOptions, choice: SimulationChoice, timeline: Path 
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
-        table.show(found, inputs.spec, _console())
+        table.show(found, table.title(inputs, inputs.spec, [run.num_gpus for run in runs]), inputs.spec, _console())
     if timeline is not None:
         _draw(runs, min(period(inputs.spec), _MOST_DRAWN_STEPS), timeline)
+        if not as_json:
+            _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
+
+
+def search(options: SimulateOptions, timeline: Path | None, *, as_json: bool) -> None:
+    """Search for the choices that suit a job, and show them."""
+    if timeline is not None:
+        picture.check(timeline)
+    inputs = reading.read(options)
+    job = sim_job(inputs, inputs.spec)
+    with _errors().status("searching …"):
+        found = searching.searched(job, inputs.spec)
+    own = [StrategyVariant(inputs.spec, is_given=True)]
+    report = searching.search_report(inputs, found, list(notes(inputs, own)))
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        searching.show_search(report, table.title(inputs, inputs.spec, [total_gpus(inputs.spec)]), _console())
+    if timeline is not None:
+        _draw_choices(job, found, timeline)
         if not as_json:
             _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
 
@@ -97,13 +119,21 @@ def _draw(runs: Sequence[SimulatedVariant], num_steps: int, path: Path) -> None:
     picture.save([(run.variant.strategy, timeline_of(run.result, num_steps)) for run in drawn], path)
 
 
+def _draw_choices(job: SimJob, found: SearchResult, path: Path) -> None:
+    """The baseline, the job as it is, and the best choice."""
+    chosen = list(dict.fromkeys([found.baseline.choice, found.present.choice, found.ranking[0].choice]))
+    num_steps = min(_MOST_DRAWN_STEPS, max(choice.num_rounds(job.shape) for choice in chosen))
+    panels = [(str(one), timeline_of(run_job(one.applied_to(job), num_steps), num_steps)) for one in chosen]
+    picture.save(panels, path)
+
+
 def _strategies(text: str | None) -> list[Strategy]:
     if text is None:
-        return list(Strategy)
+        return list(COMPARED)
     found = []
     for name in _split(text, "--strategies"):
-        if name not in list(Strategy):
-            raise BadInput(f"--strategies: {name!r} is not known; choose from {', '.join(Strategy)}")
+        if name not in list(COMPARED):
+            raise BadInput(f"--strategies: {name!r} is not known; choose from {', '.join(COMPARED)}")
         found.append(Strategy(name))
     return found
 

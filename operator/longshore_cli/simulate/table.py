@@ -1,5 +1,6 @@
 """A report on the terminal."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich import box
@@ -9,6 +10,7 @@ from rich.table import Table
 from longshore.api.rollout import OnPolicy
 from longshore.api.spec import RLJobSpec
 from longshore_cli import format as fmt
+from longshore_cli.simulate.inputs import Inputs
 from longshore_cli.simulate.report import Report, StrategyResult
 from longshore_cli.simulate.variants import num_training_gpus
 
@@ -17,14 +19,14 @@ _FIGURES: Final = (
 )  # fmt: skip
 
 
-def title(report: Report, spec: RLJobSpec) -> str:
+def title(inputs: Inputs, spec: RLJobSpec, num_gpus: Sequence[int]) -> str:
     """The job in one line."""
     algorithm, engine = spec.algorithm, spec.rollout.engine
-    gpus = ", ".join(str(num_gpus) for num_gpus in dict.fromkeys(one.num_gpus for one in report.outcomes))
+    gpus = ", ".join(map(str, dict.fromkeys(num_gpus)))
     if num_training := num_training_gpus(spec):
         gpus += f" + {num_training}"
     return (
-        f"{report.name}: {report.model} on {gpus} x {report.gpu_type}, TP {engine.tensor_parallel_size}, "
+        f"{inputs.name}: {inputs.model.name} on {gpus} x {inputs.gpu.name}, TP {engine.tensor_parallel_size}, "
         f"{algorithm.prompts_per_step} x {algorithm.responses_per_prompt} responses "
         f"up to {algorithm.max_response_tokens:,} tokens"
     )
@@ -69,9 +71,9 @@ def sentences(report: Report, num_steps: int) -> list[str]:
     return [steps + own, *report.notes, *skipped]
 
 
-def show(report: Report, spec: RLJobSpec, console: Console) -> None:
+def show(report: Report, title: str, spec: RLJobSpec, console: Console) -> None:
     """Print everything."""
-    console.print(title(report, spec), style="bold", markup=False, soft_wrap=True)
+    console.print(title, style="bold", markup=False, soft_wrap=True)
     console.print(outcomes_table(report))
     for sentence in sentences(report, spec.algorithm.steps):
         console.print(sentence, style="dim", markup=False, soft_wrap=True)

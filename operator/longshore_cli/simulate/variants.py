@@ -12,6 +12,8 @@ from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli.simulate.errors import BadInput
 
+COMPARED: Final = tuple(one for one in Strategy if one is not Strategy.AUTO)
+"""Strategies that a manifest is simulated under; Auto is one of them at any time."""
 _LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
 
 
@@ -54,10 +56,11 @@ class Skipped:
 def variants(
     spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool
 ) -> tuple[list[StrategyVariant], list[Skipped]]:
-    """Synchronous, which the others are compared with, and every wanted strategy that the spec can have."""
+    """Synchronous, which the others are compared with, the spec's own Auto, and every wanted strategy it can have."""
     found: list[StrategyVariant] = []
     skipped: list[Skipped] = []
-    for strategy in (one for one in Strategy if one in wanted or one is Strategy.SYNCHRONOUS):
+    own_auto = {spec.rollout.strategy} & {Strategy.AUTO}
+    for strategy in (one for one in Strategy if one in {*wanted, *own_auto, Strategy.SYNCHRONOUS}):
         is_given = strategy is spec.rollout.strategy
         try:
             variant = StrategyVariant(spec if is_given else with_strategy(spec, strategy), is_given)
@@ -77,7 +80,7 @@ def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
     given = spec.rollout
     keeps = strategy is Strategy.PARTIAL_ROLLOUT
     loses_leftovers = strategy in _LEAVE_NOTHING or (keeps and given.leftovers is Leftovers.DROP_TOKENS)
-    return _changed(
+    return changed(
         spec,
         rollout={
             "strategy": strategy,
@@ -95,7 +98,7 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
     if num_gpus == total_gpus(spec):
         return spec
     try:
-        return _changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
+        return changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
     except ValidationError as error:
         raise BadInput(f"--gpus: {num_gpus}: {sentence(error)}") from error
 
@@ -124,8 +127,8 @@ def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:
     return changes
 
 
-def _changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
-    """Fields of some sections replaced, and all rules checked again."""
+def changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
+    """The spec with fields of some sections replaced, and all rules checked again; ValidationError."""
     stored = spec.model_dump(by_alias=False)
     for name, fields in sections.items():
         stored[name] |= fields

@@ -67,6 +67,8 @@ def _figures(history: WatchHistory, now_s: float) -> Table:
         table.add_row("Responses", _responses_row(view))
         table.add_row("Rounds", _rounds_row(view))
         table.add_row("Draws", _draws_row(view))
+    if runtime.auto is not None:
+        table.add_row("Auto", words.factors(runtime.auto))
     table.add_row("GPUs", _gpus_row(view))
     if assigned(view):
         table.add_row("Assigned", Text(assigned(view), style="dim", no_wrap=True, overflow="ellipsis"))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
+from longshore.api.runtime_status import ChosenFactors, Progress, ProgressUnit, RuntimeActivity
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
 from longshore_client.view import JobView
@@ -53,6 +53,13 @@ def activity(view: JobView) -> str:
 def in_words(activity_name: str) -> str:
     """Return an activity in words for people; one without special words stays unchanged."""
     return _WORDS.get(activity_name, activity_name)
+
+
+def factors(chosen: ChosenFactors) -> str:
+    """`promptFactor 1.5 since step 12: ...`; a race between responses where there is one."""
+    race = f", responseFactor {chosen.response_factor:g}" if chosen.response_factor > 1 else ""
+    since = f" since step {chosen.since_step}" if chosen.since_step else ""
+    return f"promptFactor {chosen.prompt_factor:g}{race}{since}: {chosen.why}"
 
 
 def amount(progress: Progress) -> str:

@@ -167,7 +167,7 @@ class StatusUnreadableReason(Reason):
 
 
 class NoticeReason(Reason):
-    """What the coordinator reports besides alarms."""
+    """What the coordinator reports besides alarms: trouble that did not end the attempt, and `FactorsChanged`."""
 
     ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
@@ -180,6 +180,7 @@ class NoticeReason(Reason):
         "TrackerFailed",
         "a tracker or a collector of traces cannot be reached; the job continues without it",
     )
+    FACTORS_CHANGED = "FactorsChanged", "strategy `Auto` changes its factors; the message says what it expects"
     RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job continues"
 
 

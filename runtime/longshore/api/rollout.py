@@ -23,6 +23,7 @@ class Strategy(StrEnum):
     PARTIAL_ROLLOUT = "PartialRollout"
     REORDER_ROLLOUT = "ReorderRollout"
     GROUP_PIPELINE = "GroupPipeline"
+    AUTO = "Auto"
 
 
 class Leftovers(StrEnum):
@@ -129,6 +130,29 @@ class ReorderRolloutSettings(ApiModel):
     predicted length into one round."""
 
 
+class AutoSettings(ApiModel):
+    """Settings of strategy Auto, which begins with `tailBatching` and changes its factors between rounds."""
+
+    max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
+    """Largest `tailBatching.promptFactor` that it may choose. It never chooses a `responseFactor` above that of
+    `tailBatching`: by default responses to a prompt do not race."""
+    margin: float = Field(default=0.03, gt=0, lt=1)
+    """Share of the time of a step that a change has to save, by the prediction."""
+
+
+_ROLLOUT_RULES: "tuple[Rule[Rollout], ...]" = (
+    Rule(
+        "auto.maxPromptFactor",
+        "self.strategy != 'Auto' || self.tailBatching.promptFactor <= self.auto.maxPromptFactor",
+        lambda rollout: (
+            rollout.strategy is not Strategy.AUTO
+            or rollout.tail_batching.prompt_factor <= rollout.auto.max_prompt_factor
+        ),
+        "maxPromptFactor must not be below tailBatching.promptFactor, with which Auto begins: raise it",
+    ),
+)
+
+
 class AdmissionSettings(ApiModel):
     """Which requests run at once. These fields combine with each other and with any strategy."""
 
@@ -186,7 +210,7 @@ class EngineSettings(ApiModel):
     """Further vLLM engine arguments, by their Python names."""
 
 
-class Rollout(ApiModel):
+class Rollout(ApiModel, rules=_ROLLOUT_RULES):
     """Round policy and engine."""
 
     on_policy: OnPolicy = OnPolicy.STRICT
@@ -194,11 +218,13 @@ class Rollout(ApiModel):
     strategy: Strategy = Strategy.TAIL_BATCHING
     """Preset of the round policy."""
     tail_batching: TailBatchingSettings = Field(default_factory=TailBatchingSettings)
-    """Settings of strategy TailBatching."""
+    """Settings of strategy TailBatching, and those that Auto begins with."""
     partial_rollout: PartialRolloutSettings = Field(default_factory=PartialRolloutSettings)
     """Settings of strategy PartialRollout."""
     reorder_rollout: ReorderRolloutSettings = Field(default_factory=ReorderRolloutSettings)
     """Settings of strategy ReorderRollout."""
+    auto: AutoSettings = Field(default_factory=AutoSettings)
+    """Settings of strategy Auto."""
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     """Which requests run at once."""
     leftovers: Leftovers | None = None

@@ -241,15 +241,28 @@ ENDING_ACTIVITIES: Final = frozenset({RuntimeActivity.DONE, RuntimeActivity.FAIL
 
 
 class Notice(ApiModel):
-    """Something that went wrong and did not end the attempt; the operator makes it an event."""
+    """Something that happened and did not end the attempt; the operator makes it an event."""
 
     number: int = Field(ge=1, le=MAX_COUNT)
     """Number of the notice within its attempt, from 1."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, or that of an
-    alarm."""
+    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, FactorsChanged, or
+    that of an alarm."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """One sentence."""
+
+
+class ChosenFactors(ApiModel):
+    """What strategy Auto has chosen."""
+
+    prompt_factor: float = Field(ge=1, le=16)
+    """As `spec.rollout.tailBatching.promptFactor`."""
+    response_factor: float = Field(ge=1, le=16)
+    """As `spec.rollout.tailBatching.responseFactor`."""
+    since_step: int = Field(ge=0, le=MAX_COUNT)
+    """Step from which on rounds have them."""
+    why: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
+    """What was changed, and what that is expected to bring."""
 
 
 class Alarm(ApiModel):
@@ -298,6 +311,8 @@ class RuntimeStatus(ApiModel):
     repurposing: dict[RoundKind, RepurposingBenefit] = Field(default_factory=dict)
     """Expected benefit at the newest milestone of each kind of round, with `spec.rollout.repurposing.trigger` Adaptive.
     Empty until the first step is done."""
+    auto: ChosenFactors | None = None
+    """Factors of strategy Auto, from the first round on."""
     rollout_times: RolloutTimes | None = None
     """Times for the parallelism planner, if the job has a profile."""
     reward: float | None = None

@@ -13,6 +13,7 @@ ROUND_KINDS: Final = {
     Strategy.PARTIAL_ROLLOUT: (RoundKind.FULL,),
     Strategy.REORDER_ROLLOUT: (RoundKind.FULL, RoundKind.LONG),
     Strategy.GROUP_PIPELINE: (RoundKind.FULL,),
+    Strategy.AUTO: (RoundKind.SHORT, RoundKind.LONG),
 }
 """Kinds of round that a strategy plans."""
 

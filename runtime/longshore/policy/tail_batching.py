@@ -34,8 +34,7 @@ class TailBatching(RoundPolicy):
         keeps_tokens: bool = False,
     ) -> None:
         super().__init__(shape, cursor, rules)
-        self._num_speculative_prompts = ceil_factor(settings.prompt_factor, shape.num_prompts)
-        self._num_speculative_responses = ceil_factor(settings.response_factor, shape.num_responses)
+        self._use_factors(settings)
         self._queue = WaitingDraws(keeps_tokens=keeps_tokens)
 
     @property
@@ -45,6 +44,10 @@ class TailBatching(RoundPolicy):
     def next_kind(self, *, draining: bool = False) -> RoundKind:
         """Long as soon as the queue holds P0 draws."""
         return RoundKind.LONG if draining or len(self._queue) >= self._shape.num_prompts else RoundKind.SHORT
+
+    def _use_factors(self, settings: TailBatchingSettings) -> None:
+        self._num_speculative_prompts = ceil_factor(settings.prompt_factor, self._shape.num_prompts)
+        self._num_speculative_responses = ceil_factor(settings.response_factor, self._shape.num_responses)
 
     def _plan(self) -> RoundPlan:
         num_prompts = self._shape.num_prompts

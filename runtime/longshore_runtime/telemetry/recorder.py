@@ -9,6 +9,7 @@ import structlog
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.runtime_status import (
     Alarm,
+    ChosenFactors,
     DrawCounts,
     HeldOutReward,
     KindCount,
@@ -185,6 +186,10 @@ class Recorder:
     def rollout_times(self, times: RolloutTimes) -> None:
         """Report the times of tensor-parallel sizes from the job's profile."""
         self._update(rollout_times=times)
+
+    def factors(self, chosen: ChosenFactors) -> None:
+        """What strategy Auto has chosen."""
+        self._update(auto=chosen)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         """Report that an assignment has been carried out."""

@@ -33,7 +33,7 @@ def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (found["name"], found["model"], found["gpuType"], found["numSteps"]) == ("small", "Qwen2.5-7B", "H100", 5)
     outcomes = by_strategy(found)
-    assert list(outcomes) == list(Strategy)
+    assert list(outcomes) == [one for one in Strategy if one is not Strategy.AUTO]
     baseline = outcomes["Synchronous"]
     assert baseline["isGiven"] and baseline["speedup"] == 1
     for one in outcomes.values():
@@ -252,3 +252,11 @@ def test_trainers_with_gpus_of_their_own_do_not_share_those_of_the_rollout(tmp_p
     assert not any(
         note.startswith(shared) for note in report(manifest(tmp_path, **pipelined, **apart), *steps)["notes"]
     )
+
+
+def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path, rollout__strategy="Auto"), *STEPS)
+    outcomes = by_strategy(found)
+    assert outcomes["Auto"]["isGiven"]
+    assert outcomes["Auto"]["stepSeconds"] == outcomes["TailBatching"]["stepSeconds"]
+    assert any(note.startswith("Auto is simulated with the factors that it begins with") for note in found["notes"])

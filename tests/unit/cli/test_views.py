@@ -57,6 +57,16 @@ def test_the_dashboard_shows(figure: str) -> None:
     assert figure in drawn(dashboard(history, (), now_s=5.0))
 
 
+def test_the_dashboard_and_the_summary_show_what_auto_has_chosen() -> None:
+    chosen = {"promptFactor": 1.5, "responseFactor": 1.0, "sinceStep": 3, "why": "predicted step 0.82 of the present"}
+    shown = "promptFactor 1.5 since step 3: predicted step 0.82 of the present"
+    history = run_of(at_step(4, auto=chosen))
+    assert shown in drawn(dashboard(history, (), now_s=5.0))
+    assert dict(summary.rows(history))["factors"] == shown
+    raced = run_of(at_step(4, auto=chosen | {"responseFactor": 1.25, "sinceStep": 0}))
+    assert "promptFactor 1.5, responseFactor 1.25: predicted" in drawn(dashboard(raced, (), now_s=5.0))
+
+
 def test_a_long_preparation_shows_its_time() -> None:
     history = begin(job_view(rljob({"activity": "StartEngines"})), 10.0)
     assert "start of the engines for 12.0s" in drawn(dashboard(history, (), now_s=22.0))

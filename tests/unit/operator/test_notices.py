@@ -28,6 +28,12 @@ def test_a_notice_becomes_a_warning_that_its_attempt_and_number_identify() -> No
     )
 
 
+def test_other_factors_are_news_and_no_warning() -> None:
+    notice = Notice(number=1, reason="FactorsChanged", message="promptFactor 1.25 -> 1.5")
+    (event,) = notice_events(status(RuntimeStatus(attempt=1, notices=[notice])), UNTOLD)
+    assert (event.type, event.reason) == ("Normal", "FactorsChanged")
+
+
 def test_only_what_was_not_told_is_told() -> None:
     assert [event.key for event in notice_events(status(runtime(4, 5, 6)), (1, 4))] == ["1-5", "1-6"]
     assert notice_events(status(runtime(4, 5, 6)), (1, 6)) == ()

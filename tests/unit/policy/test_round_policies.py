@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from longshore.api.rollout import (
     AdmissionSettings,
+    AutoSettings,
     Leftovers,
     OnPolicy,
     PartialRolloutSettings,
@@ -40,13 +41,14 @@ def jobs(draw: st.DrawFn) -> Job:
     """Any strategy, with any gates, leftovers and acceptance that validation allows with it."""
     strategy = draw(st.sampled_from(Strategy))
     keeps = draw(st.booleans()) or strategy is Strategy.PARTIAL_ROLLOUT
-    can_keep = strategy in (Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.PARTIAL_ROLLOUT)
+    can_keep = strategy in (Strategy.TAIL_BATCHING, Strategy.AUTO, Strategy.REORDER_ROLLOUT, Strategy.PARTIAL_ROLLOUT)
     max_versions = draw(st.integers(1, 4))
     rollout = Rollout(
         on_policy=OnPolicy.RELAXED if keeps else OnPolicy.STRICT,
         strategy=strategy,
         leftovers=Leftovers.KEEP_TOKENS if keeps and can_keep else None,
         tail_batching=TailBatchingSettings(prompt_factor=draw(factors), response_factor=draw(factors)),
+        auto=AutoSettings(max_prompt_factor=16),
         partial_rollout=PartialRolloutSettings(
             group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),

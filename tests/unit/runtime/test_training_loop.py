@@ -25,11 +25,13 @@ from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeStatus
 from longshore.api.status import Assignment, Baseline
+from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.durable import sync_tree
+from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -264,6 +266,7 @@ def run(
     records: StepSink | None = None,
     held_out: tuple[PromptRecord, ...] = (),
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
+    auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -280,8 +283,9 @@ def run(
         )
         sizes = Baseline(tp_size=2)
         elastic: Executor = AtOnce()
+        policy = build(strategy)
         parts = Parts(
-            policy=build(strategy),
+            policy=policy,
             prompts=replace(PROMPTS, held_out=held_out),
             engines=engines,  # type: ignore[arg-type]
             trainers=trainers,  # type: ignore[arg-type]
@@ -294,6 +298,7 @@ def run(
             events=engines,  # type: ignore[arg-type]
             clock=TickingClock(),
             records=records or NoRecords(),
+            auto=auto(policy),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options

@@ -1,0 +1,223 @@
+"""What a job with strategy Auto learns of itself, and what it makes of it: pure, as all decisions.
+
+Lengths are those of the groups that it trained on, in whole periods: from the end of one long round to the end of the
+next, nearly every draw that was started has been trained on, so that long ones are not missing. Costs are the job's
+own: decode steps as its engines made them, gradients as its trainers computed them, and what else a step takes. From
+these the search simulates the job with other factors.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Final
+
+from longshore.api.rollout import Strategy, TailBatchingSettings
+from longshore.api.runtime_status import RoundKind
+from longshore.api.spec import RLJobSpec
+from longshore.policy.decode_rate import DecodeRate, DecodeSteps
+from longshore.policy.rollout_pace import TimedSteps
+from longshore.sim.choices import SearchBounds
+from longshore.sim.hardware import ModelShape, gpu_described
+from longshore.sim.job import Rewards, SimJob, job_of
+from longshore.sim.lengths import TraceLengths
+from longshore.sim.profile import DecodePoint, Profile
+from longshore.sim.rewards import MathsRewards
+from longshore.sim.search import SearchResult, search
+
+_LEAST_STEPS: Final = 4
+"""Of P0 groups each: before, too little is known of the tail."""
+_MOST_STEPS: Final = 32
+"""Older lengths are forgotten."""
+_NUM_RESPONSES: Final = 200_000
+"""Simulated in a search: some seconds of one core."""
+_ROUNDS: Final = (120, 800)
+"""Least and most of a search."""
+_LEAST_S: Final = 1e-7
+_BOUNDLESS_TOKENS: Final = 1 << 40
+_AT_ONCE: Final = 1e12
+"""Tokens per second, where a cost is contained in another one."""
+_MEASURED: Final = ModelShape("measured", num_parameters=1, num_layers=1, hidden_size=1, kv_bytes_per_token=1)
+"""Every cost of the model is measured."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What a step says of lengths and costs."""
+
+    kind: RoundKind
+    groups: tuple[tuple[int, ...], ...]
+    """Tokens of the responses of each group that was trained on."""
+    num_deferred: int
+    """Draws that wait after it."""
+    timed: Sequence[TimedSteps]
+    """Decode steps of its engines."""
+    tp_size: int
+    kv_capacity_tokens: int
+    """Of an engine; 0: unknown."""
+    tokens_per_s: float
+    """That one trainer replica computes gradients of; 0: unknown."""
+    other_s: float
+    """Time of the step besides rollout and gradients, where that of gradients is known."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a search is asked; values only, so that another process can answer."""
+
+    job: SimJob
+    bounds: SearchBounds
+    margin: float
+
+    def answer(self) -> SearchResult:
+        """Search; ValueError where the job cannot be simulated."""
+        num_responses = self.job.shape.num_prompts * self.job.shape.num_responses
+        least, most = _ROUNDS
+        num_rounds = min(most, max(least, _NUM_RESPONSES // num_responses))
+        return search(self.job, self.bounds, num_rounds=num_rounds, margin=self.margin)
+
+
+@dataclass(frozen=True)
+class FactorChange:
+    """Other factors for the next rounds, and why."""
+
+    before: TailBatchingSettings
+    after: TailBatchingSettings
+    predicted_share: float
+    """Time of a step over that of the present, as predicted."""
+
+    def __str__(self) -> str:
+        changes = [
+            f"{name} {old:g} -> {new:g}"
+            for name, old, new in (
+                ("promptFactor", self.before.prompt_factor, self.after.prompt_factor),
+                ("responseFactor", self.before.response_factor, self.after.response_factor),
+            )
+            if old != new
+        ]
+        return f"tail batching {', '.join(changes)}: predicted step {self.predicted_share:.2f} of the present"
+
+
+class AutoTuner:
+    """One per job. Its memory belongs to checkpoints."""
+
+    def __init__(self, spec: RLJobSpec) -> None:
+        self._spec = spec
+        self._open: list[tuple[int, ...]] = []
+        """Groups of the period that has not ended."""
+        self._periods: deque[list[tuple[int, ...]]] = deque()
+        self._rate = DecodeRate()
+        self._tp_size = 0
+        self._kv_capacity_tokens = 0
+        self._tokens_per_s: deque[float] = deque(maxlen=_MOST_STEPS)
+        self._other_s: deque[float] = deque(maxlen=_MOST_STEPS)
+        self._num_deferred = 0
+        self._is_due = False
+
+    def observe(self, facts: StepFacts) -> None:
+        """A step is over."""
+        if facts.tp_size != self._tp_size:
+            self._rate, self._tp_size = DecodeRate(), facts.tp_size
+        if self._rate.is_known:
+            self._rate.fade()
+        for timed in facts.timed:
+            self._rate.add(timed.steps, timed.seconds)
+        self._kv_capacity_tokens = facts.kv_capacity_tokens
+        if facts.tokens_per_s > 0:
+            self._tokens_per_s.append(facts.tokens_per_s)
+        self._other_s.append(max(0.0, facts.other_s))
+        self._open += facts.groups
+        if facts.kind is RoundKind.LONG or facts.num_deferred == self._num_deferred:
+            self._end_period()
+        self._num_deferred = facts.num_deferred
+
+    def question(self, factors: TailBatchingSettings) -> Question | None:
+        """What to search for in the spare time before the next rounds; `factors`: the present ones. None: nothing."""
+        if not self._is_due or not self._rate.is_known:
+            return None
+        self._is_due = False
+        bounds = SearchBounds(
+            strategies=frozenset({Strategy.TAIL_BATCHING}),
+            max_prompt_factor=self._spec.rollout.auto.max_prompt_factor,
+            max_response_factor=self._spec.rollout.tail_batching.response_factor,
+        )
+        return Question(self._job(factors), bounds, self._spec.rollout.auto.margin)
+
+    def decide(self, found: SearchResult, factors: TailBatchingSettings) -> FactorChange | None:
+        """What to change; None: nothing beats the present factors by the margin."""
+        best = found.best
+        chosen = TailBatchingSettings(
+            # Without factors it is Synchronous, which is tail batching with factors of 1.
+            prompt_factor=best.choice.prompt_factor or 1.0,
+            response_factor=best.choice.response_factor or 1.0,
+        )
+        return FactorChange(factors, chosen, best.cost(found.present)) if chosen != factors else None
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "open": self._open,
+            "periods": list(self._periods),
+            "rate": self._rate.export_state(),
+            "tp_size": self._tp_size,
+            "kv_capacity_tokens": self._kv_capacity_tokens,
+            "tokens_per_s": list(self._tokens_per_s),
+            "other_s": list(self._other_s),
+            "num_deferred": self._num_deferred,
+            "is_due": self._is_due,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Undo `export_state`."""
+        self._open = [tuple(group) for group in state["open"]]
+        self._periods = deque([tuple(group) for group in period] for period in state["periods"])
+        self._rate.load_state(state["rate"])
+        self._tp_size, self._kv_capacity_tokens = state["tp_size"], state["kv_capacity_tokens"]
+        self._tokens_per_s.extend(state["tokens_per_s"])
+        self._other_s.extend(state["other_s"])
+        self._num_deferred, self._is_due = state["num_deferred"], state["is_due"]
+
+    def _end_period(self) -> None:
+        self._periods.append(self._open)
+        self._open = []
+        num_prompts = self._spec.algorithm.prompts_per_step
+        while len(self._periods) > 1 and sum(map(len, self._periods)) > _MOST_STEPS * num_prompts:
+            self._periods.popleft()
+        self._is_due = sum(map(len, self._periods)) >= _LEAST_STEPS * num_prompts
+
+    def _job(self, factors: TailBatchingSettings) -> SimJob:
+        """The job as it has been, with costs that were measured."""
+        spec, groups = self._spec, [group for period in self._periods for group in period]
+        job = job_of(spec, _MEASURED, gpu_described("measured"), TraceLengths(groups), self._profile())
+        engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})
+        rollout = spec.rollout.model_copy(update={"tail_batching": factors, "engine": engine})
+        has_gpus = spec.training_pods.gpus_per_pod > 0
+        return replace(
+            job,
+            rollout=rollout,
+            trainer=replace(job.trainer, gpus_per_replica=spec.trainer.ranks_per_replica if has_gpus else 1),
+            rewards=Rewards(MathsRewards(per_sample_s=0.0)),
+            plans_parallelism=False,
+            num_prompts=max(len(groups), 2 * spec.algorithm.prompts_per_step),
+        )
+
+    def _profile(self) -> Profile:
+        spec, capacity = self._spec, self._kv_capacity_tokens or _BOUNDLESS_TOKENS
+        num_ranks = spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1
+        sizes = {1 << power for power in range(spec.rollout.engine.max_num_seqs.bit_length())}
+        return Profile(
+            decode=[
+                DecodePoint(tp_size=self._tp_size, num_running=size, context_tokens=usage * capacity, step_s=step_s)
+                for size in sorted({*sizes, spec.rollout.engine.max_num_seqs})
+                for usage in (0, 1)
+                for step_s in [max(_LEAST_S, self._rate.seconds(DecodeSteps(1, size, usage)))]
+            ],
+            prefill_tokens_per_s=_AT_ONCE,
+            kv_capacity_tokens={self._tp_size: capacity},
+            train_tokens_per_s=fmean(self._tokens_per_s) / num_ranks if self._tokens_per_s else _AT_ONCE,
+            optimizer_s=0.0,
+            publish_s=fmean(self._other_s),
+            to_training_s=0.0,
+            to_rollout_s=0.0,
+            migration_s=0.0,
+        )

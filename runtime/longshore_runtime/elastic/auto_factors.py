@@ -1,0 +1,174 @@
+"""Strategy Auto while a job runs: the tuner learns from every step, and a process of low priority searches between.
+
+No round waits for a search. What it finds counts from the first round on that begins after it has ended.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, Final, Protocol
+
+import structlog
+
+from longshore.api.runtime_status import ChosenFactors
+from longshore.policy.auto import Auto
+from longshore.policy.rollout_pace import RolloutPace
+from longshore.record.facts import StepMarks
+from longshore.sim.auto import AutoTuner, FactorChange, Question, StepFacts
+from longshore.sim.search import SearchResult
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.trainer.updates import StepTraining
+
+log = structlog.get_logger()
+
+_NICENESS: Final = 19
+
+
+class SearchFailed(Exception):
+    """A search has ended without a result: one sentence why."""
+
+
+class Search(Protocol):
+    """A search that has begun; nobody waits for it."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> SearchResult:
+        """Of one that has ended; raises SearchFailed."""
+
+    def stop(self) -> None:
+        """Nobody wants its result any longer."""
+
+
+class AutoFactors:
+    """Called by the driver's thread between rounds."""
+
+    def __init__(self, policy: Auto, tuner: AutoTuner, begin: Callable[[Question], Search]) -> None:
+        self._policy = policy
+        self._tuner = tuner
+        self._begin = begin
+        self._running: Search | None = None
+        self._since_step, self._why = 0, "what the job begins with"
+
+    @property
+    def chosen(self) -> ChosenFactors:
+        """The present factors, and why they were chosen."""
+        factors = self._policy.settings
+        return ChosenFactors(
+            prompt_factor=factors.prompt_factor,
+            response_factor=factors.response_factor,
+            since_step=self._since_step,
+            why=self._why,
+        )
+
+    def before_round(self, step: int) -> FactorChange | None:
+        """Before the round of this step: give the policy better factors, if a search has ended that found some."""
+        if self._running is None or not self._running.done():
+            return None
+        running, self._running = self._running, None
+        try:
+            found = running.result()
+        except SearchFailed as error:
+            # The job is as quick as before; the next period brings another search.
+            log.warning("no other factors were found: the search failed", reason=str(error))
+            return None
+        change = self._tuner.decide(found, self._policy.settings)
+        log.info(
+            "searched for other factors",
+            choices=found.num_choices,
+            rounds=found.num_rounds,
+            best=str(found.ranking[0].choice),
+            predicted_share=round(found.ranking[0].cost(found.present), 3),
+            changed=change is not None,
+        )
+        if change is not None:
+            self._policy.choose(change.after)
+            self._since_step, self._why = step, str(change)
+        return change
+
+    def step_ended(self, facts: StepFacts) -> None:
+        """Learn from a step, and begin a search where a period has ended."""
+        self._tuner.observe(facts)
+        if self._running is None and (question := self._tuner.question(self._policy.settings)) is not None:
+            self._running = self._begin(question)
+
+    def close(self) -> None:
+        """Stop a search that runs."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"tuner": self._tuner.export_state(), "since_step": self._since_step, "why": self._why}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Undo `export_state`, once the policy has its state."""
+        self._tuner.load_state(state["tuner"])
+        if self._policy.settings != self._policy.begin:
+            self._since_step, self._why = state["since_step"], state["why"]
+
+
+def step_facts(
+    result: RoundResult,
+    trained: StepTraining,
+    marks: StepMarks,
+    pace: RolloutPace,
+    engines: EnginePool,
+    num_replicas: int,
+    num_deferred: int,
+) -> StepFacts:
+    """What the tuner learns of a step, after which so many draws wait."""
+    rate = trained.tokens_per_s
+    gradients_s = trained.num_epochs * trained.batch_tokens / (num_replicas * rate) if rate > 0 else 0.0
+    return StepFacts(
+        kind=result.end.kind,
+        groups=tuple(tuple(one.completion.num_tokens for one in group.responses) for group in result.groups),
+        num_deferred=num_deferred,
+        timed=pace.timed,
+        tp_size=engines.tp_size,
+        kv_capacity_tokens=min((stats.kv_capacity_tokens for stats in engines.stats().values()), default=0),
+        tokens_per_s=rate,
+        other_s=marks.published_s - marks.regrouped_s - result.rollout_s - gradients_s,
+    )
+
+
+class SpareTimeSearch:
+    """In a process of its own, which the machine runs when nothing else wants to. It ends with the coordinator."""
+
+    def __init__(self, question: Question) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._answers, answers = context.Pipe(duplex=False)
+        self._process = context.Process(target=_answer, args=(question, answers), name="search", daemon=True)
+        self._process.start()
+        answers.close()  # The process has the other one: when it ends, so do the answers.
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._answers.poll()
+
+    def result(self) -> SearchResult:
+        """Of one that has ended; raises SearchFailed."""
+        try:
+            found: SearchResult = self._answers.recv()
+        except EOFError as error:
+            self._process.join()
+            raise SearchFailed(f"its process ended with exit code {self._process.exitcode}") from error
+        finally:
+            self._answers.close()
+        self._process.join()
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+        self._answers.close()
+
+
+def _answer(question: Question, answers: "Connection[SearchResult, None]") -> None:
+    os.nice(_NICENESS)
+    answers.send(question.answer())

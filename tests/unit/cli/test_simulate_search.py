@@ -1,0 +1,96 @@
+"""`longshore simulate --search`: what it proposes, as a table, as JSON and as a picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from longshore.api.rollout import Handover
+from longshore_cli.simulate.inputs import SimulateOptions, read
+from longshore_cli.simulate.job import sim_job
+from longshore_cli.simulate.search import bounds_of
+from tests.unit.cli.simulated import Json, manifest, refusal, simulated
+
+LONG = {"algorithm__promptsPerStep": 16, "model__maxContextTokens": 10_000, "algorithm__maxResponseTokens": 8_192}
+
+
+def report(*arguments: str | Path) -> Json:
+    found: Json = json.loads(simulated(*arguments, "--search", "--json").stdout)
+    return found
+
+
+def bounds(path: Path) -> Any:
+    inputs = read(SimulateOptions(path, model="Qwen2.5-7B"))
+    return bounds_of(inputs.spec, sim_job(inputs, inputs.spec))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    return report(manifest(tmp_path_factory.mktemp("search"), **LONG))
+
+
+def test_figures_of_every_choice_and_what_to_change(found: Json) -> None:
+    assert found.keys() == {
+        "name", "model", "gpuType", "numChoices", "numRounds", "margin", "choices", "notes", "advice",
+    }  # fmt: skip
+    best, (given,) = found["choices"][0], [one for one in found["choices"] if one["isGiven"]]
+    assert given["strategy"] == "Synchronous"
+    assert given["gain"] == 0 and given["speedup"] == 1
+    assert best["gain"] == max(one["gain"] for one in found["choices"]) > found["margin"]
+    assert best["gain"] == pytest.approx(1 - 1 / min(best["speedup"], best["tokenSpeedup"]))
+    assert best["gpuHours"] == pytest.approx(100 * 4 * best["stepSeconds"] / 3600)
+    assert found["advice"].startswith("Set in spec.rollout: strategy: ")
+    assert {one["onPolicy"] for one in found["choices"]} == {"Strict"}
+
+
+def test_a_job_that_does_what_is_advised_is_kept(tmp_path: Path, found: Json) -> None:
+    """The advice, followed to the letter, leads to a manifest for which there is no further advice of that size."""
+    advised = found["advice"].removeprefix("Set in spec.rollout: ").split(". By the simulation")[0]
+    changes: Json = {}
+    for change in advised.split(", "):
+        path, value = change.split(": ")
+        changes["rollout__" + path.replace(".", "__")] = yaml.safe_load(value)
+    again = report(manifest(tmp_path, **LONG, **changes))
+    (given,) = [one for one in again["choices"] if one["isGiven"]]
+    assert given["gain"] == 0
+    assert again["choices"][0]["gain"] < 0.1 < found["choices"][0]["gain"]
+
+
+def test_a_table_marks_the_choice_of_the_manifest(tmp_path: Path) -> None:
+    shown = simulated(manifest(tmp_path), "--search").stdout
+    assert shown.startswith("small: Qwen2.5-7B on 4 x H100, TP 1")
+    assert [line for line in shown.splitlines() if line.strip().startswith("Synchronous *")]
+    assert "choices tried in" in shown
+
+
+def test_a_picture_shows_the_baseline_and_the_best(tmp_path: Path) -> None:
+    picture = tmp_path / "found.svg"
+    shown = simulated(manifest(tmp_path), "--search", "--timeline", picture).stdout
+    assert f"The timeline is in {picture}." in shown
+    assert picture.read_text().count('<g id="axes_') >= 2
+
+
+@pytest.mark.parametrize("other", [("--strategies", "Synchronous"), ("--gpus", "8"), ("--steps", "3")])
+def test_what_it_chooses_itself_cannot_be_chosen(tmp_path: Path, other: tuple[str, str]) -> None:
+    assert "--search chooses strategies and steps itself" in refusal(manifest(tmp_path), "--search", *other)
+
+
+def test_nothing_is_tried_that_the_spec_forbids(tmp_path: Path) -> None:
+    assert bounds(manifest(tmp_path)).handovers == (Handover.AFTER_ROUND, Handover.STREAMED)
+    assert bounds(manifest(tmp_path, algorithm__promptsPerUpdate=4)).handovers == (Handover.AFTER_ROUND,)
+    assert bounds(manifest(tmp_path)).tp_sizes == (1, 2)
+    assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 0})).tp_sizes == ()
+    apart = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 2}}
+    assert bounds(manifest(tmp_path, **apart)).handovers == (Handover.AFTER_ROUND, Handover.PIPELINED)
+
+
+def test_relaxed_strategies_are_tried_where_the_manifest_is_relaxed(tmp_path: Path) -> None:
+    strict, relaxed = bounds(manifest(tmp_path)), bounds(manifest(tmp_path, rollout__onPolicy="Relaxed"))
+    assert relaxed.strategies - strict.strategies == {"PartialRollout"}
+
+
+def test_responses_race_where_the_manifest_lets_them(tmp_path: Path) -> None:
+    raced = manifest(tmp_path, rollout__strategy="TailBatching", rollout__tailBatching={"responseFactor": 1.5})
+    assert (bounds(raced).max_response_factor, bounds(manifest(tmp_path)).max_response_factor) == (1.5, 1.0)

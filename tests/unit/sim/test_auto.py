@@ -1,0 +1,164 @@
+"""What a job with strategy Auto learns of itself: when it asks, what it asks, and what it makes of the answer."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from longshore.api.rollout import Strategy, TailBatchingSettings
+from longshore.api.runtime_status import RoundKind
+from longshore.api.spec import RLJobSpec
+from longshore.policy.decode_rate import DecodeSteps
+from longshore.policy.rollout_pace import TimedSteps
+from longshore.sim.auto import AutoTuner, Question, StepFacts
+from longshore.sim.simulate import simulate
+
+P0, R0 = 8, 2
+CAPACITY = 40_000
+BEGIN = TailBatchingSettings()
+SYNCHRONOUS = TailBatchingSettings(prompt_factor=1.0)
+
+
+def spec(**rollout: Any) -> RLJobSpec:
+    return RLJobSpec.model_validate(
+        {
+            "model": {"path": "model", "maxContextTokens": 4_096},
+            "data": {"path": "data.jsonl"},
+            "algorithm": {"steps": 100, "promptsPerStep": P0, "responsesPerPrompt": R0, "maxResponseTokens": 2_048},
+            "rollout": {"strategy": "Auto", "engine": {"maxNumSeqs": 16}, **rollout},
+            "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+            "workers": {"replicas": 1, "gpusPerPod": 2},
+            "storage": {"claimName": "data"},
+        }
+    )
+
+
+def step_s(num_running: int, usage: float) -> float:
+    """What a decode step of these engines takes."""
+    return 0.02 + 0.0001 * num_running + 0.005 * usage
+
+
+TIMED = tuple(
+    TimedSteps(DecodeSteps(50, count, usage), 50 * step_s(count, usage)) for count in (1, 4, 16) for usage in (0.1, 0.5)
+)
+
+
+def facts(kind: RoundKind, groups: list[tuple[int, ...]], num_deferred: int = 0, **others: Any) -> StepFacts:
+    usual: dict[str, Any] = {
+        "timed": TIMED, "tp_size": 1, "kv_capacity_tokens": CAPACITY, "tokens_per_s": 50_000.0, "other_s": 0.5,
+    }  # fmt: skip
+    return StepFacts(kind, tuple(groups), num_deferred, **usual | others)
+
+
+def period(tokens: int, longest: int) -> Iterator[StepFacts]:
+    """Four short rounds and a long one, of a job whose fifth prompt is long."""
+    for number in range(1, 5):
+        yield facts(RoundKind.SHORT, [(tokens, tokens)] * P0, num_deferred=2 * number)
+    yield facts(RoundKind.LONG, [(longest, longest)] * P0)
+
+
+def tuner(longest: int, *, begin: Any = None) -> AutoTuner:
+    learnt = AutoTuner(begin or spec())
+    for one in period(100, longest):
+        learnt.observe(one)
+    return learnt
+
+
+def question(longest: int, factors: TailBatchingSettings = BEGIN, **rollout: Any) -> Question:
+    found = tuner(longest, begin=spec(**rollout)).question(factors)
+    assert found is not None
+    return found
+
+
+def test_it_asks_when_a_period_has_ended_and_once() -> None:
+    learnt = AutoTuner(spec())
+    for one in period(100, 900):
+        assert learnt.question(BEGIN) is None, "long draws still wait: their lengths are not known"
+        learnt.observe(one)
+    assert learnt.question(BEGIN) is not None
+    assert learnt.question(BEGIN) is None
+
+
+def test_without_speculation_every_round_is_a_period_and_some_are_needed() -> None:
+    learnt, asked = AutoTuner(spec()), []
+    for _ in range(6):
+        learnt.observe(facts(RoundKind.SHORT, [(100, 900)] * P0))
+        asked.append(learnt.question(SYNCHRONOUS) is not None)
+    assert asked == [False, False, False, True, True, True]
+
+
+def test_nothing_is_asked_before_the_engines_are_known() -> None:
+    learnt = AutoTuner(spec())
+    for one in period(100, 900):
+        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, timed=()))
+    assert learnt.question(BEGIN) is None
+
+
+def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
+    job = question(900, SYNCHRONOUS).job
+    groups = [job.lengths.responses[index] for index in range(job.num_prompts)]  # type: ignore[attr-defined]
+    assert sorted(groups) == [(100, 100)] * (4 * P0) + [(900, 900)] * P0
+    assert (job.gpus.num_gpus, job.shape.num_prompts, job.shape.num_responses) == (2, P0, R0)
+    one = job.engine_costs.decode_step(4, tp_size=1)
+    assert one.step_s(0.5 * CAPACITY) == pytest.approx(step_s(4, 0.5), rel=0.01)
+    result = simulate(job, 5)
+    assert {round(step.publish_s, 6) for step in result.steps} == {0.5}
+    longest_s = 900 * (step_s(4, 0.0) + 0.001)
+    mean = sum(step.step_s for step in result.steps) / 5
+    train_s = sum(step.num_trained_tokens for step in result.steps) / 5 / (2 * 50_000.0)
+    assert 0.5 + train_s < mean <= 0.5 + train_s + longest_s + 0.1
+
+
+def test_a_tail_of_few_long_prompts_is_worth_speculation_and_alike_ones_are_not() -> None:
+    learnt = tuner(2_000)
+    change = learnt.decide(question(2_000, SYNCHRONOUS).answer(), SYNCHRONOUS)
+    assert change is not None and change.before == SYNCHRONOUS
+    assert change.after.prompt_factor > 1
+    assert change.predicted_share < 0.9
+    assert str(change).startswith(f"tail batching promptFactor 1 -> {change.after.prompt_factor:g}: predicted step 0.")
+    assert learnt.decide(question(100, SYNCHRONOUS).answer(), SYNCHRONOUS) is None
+
+
+def test_a_gain_below_the_margin_changes_nothing() -> None:
+    found = question(2_000, SYNCHRONOUS, auto={"margin": 0.9}).answer()
+    assert tuner(2_000).decide(found, SYNCHRONOUS) is None
+
+
+def test_it_stays_within_its_bounds() -> None:
+    bounded = question(2_000, SYNCHRONOUS, auto={"maxPromptFactor": 1.25}).answer()
+    assert max(one.choice.prompt_factor or 1.0 for one in bounded.ranking) <= 1.25
+    for one in question(2_000, SYNCHRONOUS).answer().ranking:
+        assert one.choice.strategy in (Strategy.TAIL_BATCHING, Strategy.SYNCHRONOUS)
+        assert one.choice.response_factor in (None, 1.0), "responses race only where the job says so"
+
+
+def test_engines_of_another_size_are_learnt_anew() -> None:
+    learnt = tuner(900)
+    slower = tuple(TimedSteps(one.steps, 2 * one.seconds) for one in TIMED)
+    for one in period(100, 900):
+        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, tp_size=2, timed=slower))
+    found = learnt.question(BEGIN)
+    assert found is not None and found.job.rollout.engine.tensor_parallel_size == 2
+    assert found.job.engine_costs.decode_step(4, 2).step_s(0.0) == pytest.approx(2 * step_s(4, 0.0), rel=0.01)
+
+
+def test_what_was_learnt_survives_a_checkpoint() -> None:
+    learnt, resumed = tuner(900), AutoTuner(spec())
+    resumed.load_state(json.loads(json.dumps(learnt.export_state())))
+    assert resumed.question(BEGIN) == learnt.question(BEGIN)
+
+
+def test_another_process_can_answer() -> None:
+    asked = question(900)
+    assert pickle.loads(pickle.dumps(asked)) == asked
+
+
+def test_old_lengths_are_forgotten() -> None:
+    learnt = tuner(2_000)
+    for _ in range(10):
+        for one in period(100, 120):
+            learnt.observe(one)
+    found = learnt.question(BEGIN)
+    assert found is not None and found.job.lengths.max_tokens == 120

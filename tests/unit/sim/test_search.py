@@ -1,0 +1,152 @@
+"""The search for the choices that suit a job: what it may choose, what it promises, and what bounds it."""
+
+from dataclasses import replace
+
+import pytest
+
+from longshore.api.rollout import AdmissionSettings, EngineSettings, Handover, Rollout, Strategy
+from longshore.policy.round_policy import BatchShape
+from longshore.sim.choices import Choice, SearchBounds
+from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
+from longshore.sim.lengths import LognormalLengths, TraceLengths
+from longshore.sim.paper import rollpacker
+from longshore.sim.search import SearchResult, search
+from longshore.sim.simulate import simulate
+from tests.unit.sim.jobs import POOL, job, rollout
+
+LONG_TAIL = LognormalLengths.from_quantiles(500, 1_000, 16_384)
+ALIKE = TraceLengths([[400] * 4])
+PLAIN = rollout(Strategy.TAIL_BATCHING, eta=1.0)
+FACTORS_ONLY = SearchBounds(strategies=frozenset({Strategy.TAIL_BATCHING}))
+APART = TrainerLayout(Training.PIPELINED, GpuPool(POOL.gpu, 4, 4), gpus_per_replica=2, groups_per_update=4)
+
+
+def tailed(strategy: Strategy = Strategy.SYNCHRONOUS, **settings: object) -> SimJob:
+    return job(strategy, lengths=LONG_TAIL, **settings)  # type: ignore[arg-type]
+
+
+def strategies(found: SearchResult) -> set[Strategy]:
+    return {one.choice.strategy for one in found.ranking}
+
+
+def test_a_long_tail_is_worth_a_change_and_the_gain_holds_on_other_draws() -> None:
+    found = search(tailed(), SearchBounds())
+    assert found.is_change and found.best is found.ranking[0]
+    unseen = replace(tailed(), seed=977)
+    before, after = (simulate(one.choice.applied_to(unseen), 24) for one in (found.present, found.best))
+    assert max(after.mean_step_s / before.mean_step_s, before.tokens_per_s / after.tokens_per_s) < 1 - found.margin
+
+
+def test_nothing_changes_where_all_responses_are_alike() -> None:
+    found = search(job(chosen=PLAIN, lengths=ALIKE), SearchBounds())
+    assert not found.is_change
+    assert found.best is found.present
+
+
+def test_a_gain_below_the_margin_changes_nothing() -> None:
+    gain = 1 - search(tailed(), FACTORS_ONLY).ranking[0].cost(search(tailed(), FACTORS_ONLY).present)
+    assert search(tailed(), FACTORS_ONLY, margin=gain - 0.001).is_change
+    assert not search(tailed(), FACTORS_ONLY, margin=gain + 0.001).is_change
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert search(tailed(), FACTORS_ONLY) == search(tailed(), FACTORS_ONLY)
+
+
+def test_a_search_simulates_no_more_rounds_than_it_may() -> None:
+    for num_rounds in (60, 200):
+        found = search(tailed(), SearchBounds(tp_sizes=(2,)), num_rounds=num_rounds)
+        assert found.num_rounds <= num_rounds
+    few, many = (search(tailed(), SearchBounds(), num_rounds=num_rounds).num_choices for num_rounds in (60, 400))
+    assert few < many
+
+
+def test_strict_choices_keep_no_tokens_and_have_no_length_bias() -> None:
+    found = search(tailed(), SearchBounds())
+    assert all(one.choice.applied_to(tailed()).rollout.keeps_tokens is False for one in found.ranking)
+    assert all(one.length_bias == 0 for one in found.ranking)
+
+
+def test_tokens_are_kept_only_where_the_bounds_say_so() -> None:
+    relaxed = SearchBounds(strategies=frozenset({Strategy.PARTIAL_ROLLOUT}))
+    assert Strategy.PARTIAL_ROLLOUT in strategies(search(tailed(), relaxed))
+
+
+def test_responses_race_only_where_the_bounds_say_so() -> None:
+    by_chance = replace(LONG_TAIL, prompt_share=0.0)  # All of the tail is within prompts: a race there gains most.
+    strict, raced = (
+        search(job(lengths=by_chance), replace(FACTORS_ONLY, max_response_factor=factor)) for factor in (1.0, 1.5)
+    )
+    assert {one.choice.response_factor for one in strict.ranking} <= {None, 1.0}
+    assert max(one.choice.response_factor or 1.0 for one in raced.ranking) > 1.0
+
+
+def test_a_race_that_the_job_has_spreads_to_no_other_choice() -> None:
+    found = search(tailed().with_rollout(rollout(Strategy.TAIL_BATCHING, eta=1.25)), SearchBounds(tp_sizes=(2,)))
+    assert [one.choice for one in found.ranking if (one.choice.response_factor or 1.0) > 1.0] == [found.present.choice]
+
+
+def test_quick_steps_on_short_responses_are_no_gain() -> None:
+    raced = rollout(Strategy.TAIL_BATCHING, eta=1.5)
+    found = search(tailed().with_rollout(raced), FACTORS_ONLY)
+    for one in found.ranking:
+        assert one.cost(found.present) >= found.present.tokens_per_s / one.tokens_per_s
+
+
+def test_what_a_search_compares_with_is_always_in_the_ranking() -> None:
+    found = search(tailed(Strategy.REORDER_ROLLOUT), FACTORS_ONLY)
+    assert {found.present.choice, found.baseline.choice} <= {one.choice for one in found.ranking}
+    assert found.baseline.choice.strategy is Strategy.SYNCHRONOUS
+    assert any(one.choice.prompt_factor == 1.25 for one in found.ranking), "the defaults of tail batching"
+
+
+def test_a_choice_that_the_job_cannot_have_is_left_out() -> None:
+    too_large = SearchBounds(tp_sizes=(3,), handovers=(Handover.PIPELINED,))
+    found = search(tailed(), too_large)
+    assert {one.choice.tp_size for one in found.ranking} == {1}
+    assert {one.choice.handover for one in found.ranking} == {Handover.AFTER_ROUND}
+
+
+def test_a_job_that_cannot_be_simulated_is_refused() -> None:
+    cramped = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(gpu_memory_utilization=0.1)})
+    with pytest.raises(ValueError, match="gpuMemoryUtilization"):
+        search(job(chosen=cramped), SearchBounds())
+
+
+def test_engine_sizes_that_are_quicker_are_found() -> None:
+    found = search(tailed(), SearchBounds(tp_sizes=(1, 2)))
+    assert found.best.choice.tp_size == 2
+    assert not found.best.choice.plans_parallelism
+
+
+def test_frontiers_are_tried_where_updates_follow_while_the_round_runs() -> None:
+    apart = tailed(trainer=APART)
+    found = search(apart, SearchBounds(is_frontier_open=True))
+    assert Strategy.GROUP_PIPELINE in strategies(found) or any(one.choice.frontier_width for one in found.ranking)
+
+
+def test_auto_is_searched_from_what_it_begins_with() -> None:
+    given = tailed(Strategy.AUTO)
+    assert Choice.of(given) == Choice.of(tailed(Strategy.TAIL_BATCHING))
+
+
+@pytest.mark.parametrize("strategy", [one for one in Strategy if one is not Strategy.AUTO])
+def test_the_choice_of_a_job_makes_that_job_again(strategy: Strategy) -> None:
+    admission = AdmissionSettings(frontier_width=3, max_active_per_engine=8)
+    given = job(chosen=rollout(strategy).model_copy(update={"admission": admission}))
+    assert Choice.of(given).applied_to(given) == given
+
+
+def test_the_search_is_never_clearly_worse_than_tail_batching_on_a_paper_setting() -> None:
+    """A quarter of RollPacker's 7B/8k setting."""
+    setting = replace(rollpacker.SETTINGS["7B"], num_gpus=4)
+    constants = rollpacker.RollPackerConstants()
+    task, shape = rollpacker.Task.MATHS, BatchShape(32, 8)
+    given = rollpacker.job(constants, setting, rollpacker.ASYNCHRONOUS, task, seed=3, shape=shape)
+    default = given.with_rollout(Rollout(strategy=Strategy.TAIL_BATCHING, engine=given.rollout.engine))
+    best = search(default, FACTORS_ONLY, num_rounds=120).best.choice
+    unseen = [replace(default, seed=seed) for seed in (11, 12)]
+    found_s, default_s = (
+        sum(simulate(choice.applied_to(one), 20).total_s for one in unseen) for choice in (best, Choice.of(default))
+    )
+    assert found_s <= 1.02 * default_s

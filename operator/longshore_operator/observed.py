@@ -94,6 +94,10 @@ class Standing:
     """What its pods must have, by pod set."""
     position: int = 0
     """Place in the operator's queue, from 1; 0: it does not wait there."""
+    num_extra_workers: int | None = None
+    """Worker pods that it may have beyond those that it needs; None: it is not elastic, and has all of them."""
+    is_shrinking: bool = False
+    """It still holds worker pods that it may not have any longer."""
 
 
 @dataclass(frozen=True, slots=True)

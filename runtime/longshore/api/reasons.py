@@ -87,6 +87,14 @@ class SuspendedReason(Reason):
     RESUMED = "Resumed", "the job goes on from its newest checkpoint, with no failure counted"
 
 
+class ResizingReason(Reason):
+    """Whether the number of worker pods changes."""
+
+    GROWING = "Growing", "worker pods that nobody else can use now are added; the job takes them at the end of a step"
+    SHRINKING = "Shrinking", "the job gives worker pods back at the end of a step, because another job waits for them"
+    AS_GRANTED = "AsGranted", "the job runs with all worker pods that it may have; the message says how many"
+
+
 class RepurposedReason(Reason):
     """Whether worker pods train while others sample."""
 
@@ -178,6 +186,7 @@ class EventReason(Reason):
     POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
+    RESIZED = "Resized", "an elastic job goes on with another number of worker pods"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
     REPURPOSED = "Repurposed", "the coordinator has carried that out"
     REGROUPING = "Regrouping", "the operator asks for engines of another tensor-parallel size"
@@ -207,6 +216,12 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
     ),
     ConditionType.SUSPENDED: ConditionReasons(
         "True while `spec.suspend` is true, and False after resumption.", (SuspendedReason,)
+    ),
+    ConditionType.RESIZING: ConditionReasons(
+        "True while a job takes or gives back worker pods, otherwise False. Absent where the number of pods does not "
+        "change ([when it does](../how-to/queues-and-quotas.md#let-a-job-grow-and-shrink)), and while the job has no "
+        "pods.",
+        (ResizingReason,),
     ),
     ConditionType.REPURPOSED: ConditionReasons(
         "True while worker pods train and others sample; afterwards False. Absent where no pod has been repurposed "
@@ -238,6 +253,8 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.EVICTED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
+    ResizingReason.GROWING,
+    ResizingReason.SHRINKING,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),
     *NoticeReason,
     *AlarmReason,

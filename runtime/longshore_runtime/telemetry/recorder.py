@@ -11,6 +11,7 @@ from longshore.api.runtime_status import (
     Alarm,
     DrawCounts,
     HeldOutReward,
+    JobSize,
     KindCount,
     Notice,
     Progress,
@@ -132,6 +133,15 @@ class Recorder:
     def reward_worker(self, found: Surroundings) -> None:
         """A reward worker is there."""
         self._update(reward_workers=with_worker(self._status.reward_workers, found))
+
+    @property
+    def size(self) -> JobSize | None:
+        """With how many worker pods the job runs."""
+        return self._status.size
+
+    def resized(self, size: JobSize) -> None:
+        """The job runs with this size."""
+        self._update(size=size)
 
     @property
     def notices(self) -> list[Notice]:

@@ -107,11 +107,11 @@ class AnyFleet(RuleBasedStateMachine):
 
     def _look_at_all(self) -> None:
         for key, member in self.members.items():
-            self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+            self.ledger.note(key, application(member.job, member.pods.values(), CONFIG, member.now))
 
     def _pass(self, key: Key) -> None:
         member = self.members[key]
-        self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+        self.ledger.note(key, application(member.job, member.pods.values(), CONFIG, member.now))
         self.ledger.decide()
         observed = member.observed(standing=self.ledger.standing(key))
         member.apply(reconcile(member.job, observed, member.now, member.config))

@@ -12,7 +12,7 @@ from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import GpuRequest, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
 from longshore_operator.observed import PodView
-from tests.unit.operator.model import Cluster, make_job
+from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
 GPU = "nvidia.com/gpu"
@@ -52,7 +52,7 @@ def pods() -> tuple[PodView, ...]:
 
 
 def stage(job: RLJob, *views: PodView) -> Stage | None:
-    made = application(job, views, CONFIG).request
+    made = application(job, views, CONFIG, START).request
     return made.stage if made is not None else None
 
 
@@ -71,18 +71,18 @@ class TestGang:
 
 class TestApplication:
     def test_without_limits_nobody_applies(self) -> None:
-        assert application(make_job(), (), AdmissionConfig()) == Application()
+        assert application(make_job(), (), AdmissionConfig(), START) == Application()
 
     def test_a_job_without_gpus_that_are_limited_does_not_apply(self) -> None:
         job = make_job(workers={"gpuResourceName": "amd.com/gpu"})
-        assert application(job, (), CONFIG) == Application()
+        assert application(job, (), CONFIG, START) == Application()
 
     def test_a_new_job_waits(self) -> None:
         assert stage(make_job()) is Stage.WAITING
 
     def test_what_the_status_says_holds_after_a_restart_of_the_operator(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5})
-        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG).request
+        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG, START).request
         assert made is not None
         assert (made.stage, made.gpus) == (Stage.ADMITTED, {GPU: 5})
 
@@ -105,7 +105,7 @@ class TestApplication:
         assert stage(make_job(done)) is None
 
     def test_a_label_gives_the_priority(self) -> None:
-        made = application(labelled("urgent"), (), CONFIG).request
+        made = application(labelled("urgent"), (), CONFIG, START).request
         assert made is not None
         assert made.priority == 10
 
@@ -113,7 +113,7 @@ class TestApplication:
     def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
         self, name: str
     ) -> None:
-        assert application(labelled(name), (), CONFIG).mistake == (
+        assert application(labelled(name), (), CONFIG, START).mistake == (
             f"jobs of namespace team may not use a priority class {name}: set the label longshore.dev/priority-class "
             "to one that the operator's admission has for them (urgent), or remove it"
         )

@@ -93,25 +93,26 @@ class _Look:
 
 def decide(requests: Iterable[GpuRequest], limits: Limits) -> QueueDecision:
     """Whom to admit, to preempt and to resize; once that is carried out, nothing is left to decide."""
-    requests = tuple(requests)
-    decision = _settled(requests, limits).decision
-    after = _carried_out(requests, decision)
+    decision, after, look = QueueDecision(), tuple(requests), None
+    while look is None or look.decision.changes_something:
+        look = _undisputed(after, limits)
+        after = _carried_out(after, look.decision)
+        decision = _both(decision, look.decision)
     sizes = dict(decision.sizes)
-    look = _settled(after, limits)
     for request in sorted(filter(_may_grow, after), key=lambda one: one.order):
         grown = _grown(request, look)
         if grown is None:
             continue
         more = tuple(grown if one.key == request.key else one for one in after)
-        look_then = _settled(more, limits)
+        look_then = _undisputed(more, limits)
         # What a job takes can make others wait for something else, so that it would have to be given back.
         if not look_then.decision.changes_something and grown.extra is not None:
             after, look, sizes[request.key] = more, look_then, grown.extra.num_granted
     return replace(decision, sizes=sizes)
 
 
-def _settled(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
-    """A decision after which there is nothing to decide but who grows."""
+def _undisputed(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
+    """One round of decisions that admits nobody who would have to stop in the next."""
     kept_back: set[Key] = set()
     while True:
         look = _decide(requests, limits, kept_back)
@@ -122,6 +123,18 @@ def _settled(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
             return look
         # A job that goes ahead of others can change which of them are heads, so that one of these would preempt it.
         kept_back.add(admitted[-1])
+
+
+def _both(first: QueueDecision, then: QueueDecision) -> QueueDecision:
+    """What two rounds of decisions come to. Jobs for which the first makes room wait for that."""
+    making_room = {key: wait for key, wait in first.waiting.items() if wait.why in (Why.PREEMPTING, Why.SHRINKING)}
+    preempted = {**first.preempted, **then.preempted}
+    return QueueDecision(
+        first.admitted + then.admitted,
+        preempted,
+        {key: size for key, size in {**first.sizes, **then.sizes}.items() if key not in preempted},
+        {key: making_room.get(key, wait) for key, wait in then.waiting.items()},
+    )
 
 
 def _carried_out(requests: Iterable[GpuRequest], decision: QueueDecision) -> tuple[GpuRequest, ...]:

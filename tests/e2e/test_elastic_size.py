@@ -1,4 +1,4 @@
-"""A job that takes idle GPUs and gives them back: the operator's own admission, real pods, engines that compute nothing."""
+"""A job that takes idle GPUs and gives them back: real admission and pods, engines that compute nothing."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The number of worker pods of an elastic job: pods come before the coordinator uses them, and go after it has stopped."""
+"""Worker pods of an elastic job: they come before the coordinator uses them, and go after it does without them."""
 
 from dataclasses import dataclass
 

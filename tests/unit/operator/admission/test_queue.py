@@ -246,6 +246,11 @@ class TestElasticJobs:
         assert decide([elastic("one", 2, 8, 5, held=6), waiting], EIGHT).admitted == ()
         assert decide([elastic("one", 2, 8, 5), waiting], EIGHT).admitted == (waiting.key,)
 
+    def test_each_lent_pod_may_be_what_the_head_lacks(self) -> None:
+        """The head starts with the 2 that are free, the 2 of the old job, and one lent pod: nothing is left over."""
+        jobs = [elastic("one", 2, 4, 4), running("old", 2), job("head", 5, age=5), job("small", 1)]
+        assert decide(jobs, EIGHT).admitted == ()
+
     def test_the_least_important_job_shrinks_first(self) -> None:
         decision = decide([elastic("low", 2, 4, 4), elastic("high", 2, 4, 4, priority=1), job("new", 2)], EIGHT)
         assert decision.sizes == {("a", "low"): 0}

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from longshore.api.rollout import Strategy
+from longshore_cli.simulate.variants import with_gpus
 from tests.unit.cli.simulated import Json, manifest, run, simulated
+from tests.unit.operator.model import make_job
 
 STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
@@ -252,3 +254,8 @@ def test_trainers_with_gpus_of_their_own_do_not_share_those_of_the_rollout(tmp_p
     assert not any(
         note.startswith(shared) for note in report(manifest(tmp_path, **pipelined, **apart), *steps)["notes"]
     )
+
+
+def test_an_elastic_job_is_simulated_on_fewer_gpus_than_it_needs_as_well() -> None:
+    spec = make_job(workers={"replicas": 4, "minReplicas": 2, "gpusPerPod": 1}).spec
+    assert with_gpus(spec, 1).workers.replicas == 1

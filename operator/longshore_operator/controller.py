@@ -237,7 +237,7 @@ class Controller:
             unreadable_status=stored.status.unreadable,
         )
         if kueue is None:
-            observed = replace(observed, standing=self._desk.look(key, parsed, pods))
+            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
         else:
             self._desk.withdraw(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)

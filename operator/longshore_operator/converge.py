@@ -21,6 +21,7 @@ from longshore_operator.lifecycle import Ending, describe_end, ending
 from longshore_operator.observed import PodPlacement, PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig
+from longshore_operator.size import num_granted, num_needed, num_wanted
 
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
 """Job, operator, attempt, index and coordinator's address -> the manifest of a pod."""
@@ -54,13 +55,13 @@ def num_required(context: Context) -> dict[Component, int]:
     """Pods without which the job is not ready."""
     if not context.progress.active:
         return dict.fromkeys(Component, 0)
-    return {Component.COORDINATOR: 1, **_num_peers(context.job.spec, context.job.spec.reward.pods)}
+    return {Component.COORDINATOR: 1, **_num_peers(context.job.spec, num_needed(context), context.job.spec.reward.pods)}
 
 
-def _num_peers(spec: RLJobSpec, num_rewards: int) -> dict[Component, int]:
+def _num_peers(spec: RLJobSpec, num_workers: int, num_rewards: int) -> dict[Component, int]:
     """Pods other than the coordinator."""
     return {
-        Component.WORKER: spec.workers.replicas,
+        Component.WORKER: num_workers,
         Component.TRAINER: spec.trainer_workers.replicas if spec.trainer_workers is not None else 0,
         Component.JUDGE: spec.reward.num_judge_pods,
         Component.REWARD: num_rewards,
@@ -81,7 +82,7 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
     if coordinator is None:
         return _create_coordinator(context) if backs_off_until is None else (), backs_off_until
-    count = _num_peers(context.job.spec, context.decided.rewards.desired)
+    count = _num_peers(context.job.spec, num_wanted(context), context.decided.rewards.desired)
     unwanted = _delete(pod for pod in pods if _is_unwanted(pod, count, may_replace=backs_off_until is None))
     if restart_at is not None:
         return unwanted, backs_off_until
@@ -167,4 +168,5 @@ def _losses(context: Context) -> tuple[Event, ...]:
 
 
 def _is_wanted(context: Context, pod: PodView) -> bool:
-    return pod.component is not Component.REWARD or pod.index < context.decided.rewards.desired
+    count = {Component.REWARD: context.decided.rewards.desired, Component.WORKER: num_granted(context)}
+    return pod.index < count.get(pod.component, pod.index + 1)

@@ -23,6 +23,7 @@ from longshore.policy.shapes import ROUND_KINDS, replica_pods
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
+from longshore_operator.size import next_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,12 @@ class _Sizes:
 
 def reconcile_elasticity(context: Context) -> Outcome:
     """The next assignment, and what was asked for and the shape of the job does not allow."""
-    before, progress, spec = context.job.status, context.progress, context.job.spec
+    before, progress, spec = context.job.status, context.progress, _as_it_runs(context)
     kept = _outcome(before.assignment, before.planner)
     if progress.finished:
         return kept
     runtime = before.runtime or RuntimeStatus()
-    assigned = _assign(context, runtime) if progress.attempt else kept
+    assigned = _assign(context, spec, runtime) if progress.attempt else kept
     unavailable = {
         ConditionType.REPURPOSE_UNAVAILABLE: _repurpose_unavailable(spec, runtime),
         ConditionType.REGROUP_UNAVAILABLE: _regroup_unavailable(spec, runtime.tp_sizes),
@@ -50,25 +51,34 @@ def reconcile_elasticity(context: Context) -> Outcome:
     return replace(assigned, conditions=unavailable)
 
 
-def _assign(context: Context, runtime: RuntimeStatus) -> Outcome:
+def _as_it_runs(context: Context) -> RLJobSpec:
+    """The spec with the worker pods that the coordinator uses."""
+    size = context.runtime.size if context.runtime is not None else None
+    return context.job.spec.resized(size.workers) if size is not None else context.job.spec
+
+
+def _assign(context: Context, spec: RLJobSpec, runtime: RuntimeStatus) -> Outcome:
     """The same telemetry again changes nothing. Overlays come from this attempt's telemetry only."""
-    spec, current, planner = context.job.spec, context.job.status.assignment, context.job.status.planner
+    current, planner = context.job.status.assignment, context.job.status.planner
+    size = next_size(context, current.epoch + 1)
     events = _rejection(current, runtime, context.observed.reported_rejection)
     why = _fresh_start(current, spec)
     if why:
         baseline = Baseline(tp_size=spec.rollout.engine.tensor_parallel_size)
-        fresh = Assignment(epoch=current.epoch + 1, baseline=baseline, reason=why)
+        fresh = Assignment(epoch=current.epoch + 1, baseline=baseline, size=size, reason=why)
         return _outcome(fresh, _forgotten(planner, spec, runtime), events)
     sizes = _sizes(spec, current, planner, runtime)
     overlay, reason = _overlay(spec, current, runtime, context.progress)
     events += sizes.events
-    if overlay is None and not sizes.reason:
+    if overlay is None and not sizes.reason and size == current.size:
         return _outcome(current, sizes.planner, events)
+    resized = f"{size.workers} worker pods" if size is not None and size != current.size else ""
     assignment = Assignment(
         epoch=current.epoch + 1,
         baseline=sizes.baseline,
         overlay=overlay or _alive(current.overlay, runtime, context.progress),
-        reason="; ".join(filter(None, (sizes.reason, reason))),
+        size=size,
+        reason="; ".join(filter(None, (sizes.reason, reason, resized))),
     )
     key = f"epoch-{assignment.epoch}"
     if sizes.reason:

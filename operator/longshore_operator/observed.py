@@ -94,6 +94,10 @@ class Standing:
     """Requirements for its pods, by pod set."""
     position: int = 0
     """Place in the operator's queue, from 1; 0: the job does not wait there."""
+    num_extra_workers: int | None = None
+    """Worker pods that the job may have beyond those that it needs; None: it is not elastic and has all of them."""
+    is_shrinking: bool = False
+    """Whether the job still holds worker pods that it may no longer have."""
 
 
 @dataclass(frozen=True, slots=True)

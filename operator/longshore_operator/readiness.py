@@ -11,6 +11,7 @@ from longshore_operator.converge import num_required
 from longshore_operator.observed import ClaimView, PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
+from longshore_operator.size import num_needed
 
 _WAITING_IS_NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_NAMES = 5
@@ -31,8 +32,9 @@ def reconcile_readiness(context: Context) -> Outcome:
 
 
 def _is_extra(context: Context, pod: PodView) -> bool:
-    """Whether a pod comes and goes with the load, so that the job does not depend on it."""
-    return pod.component is Component.REWARD and pod.index >= context.job.spec.reward.pods
+    """Whether a pod comes and goes while the job runs, so that the job does not depend on it."""
+    needed = {Component.REWARD: context.job.spec.reward.pods, Component.WORKER: num_needed(context)}
+    return pod.index >= needed.get(pod.component, pod.index + 1)
 
 
 def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:

@@ -136,7 +136,7 @@ def _is_problem(condition: Condition, is_finished: bool) -> bool:
     match condition.type:
         case ConditionType.ADMITTED | ConditionType.SCHEDULED | ConditionType.READY:
             return condition.status is ConditionStatus.FALSE and not is_finished
-        case ConditionType.COMPLETE | ConditionType.REPURPOSED:
+        case ConditionType.COMPLETE | ConditionType.REPURPOSED | ConditionType.RESIZING:
             return False
         case _:
             return condition.status is ConditionStatus.TRUE

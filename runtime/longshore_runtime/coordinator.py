@@ -22,7 +22,7 @@ from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
-from longshore_runtime.errors import Interrupted, TrainerLost, UserError
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
@@ -105,18 +105,26 @@ def _until_done(
     first: RuntimeStatus,
     stop: "_StopSignal",
 ) -> None:
-    """Run sessions until the job is done; after the loss of a trainer, a new one starts from the newest checkpoint."""
+    """Run sessions until the job is done.
+
+    After the loss of a trainer, or with another number of worker pods, a new one starts from the newest checkpoint.
+    """
     num_fruitless = 0
     while True:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         watch = JobWatch(access, settings.namespace, settings.job, events)
-        with Session(settings, spec, registry, sink, first, events, watch) as session:
+        size = watch.first().size if spec.workers.is_elastic else None
+        sized = spec.resized(size.workers) if size is not None else spec
+        first = first.model_copy(update={"size": size})
+        with Session(settings, sized, registry, sink, first, events, watch) as session:
             try:
                 parts = session.build()
                 with stop.sent_to(events):
                     is_done = session.run(parts)
                 if is_done:
                     return
+            except SizeChanged as change:
+                log.info("going on with other worker pods", before=sized.workers.replicas, now=change.num_workers)
             except TrainerLost as loss:
                 num_fruitless = 0 if session.made_progress else num_fruitless + 1
                 if num_fruitless == _MAX_FRUITLESS_SESSIONS:

@@ -9,6 +9,14 @@ class Interrupted(Exception):
     """The pod was asked to stop."""
 
 
+class SizeChanged(Exception):
+    """The job goes on from its newest checkpoint with another number of worker pods."""
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self.num_workers = num_workers
+
+
 class TrainerLost(Exception):
     """A trainer replica is lost; all trainers restart from the newest checkpoint."""
 

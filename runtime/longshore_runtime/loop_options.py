@@ -28,6 +28,8 @@ class LoopOptions:
     checkpoint_every_steps: int
     attempt: int = 1
     """Attempt of the coordinator; this loop ignores overlays of other attempts."""
+    num_workers: int = 1
+    """Worker pods of the session."""
     is_colocated: bool = True
     """Engines and trainers share GPUs: one side sleeps while the other works."""
     is_pipelined: bool = False
@@ -61,6 +63,7 @@ class LoopOptions:
             on_finish=spec.rollout.on_finish,
             checkpoint_every_steps=spec.checkpoint.every_steps,
             attempt=attempt,
+            num_workers=spec.workers.replicas,
             is_colocated=is_colocated,
             is_pipelined=spec.rollout.is_pipelined,
             is_streamed=spec.rollout.is_streamed,

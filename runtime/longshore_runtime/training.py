@@ -3,6 +3,7 @@
 restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
 for each step:
+    make way            if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
@@ -34,7 +35,8 @@ from longshore.record.facts import StepMarks
 from longshore_runtime.elastic.auto_factors import step_facts
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.elastic.benefit import step_outcome
-from longshore_runtime.errors import TrainerLost
+from longshore_runtime.elastic.size import AppliedSize
+from longshore_runtime.errors import SizeChanged, TrainerLost
 from longshore_runtime.evaluator import Evaluator
 from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
@@ -87,6 +89,7 @@ class TrainingLoop:
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
+        self._size = AppliedSize(parts.assignments, parts.recorder, options.num_workers)
         self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
         self._turns = Turns(parts, self._recovery, self._baseline, is_colocated=options.is_colocated)
@@ -95,14 +98,19 @@ class TrainingLoop:
         self._evaluator = Evaluator(options, parts, self._rounds, self._recovery, self._alarms)
 
     def run(self) -> None:
-        """Train to the end; raises Interrupted or TrainerLost, after which a new loop continues from a checkpoint."""
+        """Train to the end.
+
+        Raises Interrupted, SizeChanged or TrainerLost, after which a new loop continues from a checkpoint.
+        """
         self.restore()
         if self._state.step == 0 and self._state.held_out_before is None:
             self._state = self._evaluator.run(self._state)
             self.checkpoint()
         while self._state.step < self._options.algorithm.steps:
+            self._make_way()
             self.step(draining=False)
         while self._options.on_finish is OnFinish.DRAIN and self._parts.policy.num_deferred:
+            self._make_way()
             self.step(draining=True)
         self._state = self._evaluator.run(self._state)
         self.checkpoint()
@@ -117,6 +125,13 @@ class TrainingLoop:
             self._parts.records.rewind(0)
         self._state = restored
         self._turns.to_rollout(self._state.policy_version)
+
+    def _make_way(self) -> None:
+        """Whatever is done is saved before a session with other worker pods takes the place of this one."""
+        num_workers = self._size.change()
+        if num_workers is not None:
+            self.checkpoint()
+            raise SizeChanged(num_workers)
 
     def step(self, *, draining: bool) -> None:
         """Run one round and its updates; `draining`: on deferred draws only."""

@@ -36,7 +36,8 @@ class WaitingJob:
     """LocalQueue of Kueue; empty: that of the operator."""
     position: int
     """Place in the operator's queue, from 1; 0: not known."""
-    num_gpus: int
+    gpus: str
+    """GPUs that it needs; two numbers: the least and the most."""
     since: str
     why: str
 
@@ -76,7 +77,7 @@ def queue_rows(jobs: Iterable[Json], now: datetime) -> list[Row]:
             one.namespace,
             one.name,
             one.queue or NOTHING,
-            str(one.num_gpus),
+            one.gpus,
             fmt.duration(max(0.0, (now - datetime.fromisoformat(one.since)).total_seconds())),
             one.why,
         )
@@ -143,14 +144,20 @@ def _waiting(job: Json) -> WaitingJob:
         name=view.name,
         queue=admission.queue if admission is not None else "",
         position=admission.position if admission is not None else 0,
-        num_gpus=_num_gpus(job.get("spec") or {}),
+        gpus=_gpus(job.get("spec") or {}),
         since=admitted.last_transition_time if admitted and waits else metadata["creationTimestamp"],
         why=admitted.message if admitted and waits else "the operator has not processed it yet",
     )
 
 
+def _gpus(spec: Json) -> str:
+    """GPUs of all pods that start together, and of all that an elastic job takes."""
+    workers = spec.get("workers") or {}
+    most, least = _num_gpus(spec), _num_gpus(spec | {"workers": workers | {"replicas": workers.get("minReplicas", 0)}})
+    return f"{least}-{most}" if "minReplicas" in workers and least < most else str(most)
+
+
 def _num_gpus(spec: Json) -> int:
-    """GPUs of all pods that start together."""
     functions = (spec.get("reward") or {}).get("functions") or ()
     pools = [(one.get("judge") or {}).get("pool") for one in functions]
     pods = [spec.get("workers"), spec.get("trainerWorkers"), *pools]

@@ -98,7 +98,9 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
     if num_gpus == total_gpus(spec):
         return spec
     try:
-        return changed(spec, workers={"replicas": num_gpus // per_pod}, trainer={"data_parallel_size": None})
+        return changed(
+            spec, workers={"replicas": num_gpus // per_pod, "min_replicas": None}, trainer={"data_parallel_size": None}
+        )
     except ValidationError as error:
         raise BadInput(f"--gpus: {num_gpus}: {sentence(error)}") from error
 

@@ -177,6 +177,9 @@ def _gpus_row(view: JobView) -> Text:
         row.append(" / ", style="dim")
         row.append(str(gpus.judge))
         row.append(" judge", style="dim")
+    if (size := _elastic_size(view)) is not None:
+        row.append("   worker pods ", style="dim")
+        row.append(size)
     if view.runtime.tp_size:
         row.append("   tensor-parallel size ", style="dim")
         row.append(str(view.runtime.tp_size))
@@ -184,6 +187,15 @@ def _gpus_row(view: JobView) -> Text:
         row.append("   bubble ", style="dim")
         row.append(fmt.share(view.runtime.bubble_share))
     return row
+
+
+def _elastic_size(view: JobView) -> str | None:
+    """Worker pods that an elastic job runs with, and those that it may have if these are others."""
+    admission, running = view.status.admission, view.runtime.size
+    if admission is None or admission.workers is None:
+        return None
+    granted = admission.workers
+    return str(granted) if running is None or running.workers == granted else f"{running.workers} → {granted}"
 
 
 def _pods_row(view: JobView) -> Text:

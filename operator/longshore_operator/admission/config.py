@@ -36,6 +36,8 @@ class AdmissionConfig(ApiModel):
     """GPUs by resource that the jobs of a namespace may hold."""
     priority_classes: dict[Annotated[str, Field(max_length=63)], PriorityClass] = Field(default_factory=dict)
     """Priorities by the name that the label of a job says; no label: 0."""
+    shrink_timeout_s: int = Field(default=600, ge=1, le=10**6, alias="shrinkTimeoutSeconds")
+    """Time for an elastic job to give worker pods back, which it does at the end of a step; then it is stopped."""
 
     def priorities(self, namespace: str) -> dict[str, int]:
         """Priorities that jobs of a namespace may choose."""

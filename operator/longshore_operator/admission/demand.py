@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -28,15 +28,53 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Extra:
+    """Worker pods of an elastic job beyond those that it needs: lent, while no job that waits can use their GPUs."""
+
+    resource: str
+    gpus_per_pod: int
+    num_most: int
+    """Pods that it would take."""
+    num_granted: int = 0
+    """Pods that it may have."""
+    num_held: int = 0
+    """Pods that have GPUs: those that are granted, and those that it has not given back yet."""
+    is_settled: bool = True
+    """The job runs with what was granted, or has not started: it may get more."""
+    is_overdue: bool = False
+    """It was asked for pods long ago and has not given them back."""
+
+    def gpus(self, num_pods: int) -> dict[str, int]:
+        """GPUs of so many pods."""
+        return {self.resource: num_pods * self.gpus_per_pod} if num_pods else {}
+
+    def granting(self, num_pods: int) -> "Extra":
+        """It is told that it may have so many pods; what it holds beyond them stays in use until they are gone."""
+        return replace(self, num_granted=num_pods, num_held=max(num_pods, self.num_held), is_settled=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GpuRequest:
     """A job that wants GPUs, or holds some."""
 
     key: Key
     gpus: Gpus
+    """The least that it can run with; all that it holds if it is leaving."""
     priority: int = 0
     created: str = ""
     """RFC 3339, which sorts by time."""
     stage: Stage = Stage.WAITING
+    extra: Extra | None = None
+    """What it takes beyond `gpus`, if it is elastic."""
+
+    @property
+    def held(self) -> Gpus:
+        """GPUs that nobody else can have, once the job is admitted."""
+        return _sum(self.gpus, self.extra.gpus(self.extra.num_held)) if self.extra is not None else self.gpus
+
+    def leaving(self) -> "GpuRequest":
+        """The job is to stop with all its pods."""
+        return replace(self, gpus=self.held, extra=None, stage=Stage.LEAVING)
 
     @property
     def order(self) -> tuple[int, str, Key]:
@@ -62,11 +100,16 @@ class Limits:
         return {(name, resource): gpus[resource] for name, pool in pools for resource in gpus if resource in pool}
 
 
-def gang(spec: RLJobSpec) -> dict[str, int]:
-    """GPUs of all pods of a job, which start together or not at all."""
+def gang(spec: RLJobSpec, num_workers: int | None = None) -> dict[str, int]:
+    """GPUs of all pods of a job, which start together or not at all; `num_workers`: instead of `workers.replicas`."""
     total: Counter[str] = Counter()
+    workers = spec.workers if num_workers is None else spec.resized(num_workers).workers
     judges = [function.pool for function in spec.reward.functions if function.pool is not None]
-    for pods in (spec.workers, spec.trainer_workers, *judges):
+    for pods in (workers, spec.trainer_workers, *judges):
         if pods is not None:
             total[pods.gpu_resource_name] += pods.replicas * pods.gpus_per_pod
     return {resource: count for resource, count in sorted(total.items()) if count}
+
+
+def _sum(one: Gpus, other: Gpus) -> dict[str, int]:
+    return dict(sorted((Counter(one) + Counter(other)).items()))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
 
 from longshore.api.rljob import RLJob
 from longshore_operator.admission.config import AdmissionConfig
@@ -47,11 +48,11 @@ class AdmissionDesk:
             self._wake(key)
         self._decide_soon(None)
 
-    def look(self, key: Key, job: RLJob, pods: tuple[PodView, ...]) -> Standing | None:
+    def look(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> Standing | None:
         """A pass looks at a job: whether it is admitted; None: it need not be."""
         if self._ledger is None:
             return None
-        if self._ledger.note(key, application(job, pods, self._config)):
+        if self._ledger.note(key, application(job, pods, self._config, now)):
             self._is_due = True
         self._seen(key)
         return self._ledger.standing(key)

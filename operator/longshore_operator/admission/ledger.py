@@ -7,15 +7,19 @@ the job exists either, or all of them still do.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from longshore.api import names
+from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, Phase
+from longshore_kube.times import parse_time
 from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import GpuRequest, Key, Limits, Stage, gang
-from longshore_operator.admission.queue import Wait, Why, decide
+from longshore_operator.admission.demand import Extra, GpuRequest, Gpus, Key, Limits, Stage, gang
+from longshore_operator.admission.queue import Wait, Why, carried_out, decide
 from longshore_operator.observed import PodView, Standing
+from longshore_operator.size import is_acknowledged, num_in_use
 
 _NUM_UPDATED_AT_ONCE = 8
 """Jobs at the front of the queue learn at once of every change; the others at their next look. So a change costs no
@@ -30,31 +34,36 @@ class Application:
     mistake: str = ""
 
 
-def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) -> Application:
+def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig, now: datetime) -> Application:
     """How a stored job stands to GPUs, by its status and its pods. Nothing limits a job that makes no request."""
     status, spec, limits = job.status, job.spec, config.limits
     key = (str(job.metadata["namespace"]), str(job.metadata["name"]))
-    needed = gang(spec)
     if status.admission is not None and status.admission.queue:
         return Application()  # It is, or was, in a queue of Kueue, which counts it.
-    if limits is None or not (limits.demand(key[0], needed) or status.admission):
+    if limits is None or not (limits.demand(key[0], gang(spec)) or status.admission):
         return Application()
+    pods = tuple(pods)
+    extra = _extra(job, pods, limits, now - timedelta(seconds=config.shrink_timeout_s))
+    needed = gang(spec, spec.workers.least_replicas if extra is not None else None)
     label = (job.metadata.get("labels") or {}).get(names.LABEL_PRIORITY_CLASS)
     priorities = config.priorities(key[0])
     priority = 0 if label is None else priorities.get(label)
-    request = GpuRequest(key, needed, priority or 0, str(job.metadata.get("creationTimestamp", "")))
+    created = str(job.metadata.get("creationTimestamp", ""))
+    waiting = replace(extra, num_granted=0, num_held=0, is_settled=True) if extra is not None else None
+    request = GpuRequest(key, needed, priority or 0, created, extra=waiting)
+    running = replace(request, stage=Stage.ADMITTED, extra=extra)
     recorded = status.admission
     held = recorded.gpus if recorded is not None else {}
-    leaving = replace(request, gpus=held, stage=Stage.LEAVING)
+    leaving = replace(request, gpus=held, stage=Stage.LEAVING, extra=None)
     has_pods = any(pod.holds_resources for pod in pods)
     is_out = status.phase in FINISHED_PHASES or "deletionTimestamp" in job.metadata or spec.suspend
     if is_out or (recorded is not None and not recorded.admitted and held and has_pods):
         return Application(leaving if held and has_pods else None)
     if recorded is not None and recorded.admitted:
-        return Application(replace(request, gpus=held, stage=Stage.ADMITTED))
+        return Application(running if extra is not None else replace(running, gpus=held))
     if recorded is None and status.attempt > 0 and status.phase not in (Phase.SUSPENDED, Phase.QUEUED):
         # It ran before anybody had to be admitted.
-        return Application(replace(request, stage=Stage.ADMITTED))
+        return Application(running)
     if priority is None:
         known = ", ".join(sorted(priorities)) or "none"
         return Application(
@@ -62,6 +71,30 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig) ->
             f"{names.LABEL_PRIORITY_CLASS} to one that the operator's admission has for them ({known}), or remove it"
         )
     return Application(request)
+
+
+def _extra(job: RLJob, pods: tuple[PodView, ...], limits: Limits, overdue_since: datetime) -> Extra | None:
+    """The worker pods of an elastic job beyond those that it needs; None where nothing limits its workers."""
+    workers, status, namespace = job.spec.workers, job.status, str(job.metadata["namespace"])
+    resource, least = workers.gpu_resource_name, workers.least_replicas
+    if not (workers.is_elastic and workers.gpus_per_pod and limits.demand(namespace, {resource: 1})):
+        return None
+    granted = status.admission.workers if status.admission is not None else None
+    num_granted = min(max(granted or workers.replicas, least), workers.replicas)
+    indices = [pod.index for pod in pods if pod.component is Component.WORKER and pod.holds_resources]
+    num_held = max(num_granted, num_in_use(job), *(index + 1 for index in indices))
+    asked = status.assignment.size
+    runs_with = asked.workers if asked is not None else workers.replicas
+    since = status.admission.shrinking_since if status.admission is not None else None
+    return Extra(
+        resource=resource,
+        gpus_per_pod=workers.gpus_per_pod,
+        num_most=workers.replicas - least,
+        num_granted=num_granted - least,
+        num_held=num_held - least,
+        is_settled=runs_with == num_granted == num_held and is_acknowledged(status),
+        is_overdue=since is not None and num_held > num_granted and parse_time(since) <= overdue_since,
+    )
 
 
 class Ledger:
@@ -75,6 +108,8 @@ class Ledger:
         """Admitted here; their status does not say so yet, so what a pass reads of them is out of date."""
         self._unwritten_preemptions: set[Key] = set()
         """Preempted here, likewise."""
+        self._unwritten_sizes: dict[Key, int] = {}
+        """Worker pods that elastic jobs may have beyond those that they need, likewise."""
         self._preempted: set[Key] = set()
         """Jobs that were preempted and whose pods have not all ended."""
         self._waiting: Mapping[Key, Wait] = {}
@@ -91,20 +126,32 @@ class Ledger:
         if key in self._unwritten_admissions and request.stage is Stage.WAITING:
             request = replace(request, stage=Stage.ADMITTED)
         elif key in self._unwritten_preemptions and request.stage is Stage.ADMITTED:
-            request = replace(request, stage=Stage.LEAVING)
+            request = request.leaving()
         else:
             self._unwritten_admissions.discard(key)
             self._unwritten_preemptions.discard(key)
         if request.stage is not Stage.LEAVING:
             self._preempted.discard(key)
-        self._requests[key] = request
+        request = self._requests[key] = self._resized(request)
         return request != before
+
+    def _resized(self, request: GpuRequest) -> GpuRequest:
+        """With the size that was decided, as long as the status has another."""
+        num_pods = self._unwritten_sizes.get(request.key)
+        if num_pods is None or request.extra is None or request.stage is not Stage.ADMITTED:
+            self._unwritten_sizes.pop(request.key, None)
+            return request
+        if request.extra.num_granted == num_pods:
+            del self._unwritten_sizes[request.key]
+            return request
+        return replace(request, extra=request.extra.granting(num_pods))
 
     def forget(self, key: Key) -> bool:
         """The job holds nothing and wants nothing; returns whether it did."""
         self._mistakes.pop(key, None)
         for keys in (self._unwritten_admissions, self._unwritten_preemptions, self._preempted):
             keys.discard(key)
+        self._unwritten_sizes.pop(key, None)
         return self._requests.pop(key, None) is not None
 
     def leave(self, key: Key) -> bool:
@@ -112,23 +159,24 @@ class Ledger:
         request = self._requests.get(key)
         if request is None or request.stage is Stage.LEAVING:
             return False
-        self._requests[key] = replace(request, stage=Stage.LEAVING)
+        self._requests[key] = request.leaving()
         return True
 
     def decide(self) -> set[Key]:
         """Decide about all jobs; returns those of which a pass has something new to write."""
         decision = decide(self._requests.values(), self._limits)
-        for key in decision.admitted:
-            self._requests[key] = replace(self._requests[key], stage=Stage.ADMITTED)
-            self._unwritten_admissions.add(key)
+        touched = {*decision.admitted, *decision.preempted, *decision.sizes}
+        for key in touched:
+            self._requests[key] = carried_out(self._requests[key], decision)
+        self._unwritten_admissions.update(decision.admitted)
+        self._unwritten_sizes.update(decision.sizes)
         for key in decision.preempted:
-            self._requests[key] = replace(self._requests[key], stage=Stage.LEAVING)
             self._unwritten_preemptions.add(key)
             self._preempted.add(key)
             self._unwritten_admissions.discard(key)
         before, self._waiting = self._waiting, decision.waiting
         changed = {key for key, wait in decision.waiting.items() if _is_news(before.get(key), wait)}
-        return {*decision.admitted, *decision.preempted, *changed}
+        return {*touched, *changed}
 
     def standing(self, key: Key) -> Standing | None:
         """Whether the job is admitted, in words for people; None: nothing limits it."""
@@ -138,8 +186,7 @@ class Ledger:
         if request is None:
             return None
         if request.stage is Stage.ADMITTED:
-            gpus = ", ".join(f"{count} {resource}" for resource, count in sorted(request.gpus.items()))
-            return Standing(True, AdmittedReason.ADMITTED, f"the job may use {gpus}", request.gpus)
+            return _admitted(request)
         if key in self._preempted:
             return Standing(False, AdmittedReason.PREEMPTED, "a job of higher priority gets its GPUs", request.gpus)
         if request.stage is Stage.LEAVING:
@@ -153,6 +200,23 @@ class Ledger:
         return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
 
 
+def _admitted(request: GpuRequest) -> Standing:
+    extra, held = request.extra, request.held
+    returning = extra.gpus(extra.num_held - extra.num_granted) if extra is not None else {}
+    usable = {resource: count - returning.get(resource, 0) for resource, count in held.items()}
+    message = f"the job may use {_listed(usable)}"
+    if returning:
+        message += f", and gives {_listed(returning)} back"
+    standing = Standing(True, AdmittedReason.ADMITTED, message, held)
+    if extra is None:
+        return standing
+    return replace(standing, num_extra_workers=extra.num_granted, is_shrinking=bool(returning))
+
+
+def _listed(gpus: Gpus) -> str:
+    return ", ".join(f"{count} {resource}" for resource, count in sorted(gpus.items()) if count)
+
+
 def sentence(key: Key, wait: Wait) -> str:
     """Why a job waits. Jobs of other namespaces are not named."""
     needs, available = f"the job needs {wait.needed} {wait.resource}", wait.available
@@ -163,6 +227,8 @@ def sentence(key: Key, wait: Wait) -> str:
         assert wait.head is not None, "a job waits behind another"
         head = wait.head[1] if wait.head[0] == key[0] else "a job of another namespace"
         return f"{needs}, which {head} may need: it is ahead and waits for more"
+    if wait.why is Why.SHRINKING:
+        return f"{needs}; elastic jobs are giving GPUs back"
     if wait.why is Why.PREEMPTING:
         return f"{needs}; jobs of lower priority are being stopped"
     whose = f"left of the quota of namespace {key[0]}" if wait.why is Why.NO_QUOTA else "free"

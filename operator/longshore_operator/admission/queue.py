@@ -5,17 +5,17 @@ that the head needs only if the head can start just as early, in whatever order 
 long they run. The head becomes startable at one of the amounts that are free now or after some of the running jobs
 have ended, so jobs behind it may take what the smallest sufficient amount leaves over (`_Book.slack`).
 
-A head may preempt jobs of strictly lower priority, if it can start when they are gone.
+A head may take worker pods that elastic jobs do not need, and preempt jobs of strictly lower priority, if it can start
+when they are gone. What is left over goes to elastic jobs, as far as it would go to jobs behind the heads.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from longshore_operator.admission.book import Book, Demand
 from longshore_operator.admission.demand import CLUSTER, GpuRequest, Key, Limits, Pool, Stage
-
-Demand = Mapping[Pool, int]
+from longshore_operator.admission.room import Room, room_for
 
 
 class Why(Enum):
@@ -29,6 +29,8 @@ class Why(Enum):
     """The GPUs of the cluster are in use."""
     BEHIND = auto()
     """There are GPUs, and the head of the queue may need them."""
+    SHRINKING = auto()
+    """Elastic jobs make room for it."""
     PREEMPTING = auto()
     """Jobs of lower priority make room for it."""
 
@@ -55,7 +57,14 @@ class QueueDecision:
     admitted: tuple[Key, ...] = ()
     preempted: Mapping[Key, Key] = field(default_factory=dict)
     """Job to stop, and the job that gets its GPUs."""
+    sizes: Mapping[Key, int] = field(default_factory=dict)
+    """Elastic jobs that grow or shrink: worker pods that they may have beyond those that they need."""
     waiting: Mapping[Key, Wait] = field(default_factory=dict)
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether a job starts, stops, grows or shrinks."""
+        return bool(self.admitted or self.preempted or self.sizes)
 
 
 @dataclass(slots=True)
@@ -73,98 +82,101 @@ class _Head:
             self.slack[pool] -= demand[pool]
 
 
-class _Book:
-    """GPUs of every pool: those that are free, and who holds the others."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A decision, and what there was to decide by."""
 
-    def __init__(self, limits: Limits, holders: Iterable[GpuRequest]) -> None:
-        self._limits = limits
-        self._used: dict[Pool, int] = defaultdict(int)
-        self._leaving: dict[Pool, int] = defaultdict(int)
-        self._amounts: dict[Pool, list[int]] = defaultdict(list)
-        self.reserved: dict[Pool, int] = defaultdict(int)
-        """GPUs that the heads wait for."""
-        self.holders: dict[Pool, list[GpuRequest]] = defaultdict(list)
-        """Jobs that could be preempted."""
-        for holder in holders:
-            self.take(holder)
-
-    def demand(self, request: GpuRequest) -> Demand:
-        return self._limits.demand(request.key[0], request.gpus)
-
-    def free(self, pool: Pool) -> int:
-        return self._limits.size(pool) - self._used[pool]
-
-    def take(self, request: GpuRequest) -> None:
-        for pool, amount in self.demand(request).items():
-            self._used[pool] += amount
-            self._amounts[pool].append(amount)
-            if request.stage is Stage.LEAVING:
-                self._leaving[pool] += amount
-            elif request.stage is Stage.ADMITTED:
-                self.holders[pool].append(request)
-
-    def leave(self, request: GpuRequest) -> None:
-        """An admitted job is asked to stop: its GPUs stay in use until it has."""
-        for pool, amount in self.demand(request).items():
-            self._leaving[pool] += amount
-            self.holders[pool].remove(request)
-
-    def missing(self, pool: Pool, amount: int) -> int:
-        """GPUs that are still missing when every job that leaves is gone and heads have taken theirs."""
-        return amount - (self.free(pool) + self._leaving[pool] - self.reserved[pool])
-
-    def slack(self, pool: Pool, amount: int) -> int:
-        """What is left over of the smallest amount, free now or later, that suffices for this and for the heads before.
-
-        A job that cannot run beside those heads has to wait until they have ended: it is left what it needs alone.
-        """
-        left = self._left_over(pool, self.reserved[pool] + amount)
-        return left if left is not None else self._left_over(pool, amount) or 0
-
-    def _left_over(self, pool: Pool, amount: int) -> int | None:
-        """None: it never suffices. Sums of what holders give back are bits of a number."""
-        sums = 1
-        for held in self._amounts[pool]:
-            sums |= sums << held
-        short = amount - self.free(pool)
-        if short <= 0:
-            return -short
-        sufficient = sums >> short
-        return (sufficient & -sufficient).bit_length() - 1 if sufficient else None
+    decision: QueueDecision
+    book: Book
+    heads: list[_Head]
 
 
 def decide(requests: Iterable[GpuRequest], limits: Limits) -> QueueDecision:
-    """Whom to admit and whom to preempt; once that is carried out, nothing is left to decide."""
-    requests = tuple(requests)
+    """Whom to admit, to preempt and to resize; once that is carried out, nothing is left to decide."""
+    decision, after, look = QueueDecision(), tuple(requests), None
+    while look is None or look.decision.changes_something:
+        look = _undisputed(after, limits)
+        after = _carried_out(after, look.decision)
+        decision = _both(decision, look.decision)
+    sizes = dict(decision.sizes)
+    for request in sorted(filter(_may_grow, after), key=lambda one: one.order):
+        grown = _grown(request, look)
+        if grown is None:
+            continue
+        more = tuple(grown if one.key == request.key else one for one in after)
+        look_then = _undisputed(more, limits)
+        # What a job takes can make others wait for something else, so that it would have to be given back.
+        if not look_then.decision.changes_something and grown.extra is not None:
+            after, look, sizes[request.key] = more, look_then, grown.extra.num_granted
+    return replace(decision, sizes=sizes)
+
+
+def _undisputed(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
+    """One round of decisions that admits nobody who would have to stop in the next."""
     kept_back: set[Key] = set()
     while True:
-        decision = _decide(requests, limits, kept_back)
-        follows = _decide(_carried_out(requests, decision), limits, kept_back)
-        admitted = [key for key in decision.admitted if key not in kept_back]
-        if not admitted or not (follows.admitted or follows.preempted):
-            return decision
+        look = _decide(requests, limits, kept_back)
+        admitted = [key for key in look.decision.admitted if key not in kept_back]
+        if not admitted:
+            return look
+        if not _decide(_carried_out(requests, look.decision), limits, kept_back).decision.changes_something:
+            return look
         # A job that goes ahead of others can change which of them are heads, so that one of these would preempt it.
         kept_back.add(admitted[-1])
 
 
-def _carried_out(requests: Iterable[GpuRequest], decision: QueueDecision) -> Iterator[GpuRequest]:
-    admitted = frozenset(decision.admitted)
-    for request in requests:
-        if request.key in admitted:
-            yield replace(request, stage=Stage.ADMITTED)
-        elif request.key in decision.preempted:
-            yield replace(request, stage=Stage.LEAVING)
-        else:
-            yield request
+def _both(first: QueueDecision, then: QueueDecision) -> QueueDecision:
+    """What two rounds of decisions come to. Jobs for which the first makes room wait for that."""
+    making_room = {key: wait for key, wait in first.waiting.items() if wait.why in (Why.PREEMPTING, Why.SHRINKING)}
+    preempted = {**first.preempted, **then.preempted}
+    return QueueDecision(
+        first.admitted + then.admitted,
+        preempted,
+        {key: size for key, size in {**first.sizes, **then.sizes}.items() if key not in preempted},
+        {key: making_room.get(key, wait) for key, wait in then.waiting.items()},
+    )
 
 
-def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collection[Key]) -> QueueDecision:
+def _carried_out(requests: Iterable[GpuRequest], decision: QueueDecision) -> tuple[GpuRequest, ...]:
+    return tuple(carried_out(request, decision) for request in requests)
+
+
+def carried_out(request: GpuRequest, decision: QueueDecision) -> GpuRequest:
+    """A job as the decision makes it."""
+    if request.key in decision.preempted:
+        return request.leaving()
+    if request.key in decision.admitted:
+        request = replace(request, stage=Stage.ADMITTED)
+    if request.extra is not None and request.key in decision.sizes:
+        request = replace(request, extra=request.extra.granting(decision.sizes[request.key]))
+    return request
+
+
+def _may_grow(request: GpuRequest) -> bool:
+    """One change at a time: what a job was granted or asked for before is done."""
+    extra = request.extra
+    return request.stage is Stage.ADMITTED and extra is not None and extra.is_settled and not extra.is_overdue
+
+
+def _grown(request: GpuRequest, look: _Look) -> GpuRequest | None:
+    """The job with as many more worker pods as are free and as no head may need; None: there are none."""
+    extra = request.extra
+    assert extra is not None, "only elastic jobs grow"
+    num_more = extra.num_most - extra.num_held
+    for pool, amount in look.book.per_pod(request).items():
+        left = [look.book.free(pool), *(head.slack.get(pool, num_more * amount) for head in look.heads)]
+        num_more = min(num_more, min(left) // amount)
+    return replace(request, extra=extra.granting(extra.num_held + num_more)) if num_more > 0 else None
+
+
+def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collection[Key]) -> _Look:
     """One round of decisions; jobs that are `kept_back` do not go ahead of a head."""
     requests = tuple(requests)
-    book = _Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
+    book = Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
     heads: list[_Head] = []
     admitted: list[Key] = []
     preempted: dict[Key, Key] = {}
+    shrunk: set[Key] = set()
     waiting: dict[Key, Wait] = {}
     num_ahead = 0
     for request in sorted((one for one in requests if one.stage is Stage.WAITING), key=lambda one: one.order):
@@ -181,69 +193,50 @@ def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collectio
             for head in heads:
                 head.give(demand)
             continue
-        victims = _become_head(request, demand, lacking, book, heads)
-        preempted |= {victim.key: request.key for victim in victims}
-        why = _why(lacking, is_preempting=bool(victims))
+        room = _become_head(request, demand, lacking, book, heads)
+        preempted |= {victim.key: request.key for victim in room.victims}
+        shrunk |= {lender.key for lender, _ in room.given_back}
+        why = _why(lacking, room)
         head_key = behind.key if behind is not None and why is Why.BEHIND else None
         waiting[request.key] = _wait(why, demand, lacking or list(demand), book.free, num_ahead, head_key)
         num_ahead += 1
-    return QueueDecision(tuple(admitted), preempted, waiting)
+    sizes = {key: book.num_granted[key] for key in shrunk - preempted.keys()}
+    return _Look(QueueDecision(tuple(admitted), preempted, sizes, waiting), book, heads)
 
 
-def _why(lacking: list[Pool], *, is_preempting: bool) -> Why:
+def _why(lacking: list[Pool], room: Room) -> Why:
     if not lacking:
         return Why.BEHIND
-    if is_preempting:
+    if room.victims:
         return Why.PREEMPTING
+    if room.given_back:
+        return Why.SHRINKING
     return Why.NO_QUOTA if _of_namespace(lacking) else Why.NO_CAPACITY
 
 
-def _become_head(
-    request: GpuRequest, demand: Demand, lacking: list[Pool], book: _Book, heads: list[_Head]
-) -> list[GpuRequest]:
-    """Protect the job from those behind it if it is the first that lacks GPUs of a pool; returns whom it preempts.
+def _become_head(request: GpuRequest, demand: Demand, lacking: list[Pool], book: Book, heads: list[_Head]) -> Room:
+    """Protect the job from those behind it if it is the first that lacks GPUs of a pool; returns who makes room.
 
     A job that the quota of its namespace holds back keeps nothing of the cluster from others, unless it is about to
     start.
     """
     headed = {pool for head in heads for pool in head.slack}
     if all(pool in headed for pool in _of_namespace(lacking) or lacking):
-        return []
-    victims, is_next = _victims(request, demand, book)
-    for victim in victims:
+        return Room()
+    room = room_for(request, demand, book)
+    for victim in room.victims:
         book.leave(victim)
-    protected = _of_namespace(lacking) if _of_namespace(lacking) and not is_next else list(demand)
+    for lender, num_pods in room.given_back:
+        book.give_back(lender, num_pods)
+    protected = _of_namespace(lacking) if _of_namespace(lacking) and not room.is_enough else list(demand)
     heads.append(_Head(request.key, {pool: book.slack(pool, demand[pool]) for pool in protected}))
     for pool in protected:
         book.reserved[pool] += demand[pool]
-    return victims
+    return room
 
 
 def _of_namespace(pools: list[Pool]) -> list[Pool]:
     return [pool for pool in pools if pool[0] != CLUSTER]
-
-
-def _victims(request: GpuRequest, demand: Demand, book: _Book) -> tuple[list[GpuRequest], bool]:
-    """The least important jobs that must go for this one, none where that would not be enough; and whether it then
-    starts as soon as they are gone."""
-    missing = {pool: short for pool, amount in demand.items() if (short := book.missing(pool, amount)) > 0}
-    candidates = {
-        holder.key: holder for pool in missing for holder in book.holders[pool] if holder.priority < request.priority
-    }
-    chosen: list[GpuRequest] = []
-    for holder in sorted(candidates.values(), key=lambda one: one.order, reverse=True):
-        held = book.demand(holder)
-        if any(missing.get(pool, 0) > 0 for pool in held):
-            chosen.append(holder)
-            missing = {pool: short - held.get(pool, 0) for pool, short in missing.items()}
-    if any(short > 0 for short in missing.values()):
-        return [], False
-    for holder in sorted(chosen, key=lambda one: one.order):
-        held = book.demand(holder)
-        if all(short + held.get(pool, 0) <= 0 for pool, short in missing.items()):
-            chosen.remove(holder)
-            missing = {pool: short + held.get(pool, 0) for pool, short in missing.items()}
-    return chosen, True
 
 
 def _wait(

@@ -73,6 +73,34 @@ class Workers(PodOptions):
         return self.gpus_per_pod > 0 and not self.gpu_resource_name.startswith(f"{names.GROUP}/")
 
 
+_ELASTIC_RULES: "tuple[Rule[ElasticWorkers], ...]" = (
+    Rule(
+        "minReplicas",
+        "!has(self.minReplicas) || self.minReplicas <= self.replicas",
+        lambda workers: workers.least_replicas <= workers.replicas,
+        "minReplicas must not exceed replicas: lower it",
+    ),
+)
+
+
+class ElasticWorkers(Workers, rules=_ELASTIC_RULES):
+    """GPU pods whose number may change while the job runs."""
+
+    min_replicas: int | None = Field(default=None, ge=1, le=4_096)
+    """Worker pods with which the job can run, where the operator admits jobs. It takes more while no job that waits can
+    use their GPUs, and gives them back between steps. Unset: `replicas`."""
+
+    @property
+    def least_replicas(self) -> int:
+        """Worker pods that the job needs."""
+        return self.replicas if self.min_replicas is None else self.min_replicas
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job can run with fewer worker pods than it would take."""
+        return self.least_replicas < self.replicas
+
+
 class AccessMode(StrEnum):
     READ_WRITE_MANY = "ReadWriteMany"
     READ_WRITE_ONCE = "ReadWriteOnce"

@@ -93,6 +93,14 @@ class SuspendedReason(Reason):
     RESUMED = "Resumed", "the job continues from its newest checkpoint, and its count of failures starts at zero"
 
 
+class ResizingReason(Reason):
+    """Whether the number of worker pods changes."""
+
+    GROWING = "Growing", "worker pods that nobody else can use now are added; the job takes them at the end of a step"
+    SHRINKING = "Shrinking", "the job gives worker pods back at the end of a step, because another job waits for them"
+    AS_GRANTED = "AsGranted", "the job runs with all worker pods that it may have; the message says how many"
+
+
 class RepurposedReason(Reason):
     """Whether worker pods train while others sample."""
 
@@ -191,6 +199,7 @@ class EventReason(Reason):
     POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
+    RESIZED = "Resized", "an elastic job goes on with another number of worker pods"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
     REPURPOSED = "Repurposed", "the coordinator has carried out that request, and the pods train"
     REGROUPING = "Regrouping", "the operator asks for engines of another tensor-parallel size"
@@ -220,6 +229,12 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
     ),
     ConditionType.SUSPENDED: ConditionReasons(
         "True while `spec.suspend` is true, and False after resumption.", (SuspendedReason,)
+    ),
+    ConditionType.RESIZING: ConditionReasons(
+        "True while a job takes or gives back worker pods, otherwise False. Absent where the number of pods does not "
+        "change ([when it does](../how-to/queues-and-quotas.md#let-a-job-grow-and-shrink)), and while the job has no "
+        "pods.",
+        (ResizingReason,),
     ),
     ConditionType.REPURPOSED: ConditionReasons(
         "True while some worker pods train and others sample; afterwards False. Absent until a pod has been "
@@ -251,6 +266,8 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.EVICTED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
+    ResizingReason.GROWING,
+    ResizingReason.SHRINKING,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),
     *NoticeReason,
     *AlarmReason,

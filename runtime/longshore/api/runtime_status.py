@@ -55,6 +55,17 @@ class RepurposingBenefit(ApiModel):
     """Wanted although it may cost: there are no measurements of rounds of this kind, or they are out of date."""
 
 
+class JobSize(ApiModel):
+    """Size of an elastic job."""
+
+    epoch: int = Field(ge=0, le=MAX_COUNT)
+    """Assignment that asks for it."""
+    workers: int = Field(ge=1, le=MAX_COUNT)
+    """Worker pods from index 0 on."""
+    held: int = Field(ge=1, le=MAX_COUNT)
+    """Pods that stay until this is acknowledged."""
+
+
 class RoundSummary(ApiModel):
     """A round that is over."""
 
@@ -296,6 +307,8 @@ class RuntimeStatus(ApiModel):
     """Symptoms of a job that does not learn, oldest first."""
     applied_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that was carried out."""
+    size: JobSize | None = None
+    """Size that the job runs with; unset: all worker pods."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)

@@ -12,7 +12,7 @@ from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
-from longshore.api.pods import PodOptions, Storage, Workers
+from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
@@ -217,6 +217,18 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
     ),
     *_fit_rules("workers", "has(self.trainerWorkers)", lambda spec: spec.trainer_workers is None),
     *_fit_rules("trainerWorkers", "!has(self.trainerWorkers)", lambda spec: spec.trainer_workers is not None),
+    Rule(
+        "workers.minReplicas",
+        "has(self.trainerWorkers) || !has(self.workers.minReplicas) || !has(self.trainer.dataParallelSize) || "
+        f"self.trainer.dataParallelSize <= self.workers.minReplicas * (self.workers.gpusPerPod > 0 ? "
+        f"self.workers.gpusPerPod / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
+        lambda spec: (
+            spec.trainer_workers is not None
+            or spec.workers.min_replicas is None
+            or (spec.trainer.data_parallel_size or 0) <= spec.resized(spec.workers.least_replicas).max_trainer_replicas
+        ),
+        "minReplicas pods do not hold dataParallelSize trainer replicas: remove dataParallelSize or raise minReplicas",
+    ),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
     _frozen(
         "trainerWorkers",
@@ -253,7 +265,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """What is kept of every round."""
     tracking: Tracking = Field(default_factory=Tracking)
     """Services that get metrics and traces, in addition to the storage."""
-    workers: Workers = Field(default_factory=Workers)
+    workers: ElasticWorkers = Field(default_factory=ElasticWorkers)
     """GPU pods; with placement Colocated they sample and train, with Disaggregated they sample."""
     placement: Placement = Placement.COLOCATED
     """Colocated: engines and trainers share the workers. Disaggregated: trainers have their own pods."""
@@ -305,6 +317,10 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """GPUs of the job's workers and trainers; a pod without any counts as one."""
         pods = [self.workers] + ([self.trainer_workers] if self.trainer_workers is not None else [])
         return sum(one.replicas * max(1, one.gpus_per_pod) for one in pods)
+
+    def resized(self, num_workers: int) -> "RLJobSpec":
+        """The same job with another number of worker pods."""
+        return self.model_copy(update={"workers": self.workers.model_copy(update={"replicas": num_workers})})
 
     @property
     def training_pods(self) -> Workers:

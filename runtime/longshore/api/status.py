@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
-from longshore.api.runtime_status import RoundKind, RuntimeStatus
+from longshore.api.runtime_status import JobSize, RoundKind, RuntimeStatus
 
 
 class Phase(StrEnum):
@@ -33,6 +33,7 @@ class ConditionType(StrEnum):
     SCHEDULED = "Scheduled"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    RESIZING = "Resizing"
     REPURPOSED = "Repurposed"
     REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
     REGROUP_UNAVAILABLE = "RegroupUnavailable"
@@ -98,6 +99,8 @@ class Assignment(ApiModel):
     """Valid until the next epoch."""
     overlay: Overlay | None = None
     """Valid for its round and attempt only."""
+    size: JobSize | None = None
+    """From the next step on; unset: all worker pods."""
     reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why the assignment was made."""
 
@@ -140,6 +143,10 @@ class AdmissionStatus(ApiModel):
     """GPUs by resource that the job holds, from its admission until its pods are gone."""
     position: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Place in the operator's queue, from 1; 0: the job does not wait there."""
+    workers: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """Worker pods that an elastic job may have."""
+    shrinking_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """Since when the job is asked to give GPUs back."""
     queue: str = Field(default="", max_length=253)
     """LocalQueue of Kueue through which the job was admitted; empty: admitted by the operator."""
 
@@ -188,8 +195,8 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Admitted, Scheduled, Ready, Suspended, Repurposed, RepurposeUnavailable, RegroupUnavailable, TrainingAlarm,
-    Complete, Failed, StatusUnreadable."""
+    """Admitted, Scheduled, Ready, Suspended, Resizing, Repurposed, RepurposeUnavailable, RegroupUnavailable,
+    TrainingAlarm, Complete, Failed, StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
     workers: PodCounts = Field(default_factory=PodCounts)

@@ -58,12 +58,19 @@ class JobWatch:
         self._events = events
         self._lock = threading.Lock()
         self._newest = Assignment()
+        self._is_known = threading.Event()
+        """There is an assignment."""
         self._rewards: Sequence[str] = ()
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
         with self._lock:
             return self._newest
+
+    def first(self) -> Assignment:
+        """The newest, once there is one: the operator writes it before it creates the coordinator."""
+        self._is_known.wait()
+        return self.newest()
 
     def reward_address(self, index: int) -> str | None:
         with self._lock:
@@ -99,6 +106,7 @@ class JobWatch:
             if assignment.epoch <= self._newest.epoch:
                 return
             self._newest = assignment
+        self._is_known.set()
         self._events.put(AssignmentChanged(assignment))
 
 

@@ -12,6 +12,7 @@ from longshore.api.runtime_status import (
     ChosenFactors,
     DrawCounts,
     HeldOutReward,
+    JobSize,
     KindCount,
     Notice,
     Progress,
@@ -133,6 +134,15 @@ class Recorder:
     def reward_worker(self, found: Surroundings) -> None:
         """Report a new reward worker."""
         self._update(reward_workers=with_worker(self._status.reward_workers, found))
+
+    @property
+    def size(self) -> JobSize | None:
+        """With how many worker pods the job runs."""
+        return self._status.size
+
+    def resized(self, size: JobSize) -> None:
+        """The job runs with this size."""
+        self._update(size=size)
 
     @property
     def notices(self) -> list[Notice]:

@@ -84,3 +84,32 @@ def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Job
     jobs.patch({"suspend": True}, "first")
     jobs.wait_phase("Running", "second")
     eventually("the suspended job has no pods", lambda: not pods_of(jobs, "first"))
+
+
+def test_an_elastic_job_gives_a_gpu_back_once_its_coordinator_does_without_it(jobs: Jobs, start: Start) -> None:
+    start()
+    spec = job_spec(replicas=2)
+    jobs.create("stretchy", **spec | {"workers": spec["workers"] | {"minReplicas": 1}})
+    status = jobs.wait_phase("Running", "stretchy")
+    assert (status["admission"]["workers"], status["admission"]["gpus"]) == (2, {GPU: 2})
+    jobs.report({"attempt": 1}, "stretchy")
+    before = pods_of(jobs, "stretchy")
+
+    jobs.create("second", **job_spec(replicas=1))
+    wait_reported(jobs, "second", "QuotaPending", f"the job needs 1 {GPU}")
+    eventually("it is asked for a pod", lambda: jobs.condition("Resizing", "stretchy").get("reason") == "Shrinking")
+    size = jobs.status("stretchy")["assignment"]["size"]
+    assert size == {"epoch": 2, "workers": 1, "held": 2}
+    assert pods_of(jobs, "stretchy") == before, "its coordinator may use both"
+    assert pods_of(jobs, "second") == {}
+
+    jobs.report({"attempt": 1, "size": size}, "stretchy")
+    jobs.wait_phase("Running", "second")
+    assert pods_of(jobs, "stretchy") == {name: uid for name, uid in before.items() if name != "stretchy-worker-1"}
+    assert jobs.condition("Resizing", "stretchy")["reason"] == "AsGranted"
+    assert jobs.status("stretchy")["phase"] == "Running"
+
+    jobs.delete("second")
+    eventually("it takes the GPU", lambda: jobs.status("stretchy")["assignment"]["size"]["workers"] == 2)
+    assert len(pods_of(jobs, "stretchy")) == len(before)
+    assert {"Shrinking", "Growing", "Resized"} <= set(jobs.event_reasons())

@@ -142,6 +142,8 @@ BROKEN: list[tuple[Json, str]] = [
     ({"algorithm.maxResponseTokens": 256}, "algorithm.maxResponseTokens"),
     ({"workers.gpusPerPod": 4, "rollout.engine.tensorParallelSize": 3}, "rollout.engine.tensorParallelSize"),
     ({"trainer.dataParallelSize": 2}, "trainer.dataParallelSize"),
+    ({"workers.minReplicas": 2}, "workers.minReplicas"),
+    ({"workers.replicas": 2, "workers.minReplicas": 1, "trainer.dataParallelSize": 2}, "workers.minReplicas"),
     ({"workers.gpusPerPod": 2, "trainer.tensorParallelSize": 2}, "trainer.tensorParallelSize"),
     ({"workers.gpusPerPod": 0, "trainer.pipelineParallelSize": 2}, "trainer.pipelineParallelSize"),
     (

@@ -90,6 +90,11 @@ def test_a_job_in_the_queue_shows_all_its_gpus_how_long_it_waits_and_why() -> No
     assert row == ("1", "team", "demo", "–", "16", "2h03m", "the job needs 16 nvidia.com/gpu, and 8 are free")
 
 
+def test_an_elastic_job_shows_the_least_and_the_most() -> None:
+    [row] = queue_rows([queued("demo", 1, workers={"replicas": 4, "minReplicas": 1, "gpusPerPod": 8})], NOW)
+    assert row[4] == "8-32"
+
+
 def test_a_clock_that_runs_behind_shows_no_negative_wait() -> None:
     [row] = queue_rows([queued("demo")], datetime(2025, 1, 1, tzinfo=UTC))
     assert row[5] == "0.00s"

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from longshore.api.rollout import Strategy
+from longshore_cli.simulate.variants import with_gpus
 from tests.unit.cli.simulated import Json, manifest, run, simulated
+from tests.unit.operator.model import make_job
 
 STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
@@ -260,3 +262,8 @@ def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
     assert outcomes["Auto"]["isGiven"]
     assert outcomes["Auto"]["stepSeconds"] == outcomes["TailBatching"]["stepSeconds"]
     assert any(note.startswith("Auto is simulated with the factors that it begins with") for note in found["notes"])
+
+
+def test_an_elastic_job_is_simulated_on_fewer_gpus_than_it_needs_as_well() -> None:
+    spec = make_job(workers={"replicas": 4, "minReplicas": 2, "gpusPerPod": 1}).spec
+    assert with_gpus(spec, 1).workers.replicas == 1

@@ -267,3 +267,15 @@ def test_the_summary_tells_the_figures_of_the_run() -> None:
         "time": "5m12s in all: rollout 4.0s",
         "final model": "rljobs/demo/final",
     }
+
+
+def test_the_dashboard_shows_how_many_worker_pods_an_elastic_job_has_and_is_to_have() -> None:
+    size = {"epoch": 1, "workers": 2, "held": 2}
+    for granted, shown in ((2, "worker pods 2"), (4, "worker pods 2 → 4")):
+        job = rljob(REPORT | {"size": size}, admission={"admitted": True, "workers": granted})
+        assert shown in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
+
+
+def test_a_change_of_its_size_is_no_problem() -> None:
+    growing = condition("Resizing", "True", "Growing", "the job goes on with 4 worker pods")
+    assert "Resizing" not in drawn(dashboard(begin(job_view(rljob(REPORT, conditions=(growing,))), 0.0), (), now_s=0.0))

@@ -78,3 +78,14 @@ async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:
         await asyncio.to_thread(events.get, timeout=LIMIT_S)
         assert [watched.reward_address(index) for index in range(3)] == ["10.0.0.1", None, None]
         await asyncio.to_thread(watched.close)
+
+
+async def test_an_elastic_job_waits_until_it_knows_how_many_worker_pods_it_has() -> None:
+    script = Script(page([job(0)], 5), stream(*changed(1), stays_open=True))
+    async with access_to(script) as access:
+        watched = JobWatch(access, "team", "demo", queue.SimpleQueue())
+        try:
+            first = await asyncio.wait_for(asyncio.to_thread(watched.first), LIMIT_S)
+        finally:
+            await asyncio.to_thread(watched.close)
+    assert first.epoch == 1

@@ -23,7 +23,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.correction import RolloutCorrection
 from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
-from longshore.api.runtime_status import ProgressUnit, RuntimeStatus
+from longshore.api.runtime_status import JobSize, ProgressUnit, RuntimeStatus
 from longshore.api.status import Assignment, Baseline
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
@@ -32,7 +32,7 @@ from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_pro
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.elastic.auto_factors import AutoFactors
-from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
+from longshore_runtime.errors import LogProbMismatch, SizeChanged, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.storage import JobStorage
@@ -265,6 +265,7 @@ def run(
     root: Path | None = None,
     records: StepSink | None = None,
     held_out: tuple[PromptRecord, ...] = (),
+    assignments: Known | None = None,
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
     **options: Any,
@@ -293,7 +294,7 @@ def run(
             checkpoints=CheckpointStore(storage.output_dir / "checkpoints", keep=2),
             storage=storage,
             recorder=recorder,
-            assignments=Known(Assignment(epoch=1, baseline=sizes) if regroups else Assignment()),
+            assignments=assignments or Known(Assignment(epoch=1, baseline=sizes) if regroups else Assignment()),
             elastic=elastic,
             events=engines,  # type: ignore[arg-type]
             clock=TickingClock(),
@@ -400,6 +401,42 @@ def test_whenever_the_trainers_are_lost_nothing_is_sampled_again(call: int) -> N
 @given(st.sets(st.integers(1, 2 * UNDISTURBED.num_calls), max_size=3), st.integers(1, 5), st.booleans())
 def test_nor_when_they_are_lost_again_while_they_come_back(losses: set[int], every: int, regroups: bool) -> None:
     outcome = run(losses, every=every, regroups=regroups)
+    assert (outcome.sampled, outcome.model) == (UNDISTURBED.sampled, UNDISTURBED.model)
+
+
+def asked_for(num_workers: int, epoch: int = 1) -> Known:
+    """The operator wants the job to run with so many worker pods."""
+    size = JobSize(epoch=epoch, workers=num_workers, held=num_workers)
+    return Known(Assignment(epoch=epoch, baseline=Baseline(tp_size=1), size=size))
+
+
+class AskedLater(Known):
+    """Another number of worker pods is asked for when some steps are done."""
+
+    def __init__(self, root: Path, step: int) -> None:
+        super().__init__(asked_for(1).assignment)
+        self._metrics, self._step = root / "output" / "ledger.jsonl", step
+
+    def newest(self) -> Assignment:
+        is_time = len(self._metrics.read_text().splitlines()) >= self._step
+        return asked_for(2, epoch=2).assignment if is_time else self.assignment
+
+
+@pytest.mark.parametrize("step", range(NUM_STEPS))
+def test_with_other_worker_pods_from_any_step_on_a_job_learns_the_same(tmp_path: Path, step: int) -> None:
+    with pytest.raises(SizeChanged) as change:
+        run(root=tmp_path, every=1_000, num_workers=1, assignments=AskedLater(tmp_path, step))
+    assert change.value.num_workers == 2
+    assert CheckpointStore(tmp_path / "output" / "checkpoints", keep=1).newest().step == step  # type: ignore[union-attr]
+    rest = run(root=tmp_path, num_workers=2, assignments=asked_for(2, epoch=2))
+    assert (rest.ledger, rest.model) == (UNDISTURBED.ledger, UNDISTURBED.model)
+    assert rest.sampled == UNDISTURBED.sampled[-len(rest.sampled) :], "nothing is sampled twice"
+    assert rest.reports[-1].size == JobSize(epoch=2, workers=2, held=2)
+
+
+def test_a_size_that_the_job_has_is_acknowledged_without_an_interruption() -> None:
+    outcome = run(num_workers=3, assignments=asked_for(3, epoch=7))
+    assert outcome.reports[-1].size == JobSize(epoch=7, workers=3, held=3)
     assert (outcome.sampled, outcome.model) == (UNDISTURBED.sampled, UNDISTURBED.model)
 
 

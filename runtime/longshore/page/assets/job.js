@@ -310,7 +310,7 @@ function attempt(cluster, runtime) {
 
 function isProblem(condition, isFinished) {
   if (["Admitted", "Scheduled", "Ready"].includes(condition.type)) return condition.status === "False" && !isFinished;
-  return !["Complete", "Repurposed"].includes(condition.type) && condition.status === "True";
+  return !["Complete", "Repurposed", "Resizing"].includes(condition.type) && condition.status === "True";
 }
 
 /* A configuration as YAML; strings that could be read as something else are quoted. */

@@ -9,7 +9,7 @@ from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
 from longshore_operator.admission.demand import Key
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.observed import Standing
-from tests.unit.operator.model import make_job
+from tests.unit.operator.model import START, make_job
 
 GPU = "nvidia.com/gpu"
 CONFIG = AdmissionConfig(capacity={GPU: 2})
@@ -33,7 +33,7 @@ async def pages(*found: Sequence[Key]) -> AsyncIterator[Sequence[Key]]:
 
 def look(desk: AdmissionDesk, job: RLJob) -> Standing:
     key = (str(job.metadata["namespace"]), str(job.metadata["name"]))
-    standing = desk.look(key, job, ())
+    standing = desk.look(key, job, (), START)
     assert standing is not None
     return standing
 
@@ -78,4 +78,4 @@ async def test_changes_that_come_together_are_decided_together() -> None:
 async def test_without_limits_nobody_is_asked() -> None:
     desk = AdmissionDesk(NO_ADMISSION, lambda _: None)
     assert not desk.is_open
-    assert desk.look(("team", "a"), named("a"), ()) is None
+    assert desk.look(("team", "a"), named("a"), (), START) is None

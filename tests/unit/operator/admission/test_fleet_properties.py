@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Phase
 from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import Key, gang
@@ -27,11 +28,39 @@ class Member(Cluster):
     """A job of the fleet, with its pods."""
 
     metadata: dict[str, Any]
+    taken: tuple[int, int] = (0, 0)
+    """Attempt of the coordinator that runs, and worker pods that it uses, which it may not have reported yet."""
+
+    @property
+    def num_workers(self) -> int:
+        """Worker pods that the coordinator is asked to use."""
+        size = self.status.assignment.size
+        return size.workers if size is not None else self.job.spec.workers.replicas
+
+    def has_coordinator(self) -> bool:
+        """The coordinator of the attempt runs."""
+        coordinators = [pod for pod in self.pods.values() if pod.component is Component.COORDINATOR]
+        return any(pod.phase == "Running" and pod.attempt == self.status.attempt for pod in coordinators)
+
+    def take_size(self) -> None:
+        """The coordinator goes on with the size that it is asked for."""
+        if self.has_coordinator():
+            self.taken = (self.status.attempt, self.num_workers)
+
+    def report_size(self) -> None:
+        """It acknowledges what it is asked for, if it has done it."""
+        if self.has_coordinator() and self.taken == (self.status.attempt, self.num_workers):
+            runtime = RuntimeStatus(attempt=self.status.attempt, size=self.status.assignment.size)
+            self.status = self.status.model_copy(update={"runtime": runtime})
 
     @property
     def job(self) -> RLJob:
         job = super().job
         return job.model_copy(update={"metadata": job.metadata | self.metadata})
+
+
+def _least(member: Member) -> int:
+    return gang(member.job.spec, member.job.spec.workers.least_replicas)[GPU]
 
 
 class AnyFleet(RuleBasedStateMachine):
@@ -42,12 +71,12 @@ class AnyFleet(RuleBasedStateMachine):
         self.members: dict[Key, Member] = {}
         self.ledger = self._new_ledger()
 
-    @rule(team=st.sampled_from(["a", "b"]), replicas=st.integers(1, 9), is_high=st.booleans())
-    def a_job_arrives(self, team: str, replicas: int, is_high: bool) -> None:
+    @rule(team=st.sampled_from(["a", "b"]), replicas=st.integers(1, 9), least=st.integers(1, 9), is_high=st.booleans())
+    def a_job_arrives(self, team: str, replicas: int, least: int, is_high: bool) -> None:
         if len(self.members) >= 6:
             return
         name = f"job-{len(self.members)}"
-        workers = {"replicas": replicas, "gpusPerPod": 1}
+        workers = {"replicas": replicas, "minReplicas": min(least, replicas), "gpusPerPod": 1}
         member = Member(spec={"workers": workers, "reward": {"pods": 0}})
         member.metadata = {"name": name, "namespace": team, "creationTimestamp": f"{len(self.members):04}"}
         member.metadata |= {"labels": {"longshore.dev/priority-class": "high"} if is_high else {}}
@@ -65,6 +94,25 @@ class AnyFleet(RuleBasedStateMachine):
         for _ in range(times):
             self.members[key].kubelet()
             self._pass(key)
+
+    @precondition(lambda self: self.members)
+    @rule(times=st.integers(1, 8), answers=st.booleans())
+    def everything_progresses(self, times: int, answers: bool) -> None:
+        for _ in range(times):
+            for key, member in self.members.items():
+                if answers:
+                    member.report_size()
+                    member.take_size()
+                self._pass(key)
+                member.kubelet()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), tells=st.booleans())
+    def a_coordinator_takes_its_size(self, data: st.DataObject, tells: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.members)))
+        self.members[key].take_size()
+        if tells:
+            self.members[key].report_size()
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), code=st.sampled_from([0, 1, 75]))
@@ -107,11 +155,11 @@ class AnyFleet(RuleBasedStateMachine):
 
     def _look_at_all(self) -> None:
         for key, member in self.members.items():
-            self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+            self.ledger.note(key, application(member.job, member.pods.values(), CONFIG, member.now))
 
     def _pass(self, key: Key) -> None:
         member = self.members[key]
-        self.ledger.note(key, application(member.job, member.pods.values(), CONFIG))
+        self.ledger.note(key, application(member.job, member.pods.values(), CONFIG, member.now))
         self.ledger.decide()
         observed = member.observed(standing=self.ledger.standing(key))
         member.apply(reconcile(member.job, observed, member.now, member.config))
@@ -123,9 +171,22 @@ class AnyFleet(RuleBasedStateMachine):
         assert sum(count for (team, _), count in held.items() if team == "b") <= 4
 
     def _held(self, member: Member) -> int:
-        """GPUs of all pods of a gang, as long as one of its pods lives."""
+        """GPUs of the least gang, as long as one of the job's pods lives, and of every worker pod beyond it."""
         pods = [pod for pod in member.pods.values() if not pod.terminal]
-        return gang(member.job.spec)[GPU] if pods else 0
+        workers = [pod.index + 1 for pod in pods if pod.component is Component.WORKER]
+        return max(_least(member), *workers, 0) if pods else 0
+
+    @invariant()
+    def no_coordinator_loses_a_pod_that_it_uses(self) -> None:
+        """But when its attempt ends."""
+        for member in self.members.values():
+            attempt, num_workers = member.taken
+            if not member.has_coordinator() or attempt != member.status.attempt:
+                continue
+            if member.status.phase in {Phase.QUEUED, Phase.SUSPENDED, Phase.RESTARTING, *FINISHED_PHASES}:
+                continue
+            used = [pod for pod in member.pods.values() if pod.component is Component.WORKER]
+            assert not any(pod.deleting for pod in used if pod.index < num_workers and pod.attempt == attempt)
 
     @invariant()
     def a_job_that_waits_has_no_pods_but_those_that_a_last_checkpoint_needs(self) -> None:
@@ -140,7 +201,7 @@ class AnyFleet(RuleBasedStateMachine):
         return any(pod.deleting and pod.phase == "Running" for pod in coordinators)
 
     def _fits(self, key: Key) -> bool:
-        return gang(self.members[key].job.spec)[GPU] <= (4 if key[0] == "b" else CAPACITY)
+        return _least(self.members[key]) <= (4 if key[0] == "b" else CAPACITY)
 
     def teardown(self) -> None:
         """Whoever fits runs in the end, when those that run come to their ends."""
@@ -151,6 +212,8 @@ class AnyFleet(RuleBasedStateMachine):
                 member.pass_time(500)
                 self._pass(key)
                 member.kubelet()
+                member.take_size()
+                member.report_size()
                 if member.status.phase is Phase.RUNNING:
                     member.exit(f"{key[1]}-coordinator", 0)
                     self._pass(key)

@@ -1,18 +1,22 @@
 """What the status of a job says of its GPUs, and what the operator says to those who wait."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
+from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
+from longshore_kube.times import rfc3339
 from longshore_operator.admission.config import AdmissionConfig, PriorityClass
-from longshore_operator.admission.demand import GpuRequest, Stage, gang
+from longshore_operator.admission.demand import Extra, GpuRequest, Key, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
-from longshore_operator.observed import PodView
-from tests.unit.operator.model import Cluster, make_job
+from longshore_operator.observed import PodView, Standing
+from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
 GPU = "nvidia.com/gpu"
@@ -52,7 +56,7 @@ def pods() -> tuple[PodView, ...]:
 
 
 def stage(job: RLJob, *views: PodView) -> Stage | None:
-    made = application(job, views, CONFIG).request
+    made = application(job, views, CONFIG, START).request
     return made.stage if made is not None else None
 
 
@@ -71,18 +75,18 @@ class TestGang:
 
 class TestApplication:
     def test_without_limits_nobody_applies(self) -> None:
-        assert application(make_job(), (), AdmissionConfig()) == Application()
+        assert application(make_job(), (), AdmissionConfig(), START) == Application()
 
     def test_a_job_without_gpus_that_are_limited_does_not_apply(self) -> None:
         job = make_job(workers={"gpuResourceName": "amd.com/gpu"})
-        assert application(job, (), CONFIG) == Application()
+        assert application(job, (), CONFIG, START) == Application()
 
     def test_a_new_job_waits(self) -> None:
         assert stage(make_job()) is Stage.WAITING
 
     def test_what_the_status_says_holds_after_a_restart_of_the_operator(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5})
-        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG).request
+        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG, START).request
         assert made is not None
         assert (made.stage, made.gpus) == (Stage.ADMITTED, {GPU: 5})
 
@@ -105,7 +109,7 @@ class TestApplication:
         assert stage(make_job(done)) is None
 
     def test_a_label_gives_the_priority(self) -> None:
-        made = application(labelled("urgent"), (), CONFIG).request
+        made = application(labelled("urgent"), (), CONFIG, START).request
         assert made is not None
         assert made.priority == 10
 
@@ -113,7 +117,7 @@ class TestApplication:
     def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
         self, name: str
     ) -> None:
-        assert application(labelled(name), (), CONFIG).mistake == (
+        assert application(labelled(name), (), CONFIG, START).mistake == (
             f"jobs of namespace team may not use a priority class {name}: set the label longshore.dev/priority-class "
             "to one that the operator's admission has for them (urgent), or remove it"
         )
@@ -182,3 +186,99 @@ class TestMemory:
         made = ledger(request("a", 8, stage=Stage.ADMITTED), *waiting)
         made.forget(("a", "a"))
         assert len(made.decide()) <= 10
+
+
+ELASTIC = {"replicas": 6, "minReplicas": 2, "gpusPerPod": 1}
+
+
+def elastic_request(granted: int, held: int, stage: Stage = Stage.ADMITTED) -> GpuRequest:
+    """Of a job that needs two GPUs and takes six; pods beyond those that it needs."""
+    return GpuRequest(("a", "elastic"), {GPU: 2}, 0, "1", stage, Extra(GPU, 1, 4, granted, held))
+
+
+class TestElasticJobs:
+    def application(self, admission: AdmissionStatus | None, *pods: PodView, **status: Any) -> GpuRequest:
+        job = make_job(RLJobStatus(attempt=1, admission=admission, **status), workers=ELASTIC)
+        request = application(job, pods, CONFIG, START).request
+        assert request is not None
+        return request
+
+    def test_a_job_that_waits_asks_for_the_least_that_it_needs(self) -> None:
+        request = application(make_job(workers=ELASTIC), (), CONFIG, START).request
+        assert request is not None
+        assert (request.gpus, request.extra) == ({GPU: 2}, Extra(GPU, 1, 4))
+
+    def test_a_job_that_runs_holds_what_was_granted_and_what_has_not_gone(self) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
+        size = JobSize(epoch=1, workers=3, held=3)
+        lasting = [pod for pod in pods() if pod.index == 1 and pod.component is Component.WORKER]
+        extra = self.application(held, replace(lasting[0], index=4), assignment={"size": size}).extra
+        assert extra is not None
+        assert (extra.num_granted, extra.num_held) == (1, 3)
+
+    def test_and_what_its_coordinator_may_still_use(self) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
+        size = JobSize(epoch=2, workers=3, held=5)
+        extra = self.application(held, assignment={"size": size}).extra
+        assert extra is not None
+        assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 3, False)
+        runtime = RuntimeStatus(attempt=1, size=size)
+        extra = self.application(held, assignment={"size": size}, runtime=runtime).extra
+        assert extra is not None
+        assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, True)
+
+    def test_a_job_that_ran_before_there_were_limits_has_all_its_pods(self) -> None:
+        request = self.application(None, phase=Phase.RUNNING)
+        assert request.held == {GPU: 6}
+
+    @pytest.mark.parametrize(("seconds", "is_overdue"), [(599, False), (600, True)])
+    def test_it_has_some_time_to_give_pods_back(self, seconds: int, is_overdue: bool) -> None:
+        since = rfc3339(START - timedelta(seconds=seconds))
+        held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3, shrinking_since=since)
+        size = JobSize(epoch=2, workers=3, held=5)
+        extra = self.application(held, assignment={"size": size}).extra
+        assert extra is not None
+        assert extra.is_overdue is is_overdue
+
+    def test_one_whose_gpus_nothing_limits_is_like_any_other(self) -> None:
+        workers = ELASTIC | {"gpuResourceName": "amd.com/gpu"}
+        job = make_job(RLJobStatus(admission=AdmissionStatus()), workers=workers)
+        request = application(job, (), CONFIG, START).request
+        assert request is not None
+        assert (request.gpus, request.extra) == ({"amd.com/gpu": 6}, None)
+
+    def test_what_was_decided_counts_until_it_is_written(self) -> None:
+        made = ledger(elastic_request(4, 4), request("new", 4))
+        assert made.standing(("a", "elastic")) == Standing(
+            True,
+            AdmittedReason.ADMITTED,
+            f"the job may use 4 {GPU}, and gives 2 {GPU} back",
+            {GPU: 6},
+            num_extra_workers=2,
+            is_shrinking=True,
+        )
+        made.note(("a", "elastic"), Application(elastic_request(4, 4)))
+        assert ("a", "elastic") not in made.decide()
+        assert granted(made) == 2
+        made.note(("a", "elastic"), Application(elastic_request(2, 2)))
+        made.decide()
+        admitted = made.standing(("a", "new"))
+        assert admitted is not None
+        assert admitted.admitted
+        made.note(("a", "elastic"), Application(elastic_request(3, 3)))
+        assert granted(made) == 3, "what a pass reads counts again"
+
+    def test_a_job_is_admitted_with_its_size(self) -> None:
+        made = ledger(elastic_request(0, 0, Stage.WAITING))
+        made.note(("a", "elastic"), Application(elastic_request(0, 0, Stage.WAITING)))
+        assert granted(made) == 4
+
+    def test_those_who_wait_learn_who_makes_room(self) -> None:
+        made = ledger(elastic_request(4, 4), request("new", 4))
+        assert reason(made, "new") == f"the job needs 4 {GPU}; elastic jobs are giving GPUs back"
+
+
+def granted(made: Ledger, key: Key = ("a", "elastic")) -> int | None:
+    standing = made.standing(key)
+    assert standing is not None
+    return standing.num_extra_workers

@@ -1,6 +1,6 @@
 """Who gets GPUs next, as a specification: one rule per test."""
 
-from longshore_operator.admission.demand import GpuRequest, Key, Limits, Stage
+from longshore_operator.admission.demand import Extra, GpuRequest, Key, Limits, Stage
 from longshore_operator.admission.queue import QueueDecision, Wait, Why, decide
 
 GPU = "nvidia.com/gpu"
@@ -180,3 +180,99 @@ class TestQuotas:
 def test_lowered_limits_admit_nobody_and_stop_nobody() -> None:
     decision = decide([running("one", 8), running("two", 8), job("new", 1)], EIGHT)
     assert (decision.admitted, decision.preempted) == ((), {})
+
+
+def elastic(
+    name: str,
+    least: int,
+    most: int,
+    granted: int = 0,
+    *,
+    held: int = 0,
+    priority: int = 0,
+    stage: Stage = Stage.ADMITTED,
+    is_overdue: bool = False,
+    is_settled: bool = True,
+) -> GpuRequest:
+    """A job with pods of one GPU: it needs `least`, takes `most`, and may have `granted`."""
+    extra = Extra(GPU, 1, most - least)
+    if stage is Stage.ADMITTED:
+        num_granted, num_held = (granted or least) - least, max(granted or least, held) - least
+        extra = Extra(GPU, 1, most - least, num_granted, num_held, is_settled, is_overdue)
+    return GpuRequest(("a", name), {GPU: least}, priority, "2026-01-01T00:00:30Z", stage, extra)
+
+
+class TestElasticJobs:
+    def test_a_job_starts_when_what_it_needs_is_free_and_takes_what_idles(self) -> None:
+        decision = decide([running("old", 5), elastic("new", 2, 8, stage=Stage.WAITING)], EIGHT)
+        assert names(decision.admitted) == ["new"]
+        assert decision.sizes == {("a", "new"): 1}
+
+    def test_it_takes_more_when_others_end(self) -> None:
+        assert decide([elastic("one", 2, 6)], EIGHT).sizes == {("a", "one"): 4}
+
+    def test_one_change_at_a_time(self) -> None:
+        assert decide([elastic("one", 2, 6, is_settled=False)], EIGHT).sizes == {}
+
+    def test_it_takes_whole_pods(self) -> None:
+        pods_of_three = GpuRequest(("a", "one"), {GPU: 3}, 0, "1", Stage.ADMITTED, Extra(GPU, 3, 4))
+        assert decide([pods_of_three], EIGHT).sizes == {("a", "one"): 1}
+
+    def test_it_takes_nothing_that_the_head_of_the_queue_may_need(self) -> None:
+        decision = decide([running("old", 4), elastic("one", 2, 8), job("head", 6)], EIGHT)
+        assert decision.sizes == {}
+
+    def test_it_takes_what_the_head_leaves_over(self) -> None:
+        decision = decide([running("old", 5), elastic("one", 1, 8), job("head", 6)], EIGHT)
+        assert decision.sizes == {("a", "one"): 1}
+
+    def test_it_takes_no_more_than_its_quota(self) -> None:
+        limits = Limits(capacity={GPU: 8}, quotas={"a": {GPU: 5}})
+        assert decide([elastic("one", 2, 8)], limits).sizes == {("a", "one"): 3}
+
+    def test_idle_gpus_go_to_the_more_important_job(self) -> None:
+        decision = decide([elastic("low", 2, 8), elastic("high", 2, 6, priority=1)], EIGHT)
+        assert decision.sizes == {("a", "high"): 4}
+
+    def test_what_it_does_not_need_goes_to_whoever_waits(self) -> None:
+        decision = decide([elastic("one", 2, 8, 8, priority=9), job("new", 3)], EIGHT)
+        assert decision.sizes == {("a", "one"): 3}
+        assert decision.preempted == {}
+        assert why(decision, "new").why is Why.SHRINKING
+
+    def test_gpus_stay_in_use_until_the_pods_are_gone(self) -> None:
+        waiting = job("new", 3)
+        assert decide([elastic("one", 2, 8, 5, held=8), waiting], EIGHT).admitted == ()
+        assert decide([elastic("one", 2, 8, 5, held=6), waiting], EIGHT).admitted == ()
+        assert decide([elastic("one", 2, 8, 5), waiting], EIGHT).admitted == (waiting.key,)
+
+    def test_each_lent_pod_may_be_what_the_head_lacks(self) -> None:
+        """The head starts with the 2 that are free, the 2 of the old job, and one lent pod: nothing is left over."""
+        jobs = [elastic("one", 2, 4, 4), running("old", 2), job("head", 5, age=5), job("small", 1)]
+        assert decide(jobs, EIGHT).admitted == ()
+
+    def test_the_least_important_job_shrinks_first(self) -> None:
+        decision = decide([elastic("low", 2, 4, 4), elastic("high", 2, 4, 4, priority=1), job("new", 2)], EIGHT)
+        assert decision.sizes == {("a", "low"): 0}
+
+    def test_jobs_shrink_before_one_is_preempted(self) -> None:
+        decision = decide([elastic("high", 2, 4, 4, priority=9), running("low", 4), job("new", 2, priority=5)], EIGHT)
+        assert decision.sizes == {("a", "high"): 0}
+        assert decision.preempted == {}
+
+    def test_if_that_is_not_enough_jobs_of_lower_priority_stop_and_no_more_shrink_than_needed(self) -> None:
+        decision = decide([elastic("high", 2, 4, 4, priority=9), running("low", 4), job("new", 5, priority=5)], EIGHT)
+        assert names(dict(decision.preempted)) == ["low"]
+        assert decision.sizes == {("a", "high"): 1}
+
+    def test_nobody_shrinks_in_vain(self) -> None:
+        decision = decide([elastic("one", 2, 4, 4), running("old", 4), job("new", 5)], EIGHT)
+        assert decision.sizes == {}
+
+    def test_a_job_that_does_not_answer_is_stopped_whatever_its_priority(self) -> None:
+        slow = elastic("slow", 2, 8, 5, held=8, priority=9, is_overdue=True)
+        decision = decide([slow, job("new", 3)], EIGHT)
+        assert names(dict(decision.preempted)) == ["slow"]
+
+    def test_but_only_if_somebody_waits(self) -> None:
+        assert not decide([elastic("slow", 2, 8, 5, held=8, is_overdue=True)], EIGHT).changes_something

@@ -1,0 +1,113 @@
+"""The GPUs of every pool: those that are free, who holds the others, and which of them come back."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from longshore_operator.admission.demand import GpuRequest, Key, Limits, Pool, Stage
+
+Demand = Mapping[Pool, int]
+
+
+class Book:
+    """What a decision has before it, and keeps up to date while it goes through the queue."""
+
+    def __init__(self, limits: Limits, holders: Iterable[GpuRequest]) -> None:
+        self._limits = limits
+        self._used: dict[Pool, int] = defaultdict(int)
+        self._leaving: dict[Pool, int] = defaultdict(int)
+        self._amounts: dict[Pool, list[int]] = defaultdict(list)
+        self.reserved: dict[Pool, int] = defaultdict(int)
+        """GPUs that the heads wait for."""
+        self.holders: dict[Pool, list[GpuRequest]] = defaultdict(list)
+        """Jobs that could be preempted, or give worker pods back."""
+        self.num_granted: dict[Key, int] = {}
+        """Worker pods that elastic jobs may have beyond those that they need."""
+        for holder in holders:
+            self.take(holder)
+
+    def demand(self, request: GpuRequest) -> Demand:
+        """The least with which the job runs."""
+        return self._limits.demand(request.key[0], request.gpus)
+
+    def per_pod(self, request: GpuRequest) -> Demand:
+        """What one more worker pod of an elastic job takes."""
+        return self._limits.demand(request.key[0], request.extra.gpus(1)) if request.extra is not None else {}
+
+    def holding(self, request: GpuRequest) -> Demand:
+        """What comes back if an admitted job stops, besides what it is giving back anyway."""
+        extra, held = request.extra, dict(self.demand(request))
+        if extra is not None:
+            num_pods = extra.num_held if extra.is_overdue else self.num_granted[request.key]
+            for pool, amount in self.per_pod(request).items():
+                held[pool] += num_pods * amount
+        return held
+
+    def free(self, pool: Pool) -> int:
+        """GPUs that nobody holds."""
+        return self._limits.size(pool) - self._used[pool]
+
+    def take(self, request: GpuRequest) -> None:
+        """The job holds GPUs."""
+        for pool, amount in self.demand(request).items():
+            self._used[pool] += amount
+            self._amounts[pool].append(amount)
+            if request.stage is Stage.LEAVING:
+                self._leaving[pool] += amount
+            elif request.stage is Stage.ADMITTED:
+                self.holders[pool].append(request)
+        if (extra := request.extra) is None:
+            return
+        self.num_granted[request.key] = extra.num_granted
+        for pool, amount in self.per_pod(request).items():
+            self._used[pool] += extra.num_held * amount
+            self._amounts[pool] += [amount] * extra.num_held
+            if not extra.is_overdue:  # Nobody knows whether it comes back at all.
+                self._leaving[pool] += (extra.num_held - extra.num_granted) * amount
+
+    def leave(self, request: GpuRequest) -> None:
+        """An admitted job is asked to stop: its GPUs stay in use until it has."""
+        for pool, amount in self.holding(request).items():
+            self._leaving[pool] += amount
+            self.holders[pool].remove(request)
+
+    def give_back(self, request: GpuRequest, num_pods: int) -> None:
+        """An elastic job is asked for worker pods: their GPUs stay in use until they are gone."""
+        self.num_granted[request.key] -= num_pods
+        for pool, amount in self.per_pod(request).items():
+            self._leaving[pool] += num_pods * amount
+
+    def lenders(self, pools: Collection[Pool]) -> list[GpuRequest]:
+        """Elastic jobs with GPUs of these pools that they do not need, the least important first."""
+        found = {
+            holder.key: holder
+            for pool in pools
+            for holder in self.holders[pool]
+            if holder.extra is not None
+            and not holder.extra.is_overdue
+            and self.num_granted[holder.key]
+            and pool in self.per_pod(holder)
+        }
+        return sorted(found.values(), key=lambda one: one.order, reverse=True)
+
+    def missing(self, pool: Pool, amount: int) -> int:
+        """GPUs that are still missing when all that leaves is gone and heads have taken theirs."""
+        return amount - (self.free(pool) + self._leaving[pool] - self.reserved[pool])
+
+    def slack(self, pool: Pool, amount: int) -> int:
+        """What is left over of the smallest amount, free now or later, that suffices for this and for the heads before.
+
+        A job that cannot run beside those heads has to wait until they have ended: it is left what it needs alone.
+        """
+        left = self._left_over(pool, self.reserved[pool] + amount)
+        return left if left is not None else self._left_over(pool, amount) or 0
+
+    def _left_over(self, pool: Pool, amount: int) -> int | None:
+        """None: it never suffices. Sums of what holders give back are bits of a number."""
+        sums = 1
+        for held in self._amounts[pool]:
+            sums |= sums << held
+        short = amount - self.free(pool)
+        if short <= 0:
+            return -short
+        sufficient = sums >> short
+        return (sufficient & -sufficient).bit_length() - 1 if sufficient else None

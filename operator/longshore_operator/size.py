@@ -1,0 +1,118 @@
+"""How many worker pods an elastic job has: the admission grants a number, and the coordinator takes it over.
+
+Pods come before the coordinator is asked to use them, and go after it has acknowledged that it does without them:
+
+    granted       the admission's decision (`status.admission.workers`)
+    asked         what the coordinator is to run with (`status.assignment.size`): fewer pods at once, and more when
+                  all of them are ready
+    acknowledged  what it runs with (`status.runtime.size`): the same object, once it has been carried out
+"""
+
+from longshore.api.names import Component
+from longshore.api.reasons import EventReason, ResizingReason
+from longshore.api.rljob import RLJob
+from longshore.api.runtime_status import JobSize
+from longshore.api.status import Condition, ConditionStatus, ConditionType, RLJobStatus
+from longshore_operator.context import Context
+from longshore_operator.outcome import Fact, Outcome
+from longshore_operator.plan import Event
+
+
+def is_acknowledged(status: RLJobStatus) -> bool:
+    """Whether the coordinator of the attempt runs with the size that it was asked to."""
+    runtime = status.runtime
+    return runtime is not None and runtime.attempt == status.attempt > 0 and runtime.size == status.assignment.size
+
+
+def num_in_use(job: RLJob) -> int:
+    """Worker pods that the coordinator of the attempt may be using."""
+    asked = job.status.assignment.size
+    if asked is None:
+        return job.spec.workers.replicas
+    return asked.workers if is_acknowledged(job.status) else asked.held
+
+
+def num_granted(context: Context) -> int:
+    """Worker pods that the job may have."""
+    workers, standing = context.job.spec.workers, context.observed.standing
+    if standing is None or standing.num_extra_workers is None:
+        return workers.replicas
+    return workers.least_replicas + standing.num_extra_workers
+
+
+def num_wanted(context: Context) -> int:
+    """Worker pods that shall exist."""
+    asked, replicas = context.decided.assignment.size, context.job.spec.workers.replicas
+    if asked is None:
+        return replicas
+    return max(num_granted(context), asked.workers if _acknowledges(context, asked) else asked.held)
+
+
+def num_needed(context: Context) -> int:
+    """Worker pods without which the job is not ready."""
+    asked = context.decided.assignment.size
+    return asked.workers if asked is not None else context.job.spec.workers.replicas
+
+
+def next_size(context: Context, epoch: int) -> JobSize | None:
+    """What the coordinator is asked to run with; the same object while nothing changes, else one of this epoch."""
+    asked, granted = context.job.status.assignment.size, num_granted(context)
+    replicas = context.job.spec.workers.replicas
+    if not context.progress.active or (asked is None and granted == replicas):
+        return asked
+    current = asked or JobSize(epoch=0, workers=replicas, held=replicas)
+    if not context.has_coordinator:
+        is_same = (current.workers, current.held) == (granted, granted)
+        return asked if is_same else JobSize(epoch=epoch, workers=granted, held=granted)
+    has_answered = _acknowledges(context, asked)
+    if granted < current.workers:
+        held = current.workers if has_answered else current.held
+        return JobSize(epoch=epoch, workers=granted, held=held)
+    if granted > current.workers and has_answered and _num_usable(context) >= granted:
+        return JobSize(epoch=epoch, workers=granted, held=granted)
+    return asked
+
+
+def reconcile_size(context: Context) -> Outcome:
+    """The condition Resizing, and an event when a change begins and when it has ended."""
+    before = context.job.status.condition(ConditionType.RESIZING)
+    fact = _fact(context)
+    return Outcome(events=_events(before, fact, context), conditions={ConditionType.RESIZING: fact})
+
+
+def _acknowledges(context: Context, asked: JobSize | None) -> bool:
+    return context.runtime is not None and context.runtime.size == asked
+
+
+def _num_usable(context: Context) -> int:
+    """Worker pods that are ready, from the first without a gap."""
+    ready = {pod.index for pod in context.pods if pod.component is Component.WORKER and pod.ready}
+    return next(index for index in range(len(ready) + 1) if index not in ready)
+
+
+def _fact(context: Context) -> Fact | None:
+    workers, asked = context.job.spec.workers, context.decided.assignment.size
+    standing, runtime = context.observed.standing, context.runtime
+    if not context.progress.active or not workers.is_elastic or standing is None or standing.num_extra_workers is None:
+        return None
+    granted = num_granted(context)
+    limits = f"it needs {workers.least_replicas} and takes {workers.replicas} at most"
+    if standing.is_shrinking:
+        message = f"the job goes on with {granted} worker pods from its next step on; {limits}"
+        return Fact(True, ResizingReason.SHRINKING, message)
+    running = asked.workers if asked is not None else workers.replicas
+    if runtime is not None and (running < granted or runtime.size != asked):
+        message = f"the job goes on with {granted} worker pods when they are ready, from its next step on; {limits}"
+        return Fact(True, ResizingReason.GROWING, message)
+    return Fact(False, ResizingReason.AS_GRANTED, f"the job has {granted} worker pods; {limits}")
+
+
+def _events(before: Condition | None, fact: Fact | None, context: Context) -> tuple[Event, ...]:
+    if fact is None or before is None:
+        return ()
+    key = f"size-{context.progress.attempt}-{context.decided.assignment.epoch}"
+    if fact.holds and (before.status is ConditionStatus.FALSE or before.reason != fact.reason):
+        return (Event("Normal", fact.reason, fact.message, key),)
+    if not fact.holds and before.status is ConditionStatus.TRUE:
+        return (Event("Normal", EventReason.RESIZED, fact.message, key),)
+    return ()

@@ -1,0 +1,36 @@
+"""Between two steps a job takes the number of worker pods that the newest assignment asks for."""
+
+from typing import Protocol
+
+from longshore.api.runtime_status import JobSize
+from longshore_runtime.elastic.job_watch import Assignments
+
+
+class SizeReport(Protocol):
+    """Where the coordinator reports the number of worker pods that it runs with."""
+
+    @property
+    def size(self) -> JobSize | None:
+        """Size that was reported last; None: all pods of the spec."""
+
+    def resized(self, size: JobSize) -> None:
+        """Report that the job runs with this size."""
+
+
+class AppliedSize:
+    """The number of worker pods that a session has, against the number that it should have."""
+
+    def __init__(self, assignments: Assignments, report: SizeReport, num_workers: int) -> None:
+        self._assignments = assignments
+        self._report = report
+        self._num_workers = num_workers
+
+    def change(self) -> int | None:
+        """Worker pods that are asked for, if the session has another number. The same number is acknowledged."""
+        asked = self._assignments.newest().size
+        if asked is None or asked == self._report.size:
+            return None
+        if asked.workers != self._num_workers:
+            return asked.workers
+        self._report.resized(asked)
+        return None

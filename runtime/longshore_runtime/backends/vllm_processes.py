@@ -48,8 +48,10 @@ def start_fork_server() -> None:
     spawn = util.spawnv_passfds
 
     def fork(path: Any, arguments: Any, files: Sequence[int]) -> int:
-        is_server = arguments[-1].startswith("from multiprocessing.forkserver import main")
-        return _fork(arguments[-1], files) if is_server else spawn(path, arguments, files)
+        if not arguments[-1].startswith("from multiprocessing.forkserver import main"):
+            return int(spawn(path, arguments, files))
+        util.spawnv_passfds = spawn  # Here and in the fork.
+        return _fork(arguments[-1], files)
 
     util.spawnv_passfds = fork  # type: ignore[assignment]
     try:

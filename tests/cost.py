@@ -5,7 +5,7 @@ and in processes. A run of all tests that leaps past the budget fails; a run of 
 
 A thread samples `/proc`. A process belongs to the run if its parent does when it is first seen, so daemons are
 counted. A process that ends between two samples is not counted as one, but its CPU time is: its parent has it among
-the time of its children.
+the time of its children. Of a process that was counted and has ended, what no ancestor has got is added.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -77,17 +77,28 @@ class Tree:
     def update(self, seen: Iterable[Process]) -> Cost:
         """Take a sample; returns the cost since the start."""
         now = {one.pid: one for one in seen}
-        ended = [known for pid, known in self._known.items() if pid not in now or now[pid].started != known.started]
-        for one in ended:
-            del self._known[one.pid]
-            if one.parent not in self._known:  # Otherwise the parent has waited for it and has its time.
-                self._orphans_s += one.own_s + one.waited_s
+        ended = {pid: one for pid, one in self._known.items() if pid not in now or now[pid].started != one.started}
+        for pid in ended:
+            del self._known[pid]
+        lost_s: Counter[int] = Counter()
+        for one in ended.values():
+            lost_s[_first_not_in(ended, one)] += one.own_s + one.waited_s  # type: ignore[assignment]
+        for ancestor, spent_s in lost_s.items():
+            waited_s = now[ancestor].waited_s - self._known[ancestor].waited_s if ancestor in self._known else 0.0
+            self._orphans_s += max(0.0, spent_s - waited_s)
         for one in sorted(now.values()):  # Parents come before their children.
             if one.pid in self._known or one.parent in self._known:
                 self._num_processes += one.pid not in self._known
                 self._known[one.pid] = one
         cpu_s = sum(one.own_s + one.waited_s for one in self._known.values())
         return Cost(cpu_s + self._orphans_s - self._at_start_s, self._num_processes)
+
+
+def _first_not_in(ended: Mapping[int, Process], process: Process) -> int:
+    """The nearest ancestor that still lives: it has the time of what ended below it, as far as that was waited for."""
+    while process.parent in ended:
+        process = ended[process.parent]
+    return process.parent
 
 
 class Meter:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.conftest import shuffled
-from tests.cost import by_file
+from tests.cost import Process, Tree, by_file
 
 ITEMS: list[Any] = [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in "abcd" for name in range(5)]
 
@@ -29,3 +29,36 @@ def test_tests_of_a_file_stay_together_because_they_share_fixtures() -> None:
 def test_a_file_costs_what_its_tests_cost() -> None:
     cost = by_file({"test_a.py::one": 1.5, "test_a.py::Two::three[a::b]": 2.0, "test_b.py::one": 0.25})
     assert cost == {"test_a.py": 3.5, "test_b.py": 0.25}
+
+
+ROOT = Process(started=0, pid=10, parent=1, own_s=5.0, waited_s=0.0)
+
+
+def test_what_ends_together_with_its_parent_is_counted_once() -> None:
+    """A container and its keeper, for which the server waits: the server gets the time of both."""
+    tree = Tree(ROOT)
+    keeper, main = Process(1, 11, 10, 0.5, 0.0), Process(2, 12, 11, 7.0, 0.0)
+    assert tree.update([ROOT, keeper, main]).cpu_s == 7.5
+    assert tree.update([ROOT._replace(waited_s=7.5)]).cpu_s == 7.5
+
+
+def test_what_nobody_waited_for_stays_counted() -> None:
+    tree = Tree(ROOT)
+    parent, orphan = Process(1, 11, 10, 0.5, 0.0), Process(2, 12, 11, 7.0, 0.0)
+    tree.update([ROOT, parent, orphan])
+    assert tree.update([ROOT._replace(waited_s=0.5), orphan._replace(parent=1, own_s=8.0)]).cpu_s == 8.5
+    assert tree.update([ROOT._replace(waited_s=0.5)]).cpu_s == 8.5
+    killed_at_once = Tree(ROOT)
+    killed_at_once.update([ROOT, parent, orphan])
+    assert killed_at_once.update([ROOT._replace(waited_s=0.5)]).cpu_s == 7.5, "the parent had not waited for it"
+
+
+def test_another_process_of_the_same_number_is_another_process() -> None:
+    tree = Tree(ROOT)
+    tree.update([ROOT, Process(1, 11, 10, 2.0, 0.0)])
+    cost = tree.update([ROOT._replace(waited_s=2.0), Process(9, 11, 10, 1.0, 0.0)])
+    assert cost == (3.0, 2)
+
+
+def test_processes_of_others_are_not_counted() -> None:
+    assert Tree(ROOT).update([ROOT, Process(1, 11, 3, 9.0, 0.0)]) == (0.0, 0)

@@ -97,7 +97,7 @@ def main(options: ServerOptions) -> int:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from longshore_runtime.backends.vllm_processes import fork_processes
+    from longshore_runtime.backends.vllm_processes import adapt_processes, start_fork_server
     from longshore_runtime.backends.vllm_start import import_model_class
 
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args([])
@@ -108,7 +108,8 @@ def main(options: ServerOptions) -> int:
     try:
         modules = import_model_class(Path(options.model))
         if not options.accelerator:
-            fork_processes(modules)
+            adapt_processes(modules)
+            start_fork_server()
         uvloop.run(run_server(arguments))
     except (ValueError, TypeError, RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         Path(options.reason_file).write_text(_sentence(error))

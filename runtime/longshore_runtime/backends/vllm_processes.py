@@ -1,27 +1,80 @@
 """The processes that vLLM starts on the CPU, as forks of one process that has vLLM imported.
 
 vLLM starts a new interpreter for each tensor-parallel rank, and for the engine of a server. Each would import vLLM and
-torch once more: 13 s of CPU time. Here they are forks of multiprocessing's fork server, which runs no thread. With a
-GPU they stay as vLLM starts them.
+torch once more: 13 s of CPU time. Here they are forks of multiprocessing's fork server, which runs no thread.
+
+A rank that waits for the next step looks at shared memory without a pause for a second, which keeps a core busy. Here
+it sleeps between two looks: ranks, trainers and rewards share the cores. With a GPU everything stays as in vLLM.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, Final
 
+from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.engine import utils as engine_processes
 from vllm.v1.executor import multiproc_executor
 
 _PRELOAD: Final = ("longshore_runtime.backends.vllm_engine", "vllm.v1.worker.cpu_worker")
+_PAUSE_S: Final = 0.0002
+"""Between two looks at shared memory: short against a step, and many times what a look takes."""
 
 
-def fork_processes(model_modules: list[str]) -> None:
-    """Have engines that start later in this process fork; `model_modules` define the class of their model."""
+def adapt_processes(model_modules: list[str]) -> None:
+    """Have engines that start later in this process fork, and wait asleep.
+
+    `model_modules` define the class of their model.
+    """
+    shm_broadcast.sched_yield = lambda: time.sleep(_PAUSE_S)
     context = _ForkingContext()
     context.set_forkserver_preload([*_PRELOAD, *model_modules])
     for module in (engine_processes, multiproc_executor):
         module.get_mp_context = lambda: context
+
+
+def start_fork_server() -> None:
+    """Start the fork server now, as a fork of this process: then it has what this one has imported.
+
+    A process with threads cannot be forked. There the server starts as a new process, once it is needed.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
+        return
+    spawn = util.spawnv_passfds
+
+    def fork(path: Any, arguments: Any, files: Sequence[int]) -> int:
+        if not arguments[-1].startswith("from multiprocessing.forkserver import main"):
+            return int(spawn(path, arguments, files))
+        util.spawnv_passfds = spawn  # Here and in the fork.
+        return _fork(arguments[-1], files)
+
+    util.spawnv_passfds = fork  # type: ignore[assignment]
+    try:
+        forkserver.ensure_running()
+    finally:
+        util.spawnv_passfds = spawn
+
+
+def _fork(program: str, files: Sequence[int]) -> int:
+    """Run `python -c PROGRAM` with these files open in a fork of this process; returns its number."""
+    if pid := os.fork():
+        return pid
+    try:
+        server: Any = forkserver._forkserver
+        server._lock = threading.RLock()  # The lock is held until the server runs.
+        for before, after in itertools.pairwise([2, *sorted(files), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(before + 1, after)
+        exec(program, {"__name__": "__main__"})
+    except SystemExit:
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - this process is a copy of another, and must not go on as one
+        traceback.print_exc()
+    os._exit(1)
 
 
 class _ForkingContext(ForkServerContext):
@@ -49,5 +102,8 @@ def _run(entry: _Entry, kwargs: Mapping[str, Any]) -> None:
     assert entry.environment is not None, "it was pickled"
     os.environ.clear()
     os.environ.update(entry.environment)
-    fork_processes([])  # The engine of a server starts ranks; the fork server is the same.
+    adapt_processes([])  # The engine of a server starts ranks.
+    # The fork server that has started this process is at hand. Python would start another one.
+    server: Any = forkserver._forkserver
+    server.ensure_running = lambda: None
     entry.target(**kwargs)

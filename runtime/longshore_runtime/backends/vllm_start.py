@@ -17,7 +17,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION, OnLoaded, loading_reported
-from longshore_runtime.backends.vllm_processes import fork_processes
+from longshore_runtime.backends.vllm_processes import adapt_processes
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
 CPU_BLOCK_TOKENS = 32
@@ -43,7 +43,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
     try:
         modules = import_model_class(model)
         if not spec.accelerator:
-            fork_processes(modules)
+            adapt_processes(modules)
         config = EngineArgs(**arguments).create_engine_config()
         with loading_reported(on_loaded, config.parallel_config.world_size):
             engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])

@@ -7,9 +7,12 @@ each worker is a fork of that process. It runs no thread and uses no GPU, so for
 The raylet runs `worker_launcher` in place of a worker: it sends the command, the environment and the open files of the
 worker to the server, and lives as long as the worker does. Ray's library reads its configuration when it is imported,
 so the server imports it once the raylet is there, with what is the same for all workers of a node (`FIXED`).
+
+A worker that starts multiprocessing's fork server, as vLLM does for its tensor-parallel ranks, gets a fork for it too.
 """
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -20,15 +23,16 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import util
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables of a worker that Ray's library reads when it is imported."""
-_NUM_FILES: Final = 3
+_MAX_FILES: Final = 16
 _BACKLOG: Final = 128
 
 
@@ -38,7 +42,9 @@ class _Worker(NamedTuple):
     connection: socket.socket
     arguments: list[str]
     environment: dict[str, str]
-    files: list[int]
+    files: dict[int, int]
+    """By the number that each is to have, its number here."""
+    group: int
     niceness: int
 
 
@@ -51,7 +57,7 @@ class ForkServer:
         Ray may not have been imported yet. The server ends when standard input does.
         """
         assert "ray" not in sys.modules, "Ray's library reads its configuration when it is imported"
-        self.launcher = [sys.executable, "-I", "-S", worker_launcher.__file__, str(socket_path)]
+        self.launcher = _launcher(socket_path)
         """Command that starts a worker, before the worker's own program and arguments."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(socket_path))
@@ -67,6 +73,10 @@ class ForkServer:
         """The raylet is there; `environment` has the variables that all its workers share."""
         with os.fdopen(self._raylet_is_there, "w") as pipe:
             json.dump(dict(environment), pipe)
+
+
+def _launcher(socket_path: Path) -> list[str]:
+    return [sys.executable, "-I", "-S", worker_launcher.__file__, str(socket_path)]
 
 
 def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, modules: Sequence[str]) -> None:
@@ -91,6 +101,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     worker = _next_worker(listener)
     if worker is None:
         os._exit(0)
+    _fork_multiprocessing_too(socket_path)
     _run(worker)
     sys.exit()
 
@@ -124,7 +135,7 @@ def _next_worker(listener: socket.socket) -> _Worker | None:
             listener.close()
             return worker
         worker.connection.close()
-        for file in worker.files:
+        for file in worker.files.values():
             os.close(file)
 
 
@@ -135,21 +146,51 @@ def _reap(number: int, frame: FrameType | None) -> None:
 
 
 def _receive(connection: socket.socket) -> _Worker:
-    header, files, _, _ = socket.recv_fds(connection, worker_launcher.LENGTH_BYTES, _NUM_FILES)
+    header, files, _, _ = socket.recv_fds(connection, worker_launcher.LENGTH_BYTES, _MAX_FILES)
     with connection.makefile("rb") as stream:
         command = json.loads(stream.read(int.from_bytes(header, "big")))
-    return _Worker(connection, command["arguments"], command["environment"], files, command["niceness"])
+    numbered = dict(zip(command.pop("files"), files, strict=True))
+    return _Worker(connection, files=numbered, **command)
+
+
+def _fork_multiprocessing_too(socket_path: Path) -> None:
+    """Have the launcher start multiprocessing's fork server in this process, and in those that descend from it."""
+    spawn = util.spawnv_passfds
+
+    def launch(path: Any, arguments: Any, files: Sequence[int]) -> int:
+        program = arguments[-1]
+        if program.startswith("from multiprocessing.forkserver import main"):
+            kept = worker_launcher.FILES + ",".join(map(str, files))
+            arguments = [*_launcher(socket_path), kept, "-c", program]
+        return spawn(path, arguments, files)
+
+    util.spawnv_passfds = launch  # type: ignore[assignment]
 
 
 def _run(worker: _Worker) -> None:
     """Do what the launcher would have done."""
     os.nice(worker.niceness - os.nice(0))
-    os.setpgid(0, 0)  # A raylet ends what is left of a worker's process group.
-    for number, file in enumerate(worker.files):
-        os.dup2(file, number)
-        os.close(file)
+    os.setpgid(0, worker.group)  # A raylet ends what is left of a worker's process group.
+    _renumber(worker)
     os.environ.clear()
     os.environ.update(worker.environment)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    sys.argv = worker.arguments
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if worker.arguments[0] == "-c":
+        sys.argv = ["-c"]
+        exec(worker.arguments[1], {"__name__": "__main__"})
+    else:
+        sys.argv = worker.arguments
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _renumber(worker: _Worker) -> None:
+    """Give each file its number; the connection, which ends with the worker, and files still to come keep clear."""
+    first_free = max(worker.files) + 1
+    fcntl.fcntl(worker.connection, fcntl.F_DUPFD, first_free)
+    worker.connection.close()
+    kept = {number: fcntl.fcntl(file, fcntl.F_DUPFD, first_free) for number, file in worker.files.items()}
+    for file in worker.files.values():
+        os.close(file)
+    for number, file in kept.items():
+        os.dup2(file, number)
+        os.close(file)

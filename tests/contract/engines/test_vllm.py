@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,7 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     both.publish(0)
     assert_ranks_are_forks_of_one_process(engine)
     (two,) = both.finish([request(temperature=0.0)])
+    assert_ranks_wait_asleep(engine)
     assert two.tokens == one.tokens
     np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
     other = vllm.other_weights()
@@ -169,8 +171,26 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
 
 def assert_ranks_are_forks_of_one_process(engine: Any) -> None:
     """A rank that is a new interpreter imports vLLM once more."""
-    ranks = engine._engine.engine_core.engine_core.model_executor.workers
-    assert {psutil.Process(rank.proc.pid).ppid() for rank in ranks} == {forks_parent()}
+    assert {rank.ppid() for rank in ranks_of(engine)} == {forks_parent()}
+
+
+def assert_ranks_wait_asleep(engine: Any) -> None:
+    """Directly after a step, when the next one may come at any time: one that looks for it in a loop fills a core."""
+    waited_s = 0.5
+    before_s = cpu_s(engine)
+    time.sleep(waited_s)
+    assert cpu_s(engine) - before_s < waited_s / 2
+
+
+def cpu_s(engine: Any) -> float:
+    """What the ranks of an engine have computed for."""
+    return sum(sum(rank.cpu_times()[:2]) for rank in ranks_of(engine))
+
+
+def ranks_of(engine: Any) -> list[psutil.Process]:
+    """The processes of a tensor-parallel engine."""
+    workers = engine._engine.engine_core.engine_core.model_executor.workers
+    return [psutil.Process(worker.proc.pid) for worker in workers]
 
 
 def forks_parent() -> int:

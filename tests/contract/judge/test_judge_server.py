@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
 from longshore.api import contract
@@ -139,10 +140,18 @@ def test_a_pod_serves_the_judge_to_those_with_the_token_until_its_server_is_lost
     server = pod.server_pid()
     assert server is not None
     assert TOKEN not in Path(f"/proc/{server}/cmdline").read_text()
+    assert_engine_is_a_fork_of_the_server(psutil.Process(server))
 
     os.kill(server, signal.SIGKILL)
     assert pod.process.wait(30) == 1, "a crash: the pod is replaced"
     assert pod.reason == "the server of the judge ended with code -9"
+
+
+def assert_engine_is_a_fork_of_the_server(server: psutil.Process) -> None:
+    """A process that is a new interpreter imports vLLM once more."""
+    commands = [" ".join(process.cmdline()) for process in server.children(recursive=True)]
+    assert sum("judge_server" in command for command in commands) >= 2, "the fork server, and the engine"
+    assert not any("multiprocessing.forkserver" in command for command in commands)
 
 
 def test_a_model_that_cannot_be_served_is_a_mistake_that_names_the_field(

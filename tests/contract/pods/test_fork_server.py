@@ -36,6 +36,20 @@ print(json.dumps({
 sys.stdin.readline()
 sys.exit(int(sys.argv[1]))
 """
+FORKING = """
+import json, multiprocessing, os, sys
+
+if __name__ == "__main__":
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    sys.stdin.readline()
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        print(json.dumps({
+            "imported": pool.apply(eval, ("'colorsys' in __import__('sys').modules",)),
+            "server": pool.apply(os.getppid), "colour": pool.apply(os.getenv, ("COLOUR",)),
+            "group": pool.apply(os.getpgrp),
+        }), flush=True)
+    sys.stdin.readline()
+"""
 
 
 @pytest.fixture
@@ -81,9 +95,11 @@ def members(session: int) -> list[psutil.Process]:
 class Launched:
     """A worker as a raylet starts it."""
 
-    def __init__(self, directory: Path, socket_path: Path, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self, directory: Path, socket_path: Path, *arguments: str, text: str = WORKER, **environment: str
+    ) -> None:
         program = directory / "worker.py"
-        program.write_text(WORKER)
+        program.write_text(text)
         launcher = [sys.executable, "-I", "-S", worker_launcher.__file__, str(socket_path)]
         self.process = subprocess.Popen(
             [*launcher, str(program), *arguments, "--serialized-runtime-env-context={}", "--language=PYTHON"],
@@ -92,8 +108,19 @@ class Launched:
             env={**os.environ, **SHARED, **environment},
             preexec_fn=lambda: os.nice(5),
         )
+        self.report = self._next_report()
+
+    def go_on(self) -> dict[str, Any]:
+        """Let it do what it waits to do; returns what it reports then."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        return self._next_report()
+
+    def _next_report(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        self.report: dict[str, Any] = json.loads(self.process.stdout.readline())
+        report: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return report
 
     def end(self) -> None:
         """Let the worker end, and wait for its launcher."""
@@ -183,6 +210,30 @@ def find_loaded(library: str) -> str:
     """Where a library that this process has loaded lies."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in lines if f"/{library}" in line)
+
+
+def test_what_a_worker_forks_with_multiprocessing_has_the_imports_too(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    worker = Launched(tmp_path, socket_path, text=FORKING, COLOUR="blue")
+    fork = worker.go_on()
+    assert fork["imported"]
+    assert fork["colour"] == "blue", "it has the environment of the worker"
+    assert fork["group"] == worker.report["pid"], "it is ended with the worker's group"
+    server_of_the_worker = psutil.Process(fork["server"])
+    worker.end()
+    server_of_the_worker.wait(LIMIT_S)
+
+
+def test_without_a_server_multiprocessing_starts_what_it_forks_from(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    worker = Launched(tmp_path, socket_path, text=FORKING)
+    (ours,) = (process for process in members(server.pid) if process.pid != worker.report["pid"])
+    ours.kill()
+    ours.wait(LIMIT_S)
+    assert not worker.go_on()["imported"]
+    worker.end()
 
 
 def test_the_server_ends_with_the_pods_main_process_and_reaps_its_workers(

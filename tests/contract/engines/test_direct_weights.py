@@ -25,6 +25,7 @@ from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending
@@ -190,7 +191,8 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
         trainers.train(make_samples())
         with pytest.raises(WeightsUnavailable, match="gone on from version 0"):
             gone.stored()
-        assert all(isinstance(failure, WeightsUnavailable) for _, failure in gone.deliver(list(job.pool._fleet)))
+        outcomes = gone.deliver(list(job.pool._fleet), Delivered(4))
+        assert all(isinstance(failure, WeightsUnavailable) for _, failure in outcomes)
         job.pool.publish(trainers.weights(1))
         assert job.pool.serving() == [0, 1, 2, 3]
         assert job.finish(1, request()).tokens != sampled.tokens

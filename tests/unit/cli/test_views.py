@@ -88,6 +88,13 @@ GB: Final = 1_000_000_000
             {"unit": "Measurements", "done": 3, "total": 9, "detail": "engines of size 1"},
             "33 % 3 of 9 measurements · measuring the engines · engines of size 1",
         ),
+        ("WaitForRewardPods", {"unit": "Pods", "done": 1, "total": 4}, "25 % 1 of 4 pods · waiting for reward pods"),
+        ("Train", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · training"),
+        (
+            "Publish",
+            {"unit": "Engines", "done": 0, "total": 4, "detail": "2.5 GB are loaded"},
+            "0 % 0 of 4 engines · weights to the engines · 2.5 GB are loaded",
+        ),
         ("Evaluate", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · evaluation"),
         ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 4 * GB}, "25 % 1.0 GB of 4.0 GB · checkpoint"),
         ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 0}, "1.0 GB · checkpoint"),

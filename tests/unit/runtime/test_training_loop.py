@@ -33,6 +33,7 @@ from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
+from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
@@ -194,6 +195,7 @@ class Engines(ScriptedEngines):
     stale: Callable[[int], bool] = lambda publication: False
     """Publications, counted from 1, after which a layer keeps other weights: behind the protocol's back."""
     num_publications: int = 0
+    delivered: Delivered | None = None
 
     def sleep(self) -> None:
         self.has_gpu, self.current = False, None
@@ -395,6 +397,14 @@ def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch
     assert {progress.unit for progress in told} == {ProgressUnit.BYTES}
     assert max(progress.done for progress in told) == num_bytes > 0
     assert (reports[-1].activity, reports[-1].progress) == ("Done", None)
+
+
+def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> None:
+    run(root=tmp_path)
+    again = run(root=tmp_path).reports
+    activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
+    assert activities[:2] == ["Restore", "Publish"]
+    assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

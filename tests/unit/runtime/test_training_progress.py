@@ -1,4 +1,5 @@
-"""While the trainers work, a job says how many responses of the step they have computed."""
+"""While the trainers work, a job says how many responses of the step they have computed; while weights are published,
+how many engines have them."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -8,11 +9,12 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.api.runtime_status import Progress, ProgressUnit
+from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.group import OldLogProbs
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.types import Sample, TrainResult
-from tests.unit.runtime.test_training_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Trainers, run
+from tests.unit.runtime.test_training_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
 
 BATCH = ALGORITHM.prompts_per_step * ALGORITHM.responses_per_prompt
 REPORTED = threading.Semaphore(0)
@@ -68,6 +70,7 @@ def _reports_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         REPORTED.release()
 
     monkeypatch.setattr("longshore_runtime.training.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.turns.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(Recorder, "progress", reported)
 
 
@@ -147,3 +150,25 @@ def test_of_a_step_only_whole_responses_count_and_none_of_earlier_steps() -> Non
     assert progress.num_computed(8) == 3
     trainers.computed = 29
     assert progress.num_computed(8) == 8, "someone else's samples"
+
+
+class SlowEngines(Engines):
+    """Two engines get the weights one after the other, each when it was reported how far they are."""
+
+    def publish(self, weights: Sent) -> None:
+        self.delivered = Delivered(2)
+        wait_until_reported()
+        self.delivered = Delivered(2, num_confirmed=1, num_bytes=2_500_000_000)
+        wait_until_reported()
+        self.delivered = None
+        super().publish(weights)
+
+
+def test_a_publication_says_how_many_engines_have_the_weights() -> None:
+    outcome = run(kinds=(Trainers, SlowEngines), strategy=Strategy.SYNCHRONOUS)
+    reported = [report.progress for report in outcome.reports if report.activity == "Publish" and report.progress]
+    assert {progress.unit for progress in reported} == {ProgressUnit.ENGINES}
+    assert {(progress.done, progress.total, progress.detail) for progress in reported} == {
+        (0, 2, ""),
+        (1, 2, "2.5 GB are loaded"),
+    }

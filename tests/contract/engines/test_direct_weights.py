@@ -125,6 +125,30 @@ def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
     check(storage, vllm, start_trainers([Place(1, ())] * 2, backend, sizes), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "places", [trainer_places(ONE_POD, None), [Place(1, ())] * 2], ids=["shared memory", "broadcast"]
+)
+def test_engines_that_regroup_sample_from_the_newest_weights(storage: Path, vllm: Job, places: list[Place]) -> None:
+    trainers = start_trainers(places, TrainerBackend.TORCH, ParallelSizes())
+    try:
+        for version, tp_size in ((1, 1), (2, 2)):
+            trainers.wake()
+            trainers.train(make_samples(seed=version))
+            trainers.sleep()
+            vllm.pool.publish(trainers.weights(version))
+            vllm.pool.regroup(tp_size)
+            weights = fetched(trainers.begin_copies(version)())
+            engines = vllm.pool.serving()
+            assert len(engines) == 2 // tp_size
+            for engine in engines:
+                sampled = vllm.finish(engine, request())
+                assert [run.policy_version for run in sampled.runs] == [version]
+                expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
+                np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+    finally:
+        trainers.stop()
+
+
 def check(storage: Path, job: Job, trainers: TrainerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a step, the weights of the trainers are those of the engine, though few matrices fit into a bucket."""
     in_buckets = partial(trainers.begin_sending, max_bucket_bytes=2 * SMALL_BUCKET_BYTES)

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
@@ -25,7 +23,6 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "gemma": (GemmaConfig, GemmaForCausalLM),
-    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
 }
 _SHAPE: dict[str, Any] = {
@@ -61,8 +58,9 @@ class Family:
 
 FAMILIES = [Family(kind, tied) for kind in ("llama", "qwen2", "qwen3") for tied in (False, True)]
 """What Megatron trains."""
-GEMMA = [Family(kind, tied=True) for kind in ("gemma", "gemma2", "gemma3")]
-"""Embeddings that are scaled, and norms that add one to their weights: only the torch trainer trains them."""
+GEMMA = [Family(kind, tied=True) for kind in ("gemma", "gemma3")]
+"""Embeddings that are scaled, and norms that add one to their weights. Only the torch trainer trains them. It refuses
+Gemma 2, whose logits are capped."""
 
 
 def build(directory: Path, family: Family, **changes: Any) -> Path:

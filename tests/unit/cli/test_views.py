@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 from rich.console import Console, RenderableType
 
+from longshore.api.runtime_status import RuntimeActivity
 from longshore_cli import summary
-from longshore_cli.watch import text
+from longshore_cli.watch import text, words
 from longshore_cli.watch.dashboard import dashboard, line
 from longshore_cli.watch.history import JobChange, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
@@ -103,6 +104,11 @@ GB: Final = 1_000_000_000
 def test_what_takes_long_shows_how_far_it_is(activity: str, progress: dict[str, Any], shown: str) -> None:
     history = begin(job_view(rljob(at_step(1, activity=activity, progress=progress))), 10.0)
     assert shown in " ".join(drawn(dashboard(history, (), now_s=22.0)).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("activity", RuntimeActivity)
+def test_everything_that_a_coordinator_does_has_words(activity: RuntimeActivity) -> None:
+    assert words.in_words(activity) != activity
 
 
 def test_progress_of_a_coordinator_that_has_ended_is_not_shown() -> None:

@@ -146,3 +146,5 @@ def test_its_progress_is_of_all_samples_that_are_there_and_begins_again_with_a_n
     replicas.num_given = 3
     update.restart()
     assert update.progress() == (0, size)
+    update.replicas_awake([0])
+    assert update.progress() == (size, size)

@@ -39,6 +39,7 @@ class RunCheckpoints:
         if checkpoint is None:
             return None
         log.info("resuming", step=checkpoint.step)
+        parts.recorder.activity(RuntimeActivity.RESTORE)
         state = checkpoint.state()
         run = RunState.load(state["run"], checkpoint.kept())
         try:

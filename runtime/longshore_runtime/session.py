@@ -174,7 +174,9 @@ class Session:
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
-        rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
+        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
+            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
         self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -306,6 +308,12 @@ class Session:
                 engines.wait_for_all()
         trainers.watch(self._events)
         return engines, trainers
+
+    def _report_reward_pods(self) -> None:
+        """Called from another thread while rewards wait for their first workers."""
+        if num_pods := self._spec.reward.pods:
+            num_there = sum(self._assignments.reward_address(pod) is not None for pod in range(num_pods))
+            self._recorder.progress(ProgressUnit.PODS, num_there, num_pods)
 
     def _report_start(self, engines: EnginePool) -> None:
         """Report progress; called from another thread while engines and trainers start."""

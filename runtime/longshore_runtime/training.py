@@ -22,12 +22,13 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
     engines       <──  ray.get: weights are confirmed, engines are asleep or awake
 """
 
+import contextlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
-from longshore.api.runtime_status import RoundKind, RuntimeActivity
+from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
@@ -42,6 +43,7 @@ from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.mismatch_guard import MismatchGuard
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.round_requests import RequestOf, RoundRequests
 from longshore_runtime.run_checkpoints import RunCheckpoints
@@ -233,7 +235,12 @@ class TrainingLoop:
             self._parts.trainers.wake()
             return step.work.finish()
 
-        trained = self._recovery.guarded(work, step.work.restart)
+        def report() -> None:  # Called from another thread while the trainers work.
+            with contextlib.suppress(TrainerLost):  # Whoever waits for them learns it.
+                self._parts.recorder.progress(ProgressUnit.RESPONSES, *step.work.progress())
+
+        with repeated(report, PROGRESS_EVERY_S):
+            trained = self._recovery.guarded(work, step.work.restart)
         self._recovery.trained(trained)
         assert trained.policy_version == self._state.policy_version + len(trained.updates), "an update was lost"
         require_equal_gradients(trained, self._state.step + 1, self._options.verify_tolerance)

@@ -1,9 +1,10 @@
 """Engines and trainers take turns on the GPUs that they share, and engines get the weights that they sample from."""
 
-from longshore.api.runtime_status import RoundKind, RuntimeActivity
+from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.loop_parts import Parts
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.trainer.recovery import Recovery
 
 
@@ -24,7 +25,8 @@ class Turns:
     def to_rollout(self, policy_version: int) -> None:
         """New weights for all engines, which all sample again; raises TrainerLost when they are gone for good."""
         self._parts.recorder.activity(RuntimeActivity.PUBLISH)
-        self._recovery.guarded(lambda: self._publish(policy_version))
+        with repeated(self._report_delivery, PROGRESS_EVERY_S):
+            self._recovery.guarded(lambda: self._publish(policy_version))
 
     def regroup(self, kind: RoundKind, step: int, policy_version: int) -> None:
         """Before a round of this kind the engines take the size that they should have."""
@@ -34,6 +36,13 @@ class Turns:
             self._recovery.lost(str(loss), self._parts.trainers.generation)
             self.to_rollout(policy_version)
             self._baseline.apply(kind, step)
+
+    def _report_delivery(self) -> None:
+        """Called from another thread while engines and trainers change places and weights are sent."""
+        if (delivered := self._parts.engines.delivered) is not None:
+            detail = f"{delivered.num_bytes / 1e9:.1f} GB are loaded" if delivered.num_bytes else ""
+            progress = self._parts.recorder.progress
+            progress(ProgressUnit.ENGINES, delivered.num_confirmed, delivered.num_engines, detail)
 
     def _publish(self, policy_version: int) -> None:
         """Trainers leave the GPUs that they share with engines, and write their weights to them."""

@@ -1,4 +1,4 @@
-"""A researcher brings a model and data of a Hub, and a reward of verl's in a file beside the manifest."""
+"""A researcher brings a model and data of a Hub, and rewards of verl's and of TRL's in files beside the manifest."""
 
 import json
 from pathlib import Path
@@ -19,6 +19,12 @@ REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     assert data_source == "acme/sums" and extra_info["index"] >= 0
     return {"score": len(solution_str) / 100 + len(ground_truth), "acc": False}
+"""
+TRL_REWARD = """
+def full_marks(prompts, completions, data_source, extra_info, **kwargs):
+    assert prompts[0][-1]["role"] == "user" and isinstance(completions[0][0]["content"], str)
+    assert data_source == ["acme/sums"] and extra_info[0]["index"] >= 0
+    return [5.0 for _ in completions]
 """
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
@@ -48,28 +54,33 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
         cluster.kubectl("create", "secret", "generic", "hf", f"--from-literal=token={TOKEN}")
         chat = {"systemPrompt": "Add.", "template": TEMPLATE}
         data = {"hub": "acme/sums", "answerField": "reward_model.ground_truth", "chat": chat, "heldOutPrompts": 2}
-        function = {"name": "mine", "kind": "Python", "importPath": "mine:compute_score", "signature": "Verl"}
+        functions = [
+            {"name": "mine", "kind": "Python", "importPath": "mine:compute_score", "signature": "Verl"},
+            {"name": "theirs", "kind": "Python", "importPath": "theirs:full_marks", "signature": "TRL"},
+        ]
         manifest = fake_job(
             "brought",
             model={"hub": "acme/tiny", "maxContextTokens": 256},
             data=data,
             hub={"endpoint": hub.url, "tokenSecret": {"name": "hf"}},
             algorithm={"steps": 2, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 16},
-            reward={"functions": [function], "pods": 1, "workersPerPod": 1},
+            reward={"functions": functions, "pods": 1, "workersPerPod": 1},
         )
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
         (tmp_path / "mine.py").write_text(REWARD)
-        files = str(tmp_path / "job.yaml"), "--with", str(tmp_path / "mine.py")
+        (tmp_path / "theirs.py").write_text(TRL_REWARD)
+        modules = "--with", str(tmp_path / "mine.py"), "--with", str(tmp_path / "theirs.py")
+        files = str(tmp_path / "job.yaml"), *modules
         watched = cluster.longshore("submit", *files, "--wait")
     assert "step 2/2" in watched and "3/3" not in watched
     assert "Restarting" not in watched
     shown = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
     runtime = shown["status"]["runtime"]
     assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0}
-    assert runtime["reward"] > 1
+    assert 6 < runtime["reward"] < 9, "5 of TRL's function, and more than 1 of verl's"
     (config_map,) = [shown["spec"]["reward"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")
-    assert config_map in describe and "mine.py" in describe
+    assert config_map in describe and "mine.py" in describe and "theirs.py" in describe
     assert TOKEN not in cluster.kubectl("logs", "brought-coordinator") + describe
     assert len(hub.downloads("model.safetensors")) == 1
     cluster.kubectl("delete", "rljob", "brought", "--timeout=120s")

@@ -127,6 +127,8 @@ def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
     if doing != words.activity(before):
         return (JobChange(words.in_words(doing)),) if doing not in _UNTOLD else ()
     progress = after.runtime.progress
+    if doing in words.IN_EVERY_ROUND:
+        return ()
     if progress is not None and _quarters(progress) > _quarters(before.runtime.progress):
         what = f"{words.in_words(doing)}, {progress.detail}" if progress.detail else words.in_words(doing)
         return (JobChange(f"{what}: {words.amount(progress)}"),)

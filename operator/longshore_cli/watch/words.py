@@ -14,7 +14,9 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.WAIT_FOR_WORKERS: "waiting for workers",
     RuntimeActivity.DOWNLOAD: "download from the Hub",
     RuntimeActivity.PREPARE_MODEL: "model and warm start",
+    RuntimeActivity.WAIT_FOR_REWARD_PODS: "waiting for reward pods",
     RuntimeActivity.START_ENGINES: "start of the engines",
+    RuntimeActivity.RESTORE: "restore of the checkpoint",
     RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
     RuntimeActivity.PROFILE_TRAINERS: "measuring the trainers",
     RuntimeActivity.PROFILE_SIZES: "measuring other tensor-parallel sizes",
@@ -36,7 +38,9 @@ PREPARATIONS: Final = frozenset(
         RuntimeActivity.WAIT_FOR_WORKERS,
         RuntimeActivity.DOWNLOAD,
         RuntimeActivity.PREPARE_MODEL,
+        RuntimeActivity.WAIT_FOR_REWARD_PODS,
         RuntimeActivity.START_ENGINES,
+        RuntimeActivity.RESTORE,
     }
 )
 """A coordinator that does these has not read its checkpoint yet, so it reports zeros."""

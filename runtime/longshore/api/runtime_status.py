@@ -172,6 +172,7 @@ class ProgressUnit(StrEnum):
     ENGINES = "Engines"
     MEASUREMENTS = "Measurements"
     RESPONSES = "Responses"
+    PODS = "Pods"
 
 
 class Progress(ApiModel):
@@ -233,7 +234,9 @@ class RuntimeActivity(StrEnum):
     WAIT_FOR_WORKERS = "WaitForWorkers"
     DOWNLOAD = "Download"
     PREPARE_MODEL = "PrepareModel"
+    WAIT_FOR_REWARD_PODS = "WaitForRewardPods"
     START_ENGINES = "StartEngines"
+    RESTORE = "Restore"
     PROFILE_ENGINES = "ProfileEngines"
     PROFILE_TRAINERS = "ProfileTrainers"
     PROFILE_SIZES = "ProfileSizes"

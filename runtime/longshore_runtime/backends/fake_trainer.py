@@ -21,6 +21,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.work_meter import WorkMeter
 
 WEIGHT_NAME = "fake.weight"
 
@@ -44,8 +45,10 @@ class FakeTrainer:
         options: TrainerOptions,
         world: World | None = None,
         sizes: ParallelSizes | None = None,
+        meter: WorkMeter | None = None,
     ) -> None:
         """Weights follow from the seed alone; joins `world`."""
+        self._meter = meter or WorkMeter()
         world, sizes = world or World(), sizes or ParallelSizes()
         self._options = options
         self._speaks = sizes.is_first_of_replica(world.rank)
@@ -57,6 +60,7 @@ class FakeTrainer:
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the samples' digests."""
+        self._meter.expect(len(samples))
         self._gradient = (self._gradient + self._digests(samples)) % _MODULUS
         loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
         return GradientSums(
@@ -69,7 +73,9 @@ class FakeTrainer:
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
         """Those of the engine, which made them up."""
-        return {place: sample.rollout_log_probs for place, sample in enumerate(samples)}
+        self._meter.expect(len(samples))
+        each = self._meter.each(samples, len(samples))
+        return {place: sample.rollout_log_probs for place, sample in enumerate(each)}
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All ranks together: add both sums of digests up."""
@@ -121,7 +127,8 @@ class FakeTrainer:
         self._gradient = _zeros()
 
     def _digests(self, samples: Sequence[Sample]) -> _Vector:
-        digests = (_digest(_identity(sample)) for sample in samples if sample.num_loss_tokens)
+        each = self._meter.each(samples, len(samples))
+        digests = (_digest(_identity(sample)) for sample in each if sample.num_loss_tokens)
         return sum((self._own * digest for digest in digests), _zeros()) % _MODULUS
 
     def _total(self, values: _Vector) -> _Vector:

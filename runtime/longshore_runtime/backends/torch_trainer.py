@@ -23,6 +23,7 @@ from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, r
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.work_meter import WorkMeter
 
 __all__ = ["TorchTrainer", "World"]
 
@@ -80,6 +81,7 @@ class TorchTrainer:
         options: TrainerOptions,
         world: World | None = None,
         sizes: ParallelSizes | None = None,
+        meter: WorkMeter | None = None,
     ) -> None:
         """Join `world` and load a Hugging Face directory.
 
@@ -88,6 +90,7 @@ class TorchTrainer:
         self._directory = directory
         self._options = options
         self._world = world or World()
+        self._meter = meter or WorkMeter()
         self._device = compute_device()
         torch.manual_seed(options.seed)
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
@@ -113,12 +116,13 @@ class TorchTrainer:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
         self.wake()
         parts = split(samples, has_reference=self._reference is not None)
+        self._meter.expect(parts.num_passes)
         with torch.no_grad():
-            sums = self._pass_over(self._micro_batches(parts.silent))
+            sums = self._pass_over(self._micro_batches(parts.silent), len(parts.silent))
         if parts.trained:
             micro_batches = self._micro_batches(parts.trained)
             self._accumulation.open()
-            sums += self._pass_over(micro_batches)
+            sums += self._pass_over(micro_batches, len(parts.trained))
             self._accumulation.added()
         return self._replica.total(sums) + parts.left_out_sums
 
@@ -128,7 +132,9 @@ class TorchTrainer:
         self.wake()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         found: dict[int, tuple[float, ...]] = {}
-        for indices in self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch):
+        own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
+        self._meter.expect(len(samples))
+        for indices in self._meter.each(own, len(samples)):
             part = [samples[index] for index in indices]
             values = self._model.response_tokens(part, self._options.temperature).log_probs
             found |= zip(indices, by_sample(part, values), strict=True)
@@ -137,8 +143,11 @@ class TorchTrainer:
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
         self.wake()
-        in_loss = self._micro_batches([sample for sample in samples if sample.num_loss_tokens])
-        return self._accumulation.difference(lambda: self._pass_over(in_loss), self._replica.add_up, denominator)
+        in_loss = [sample for sample in samples if sample.num_loss_tokens]
+        micro_batches = self._micro_batches(in_loss)
+        return self._accumulation.difference(
+            lambda: self._pass_over(micro_batches, len(in_loss)), self._replica.add_up, denominator
+        )
 
     def update(self, denominator: float) -> UpdateReport:
         """All replicas together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
@@ -247,11 +256,13 @@ class TorchTrainer:
         if reference is None:
             return [_MicroBatch(part) for part in parts]
         with self._reference_place.computing(self._leave_device, self._return_to_device), torch.no_grad():
-            return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in parts]
+            each = self._meter.each(parts, len(samples))
+            return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in each]
 
-    def _pass_over(self, micro_batches: Sequence[_MicroBatch]) -> GradientSums:
-        """Forward, and backward where gradients are enabled."""
-        return sum((self._pass(micro_batch) for micro_batch in micro_batches), GradientSums())
+    def _pass_over(self, micro_batches: Sequence[_MicroBatch], num_samples: int) -> GradientSums:
+        """Forward, and backward where gradients are enabled; `num_samples` are those of all ranks of the replica."""
+        each = self._meter.each(micro_batches, num_samples)
+        return sum((self._pass(micro_batch) for micro_batch in each), GradientSums())
 
     def _pass(self, micro_batch: _MicroBatch) -> GradientSums:
         samples = micro_batch.samples

@@ -24,6 +24,13 @@ class Split:
     trained: Sequence[Sample]
     """Forward and backward."""
 
+    has_reference: bool
+
+    @property
+    def num_passes(self) -> int:
+        """Passes over a sample that these take: one, and one more of the reference."""
+        return (len(self.silent) + len(self.trained)) * (2 if self.has_reference else 1)
+
     @property
     def left_out_sums(self) -> GradientSums:
         """What those without a pass add."""
@@ -37,6 +44,7 @@ def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
         left_out=[sample for sample in samples if not sample.num_loss_tokens],
         silent=[sample for sample in in_loss if sample.advantage == 0.0 and not has_reference],
         trained=[sample for sample in in_loss if sample.advantage != 0.0 or has_reference],
+        has_reference=has_reference,
     )
 
 

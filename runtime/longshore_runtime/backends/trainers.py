@@ -9,26 +9,29 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
 from longshore_runtime.types import Trainer
+from longshore_runtime.work_meter import WorkMeter
 
 
-def create_trainer(spec: TrainerSpec, directory: Path, name: str, world: World) -> Trainer:
-    """Join the world as one rank of the trainer of a Hugging Face directory.
+def create_trainer(
+    spec: TrainerSpec, directory: Path, name: str, world: World, meter: WorkMeter | None = None
+) -> Trainer:
+    """Join the world as one rank of the trainer of a Hugging Face directory, which tells `meter` how far it is.
 
     Raises UserError, with the model's `name`, when it cannot be trained so.
     """
     if spec.backend is TrainerBackend.FAKE:
-        return FakeTrainer(directory, spec.options, world, spec.sizes)
+        return FakeTrainer(directory, spec.options, world, spec.sizes, meter)
     try:
-        return _of_model(spec, directory, world)
+        return _of_model(spec, directory, world, meter)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(loading_mistake(error, name)) from error
 
 
-def _of_model(spec: TrainerSpec, directory: Path, world: World) -> Trainer:
+def _of_model(spec: TrainerSpec, directory: Path, world: World, meter: WorkMeter | None) -> Trainer:
     if spec.backend is TrainerBackend.MEGATRON:
         from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-        return MegatronTrainer(directory, spec.options, world, spec.sizes)
+        return MegatronTrainer(directory, spec.options, world, spec.sizes, meter=meter)
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    return TorchTrainer(directory, spec.options, world, spec.sizes)
+    return TorchTrainer(directory, spec.options, world, spec.sizes, meter)

@@ -26,7 +26,7 @@ from longshore_runtime.rollout.fleet import (
     put_to_sleep,
     require_possible,
 )
-from longshore_runtime.rollout.published import Failure, PublishedWeights
+from longshore_runtime.rollout.published import Delivered, Failure, PublishedWeights
 from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
@@ -59,6 +59,8 @@ class EnginePool:
         self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
         self._stopped = False
+        self.delivered: Delivered | None = None
+        """How far the delivery of published weights is; read from any thread. None: none is under way."""
         self._joining = Joining()
         self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
         self._states = EngineStates(handle.engine for handle in self._fleet)
@@ -139,13 +141,16 @@ class EnginePool:
             self._current = weights
             engines = [self._fleet[one] for one in self._states.of(*_TAKES_WEIGHTS) if self._fleet[one].alive]
             self._states.change_all((handle.engine for handle in engines), EngineEvent.SENT)
+        self.delivered = Delivered(len(engines))
         try:
-            outcomes = weights.deliver(engines)
+            outcomes = weights.deliver(engines, self.delivered)
         except BaseException:
             with self._lock:
                 for handle in engines:
                     self._answered(handle, weights, EngineEvent.FAILED)
             raise
+        finally:
+            self.delivered = None
         unavailable = [handle for handle, failure in outcomes if not self._has_weights(handle, weights, failure)]
         if any(handle.alive for handle in unavailable) and not self._states.of(EngineState.SERVING):
             raise TrainerLost("the published weights are gone, and so is their trainer")

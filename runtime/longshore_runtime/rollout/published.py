@@ -16,6 +16,17 @@ Failure = EngineDied | WeightsUnavailable
 Outcome = tuple[EngineHandle, Failure | None]
 
 
+@dataclass
+class Delivered:
+    """How far a delivery is. Whoever delivers counts, and any thread may read."""
+
+    num_engines: int
+    num_confirmed: int = 0
+    """Engines that have loaded the weights and proved it by their checksum."""
+    num_bytes: int = 0
+    """Of the weights, that every engine has loaded which gets them straight from the trainers."""
+
+
 class PublishedWeights(Protocol):
     """One version of the weights, on its way from a trainer to the engines."""
 
@@ -23,7 +34,7 @@ class PublishedWeights(Protocol):
     def policy_version(self) -> int:
         """Optimizer steps so far."""
 
-    def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
+    def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
         """Load them into these engines, which prove it by their checksum; returns when all have or have failed."""
 
     def stored(self) -> "StoredWeights":
@@ -40,10 +51,13 @@ class StoredWeights:
     """`weights.buckets.combined_checksum` of the buckets."""
     policy_version: int
 
-    def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
+    def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
         """All at once."""
-        sent = [(engine, self.send(engine)) for engine in engines]
-        return [(engine, self.failure(reply)) for engine, reply in sent]
+        outcomes: list[Outcome] = []
+        for engine, reply in [(engine, self.send(engine)) for engine in engines]:
+            outcomes.append((engine, self.failure(reply)))
+            delivered.num_confirmed += outcomes[-1][1] is None
+        return outcomes
 
     def stored(self) -> "StoredWeights":
         """They are."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 
@@ -27,6 +27,7 @@ from longshore_runtime.types import Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket
+from longshore_runtime.work_meter import WorkMeter
 
 
 class _TrainerActor:
@@ -38,6 +39,7 @@ class _TrainerActor:
         self._rank = 0
         self._reserved: socket.socket | None = None
         self._trainer: Trainer | None = None
+        self._meter = WorkMeter()
         self._refusal: LogProbMismatch | None = None
         """Why an update was refused: nothing is computed until the gradients are discarded."""
         self._sender: Any = None
@@ -62,19 +64,21 @@ class _TrainerActor:
         self._rank = rank
         self._storage = JobStorage.from_env(output)
         world = World(rank, world_size, *rendezvous)
-        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world)
+        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter)
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
         """Sums, and the seconds that they took."""
-        self._require_accepted()
         started_s = time.monotonic()
-        return self._running.accumulate(samples), time.monotonic() - started_s
+        with self._meter.call(len(samples)):
+            self._require_accepted()
+            return self._running.accumulate(samples), time.monotonic() - started_s
 
     def log_probs(self, samples: Sequence[Sample]) -> tuple[Mapping[int, tuple[float, ...]], float]:
         """See `Trainer.log_probs`; and the seconds that it took."""
-        self._require_accepted()
         started_s = time.monotonic()
-        return self._running.log_probs(samples), time.monotonic() - started_s
+        with self._meter.call(len(samples)):
+            self._require_accepted()
+            return self._running.log_probs(samples), time.monotonic() - started_s
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """See `Trainer.compare`."""
@@ -168,6 +172,11 @@ class _TrainerActor:
         """Never return: the failure of this call shows that the rank is gone."""
         threading.Event().wait()
 
+    @ray.method(concurrency_group="meter")
+    def num_computed(self) -> float:
+        """See `WorkMeter`; answered while the rank computes."""
+        return self._meter.num_computed
+
     def discard(self) -> None:
         self._refusal = None
         self._running.discard()
@@ -209,5 +218,6 @@ def _free_gpu_memory() -> None:
         free_gpu_memory()
 
 
-TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"watch": 1})(_TrainerActor)
-"""`lasts` runs in a separate thread; all other calls run in one thread, in their order."""
+_GROUPS: Final = {"watch": 1, "meter": 1}
+"""`lasts` and `num_computed` run in a thread each; all other calls run in one thread, in their order."""
+TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(_TrainerActor)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
-from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Failure, Outcome, StoredWeights, failure
+from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Delivered, Failure, Outcome, StoredWeights, failure
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import combined_checksum
 from longshore_runtime.weights.shared import BucketPart, SharedBucket
@@ -63,7 +63,7 @@ class DirectWeights:
         """Copies that are being made."""
         self._made: StoredWeights | None = None
 
-    def deliver(self, engines: Sequence[EngineHandle]) -> list[Outcome]:
+    def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
         """The trainers have given back what sending took of the GPUs when engines take the memory to serve."""
         ranks = {engine: self._trainers.colocated_ranks(engine) for engine in engines}
         readers = {rank for own in ranks.values() for rank in own}
@@ -72,14 +72,14 @@ class DirectWeights:
         }
         others = [engine for engine in engines if engine not in direct]
         try:
-            receivers = self._send(direct, readers)
+            receivers = self._send(direct, readers, delivered)
             if self._begun is None and (self._keeps_copies or others):
                 self._begun = self._trainers.begin_copies(self.policy_version)
             copies = self.stored() if others else None
         except WeightsUnavailable as lost:
             return [(engine, lost) for engine in engines]
         receivers.serve(self.policy_version)
-        return receivers.outcomes + (copies.deliver(others) if copies is not None else [])
+        return receivers.outcomes + (copies.deliver(others, delivered) if copies is not None else [])
 
     def stored(self) -> StoredWeights:
         """Made now, unless they were before."""
@@ -88,9 +88,11 @@ class DirectWeights:
                 self._made = self._begun()
         return self._made or self._trainers.begin_copies(self.policy_version)()
 
-    def _send(self, ranks: Mapping[EngineHandle, tuple[int, ...]], readers: Collection[int]) -> "_Receivers":
+    def _send(
+        self, ranks: Mapping[EngineHandle, tuple[int, ...]], readers: Collection[int], delivered: Delivered
+    ) -> "_Receivers":
         """Bucket by bucket: while engines load one, the next is written."""
-        receivers = _Receivers(ranks)
+        receivers = _Receivers(ranks, delivered)
         if not ranks:
             return receivers
         alike = [len(own) == one.num_workers and self._trainers.is_cut_alike(own) for one, own in ranks.items()]
@@ -109,8 +111,10 @@ class DirectWeights:
 class _Receivers:
     """Engines that load in step with each other; one that fails is left behind."""
 
-    def __init__(self, ranks: Mapping[EngineHandle, tuple[int, ...]]) -> None:
+    def __init__(self, ranks: Mapping[EngineHandle, tuple[int, ...]], delivered: Delivered) -> None:
         self._ranks = ranks
+        self._delivered = delivered
+        self._loading_bytes = 0
         self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(ranks)
         self._checksums: dict[EngineHandle, list[Mapping[str, Checksum]]] = {engine: [] for engine in ranks}
         """Of what each was sent."""
@@ -144,7 +148,8 @@ class _Receivers:
 
     def load(self, parts: Mapping[int, BucketPart]) -> None:
         """Does not wait."""
-        broadcast = replace(next(iter(parts.values())), buffer=None)
+        part = next(iter(parts.values()))
+        broadcast, self._loading_bytes = replace(part, buffer=None), part.num_bytes
         for engine in self._alive:
             bucket = SharedBucket(tuple(parts[rank] for rank in self._ranks[engine]) or (broadcast,))
             self._checksums[engine].append(bucket.checksums)
@@ -157,12 +162,15 @@ class _Receivers:
         self.sent = None
         self._await_all(self._loading)
         self._loading = []
+        self._delivered.num_bytes += self._loading_bytes
+        self._loading_bytes = 0
 
     def finish(self) -> None:
         """All buckets have come: until no engine reads the trainers' memory any more."""
         finished = [(engine, engine.finish_weights()) for engine in self._alive]
         for engine, reply in finished:
             self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
+            self._delivered.num_confirmed += self._failures[engine] is None
 
     def serve(self, policy_version: int) -> None:
         """Those that have the weights of the trainers take requests."""

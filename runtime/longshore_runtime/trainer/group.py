@@ -39,6 +39,8 @@ _PODS_LIMIT_S: Final = 600.0
 """Time for a lost pod to return: usually, image and volumes are already on its node."""
 _CALL_LIMIT_S: Final = 1800.0
 """Reading or writing a model takes less, also from slow storage."""
+_METER_LIMIT_S: Final = 10.0
+"""Read beside the work of a rank; whoever reports progress does without if it takes longer."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
 """An update may be much work; a lost rank is noticed at once, and a rank that waits for it gives up earlier."""
 
@@ -96,6 +98,8 @@ class TrainerGroup:
         self._actors: list[Any] = []
         self.generation = 0
         """Number of restarts so far."""
+        self.num_given = 0
+        """Samples that this world was asked to compute gradients or log-probabilities of; one counts each time."""
         self._start(_FIRST_PODS_LIMIT_S)
 
     @property
@@ -162,6 +166,7 @@ class TrainerGroup:
         """
         part = ray.put(samples)
         passes = [(rank, self._actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
+        self.num_given += len(samples)
         update.samples += samples
         update.passes += passes
         update.given_s += [self._clock.now_s()] * len(passes)
@@ -177,6 +182,7 @@ class TrainerGroup:
             for given in [ray.put(part)]
             for rank in self._replicas.ranks(replica)
         ]
+        self.num_given += len(samples)
         found: dict[ResponseId, tuple[float, ...]] = {}
         passes = []
         answers = self._get([one for *_, one in pending], timeout_s)
@@ -236,6 +242,11 @@ class TrainerGroup:
         work = self._work([(rank, given_s, pass_s) for (rank, _), given_s, (_, pass_s) in given], steps[0][1])
         difference = max(differences, default=None)
         return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
+
+    def num_computed(self) -> float:
+        """How many of those that were given are computed, within a call as well; called from any thread."""
+        firsts = [self._actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
+        return sum(self._get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
 
     def policy_version(self) -> int:
         """Number of optimizer steps so far, including those in progress."""
@@ -320,6 +331,7 @@ class TrainerGroup:
         wait_ended(self._actors)
 
     def _start(self, pods_limit_s: float) -> None:
+        self.num_given = 0
         self._actors = [
             placement(place.worker, gpus=place.gpus, component=place.component).remote(TrainerActor)
             for place in self._replicas.places

@@ -12,6 +12,7 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.types import Sample
 
@@ -45,6 +46,7 @@ class StreamedUpdate:
         self._first_dispatch_s: float | None = None
         self._first_gradient_s: float | None = None
         self._has_ended = False
+        self._progress = StepProgress(trainers)
 
     @property
     def may_have_updated(self) -> bool:
@@ -82,7 +84,12 @@ class StreamedUpdate:
             (result,), (batch,), self._first_dispatch_s, self._first_gradient_s, replica_of, streamed_tokens
         )
 
+    def progress(self) -> tuple[int, int]:
+        total = len(self._samples)
+        return self._progress.num_computed(total), total
+
     def restart(self) -> None:
+        self._progress.restart()
         self._ledger.lost()
         self._update = self._trainers.begin()
 

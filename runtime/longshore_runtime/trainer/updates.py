@@ -17,6 +17,7 @@ from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.types import PromptRecord, Sample, TrainResult
 
 
@@ -113,6 +114,12 @@ class StepWork(Protocol):
         Raises LogProbMismatch where the step is not trained on; then the trainers' gradients are to be discarded.
         """
 
+    def progress(self) -> tuple[int, int]:
+        """Responses that are computed, and all of the batch, counted at every pass: once the round is over.
+
+        Called from any thread; raises TrainerLost.
+        """
+
     def restart(self) -> None:
         """Start again: the trainers are as they were before the step, so all of their work has to be repeated."""
 
@@ -157,6 +164,7 @@ class StepUpdates:
         self._given: list[Batch] = []
         self._update: PendingUpdate | None = None
         self._updates: list[PendingUpdate] = []
+        self._progress = StepProgress(trainers)
 
     @property
     def may_have_updated(self) -> bool:
@@ -174,7 +182,13 @@ class StepUpdates:
     def gradients_done(self, event: GradientsDone) -> None:
         """Only streamed parts are told one by one."""
 
+    def progress(self) -> tuple[int, int]:
+        num_passes = self._num_epochs + self._computes_old_log_probs
+        total = num_passes * sum(len(group.responses) for group in self._groups.values())
+        return self._progress.num_computed(total), total
+
     def restart(self) -> None:
+        self._progress.restart()
         self._waiting, self._given = [*self._given, *self._waiting], []
         self._update, self._updates = None, []
         self._old = None

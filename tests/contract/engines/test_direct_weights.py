@@ -25,6 +25,7 @@ from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending
@@ -124,6 +125,30 @@ def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
     check(storage, vllm, start_trainers([Place(1, ())] * 2, backend, sizes), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "places", [trainer_places(ONE_POD, None), [Place(1, ())] * 2], ids=["shared memory", "broadcast"]
+)
+def test_engines_that_regroup_sample_from_the_newest_weights(storage: Path, vllm: Job, places: list[Place]) -> None:
+    trainers = start_trainers(places, TrainerBackend.TORCH, ParallelSizes())
+    try:
+        for version, tp_size in ((1, 1), (2, 2)):
+            trainers.wake()
+            trainers.train(make_samples(seed=version))
+            trainers.sleep()
+            vllm.pool.publish(trainers.weights(version))
+            vllm.pool.regroup(tp_size)
+            weights = fetched(trainers.begin_copies(version)())
+            engines = vllm.pool.serving()
+            assert len(engines) == 2 // tp_size
+            for engine in engines:
+                sampled = vllm.finish(engine, request())
+                assert [run.policy_version for run in sampled.runs] == [version]
+                expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
+                np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+    finally:
+        trainers.stop()
+
+
 def check(storage: Path, job: Job, trainers: TrainerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a step, the weights of the trainers are those of the engine, though few matrices fit into a bucket."""
     in_buckets = partial(trainers.begin_sending, max_bucket_bytes=2 * SMALL_BUCKET_BYTES)
@@ -190,7 +215,8 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
         trainers.train(make_samples())
         with pytest.raises(WeightsUnavailable, match="gone on from version 0"):
             gone.stored()
-        assert all(isinstance(failure, WeightsUnavailable) for _, failure in gone.deliver(list(job.pool._fleet)))
+        outcomes = gone.deliver(list(job.pool._fleet), Delivered(4))
+        assert all(isinstance(failure, WeightsUnavailable) for _, failure in outcomes)
         job.pool.publish(trainers.weights(1))
         assert job.pool.serving() == [0, 1, 2, 3]
         assert job.finish(1, request()).tokens != sampled.tokens

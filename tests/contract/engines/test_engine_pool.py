@@ -6,7 +6,7 @@ The engines have no model. The GPUs are pretended, so that their number is free.
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout import engine_handle
+from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, FleetStart
-from longshore_runtime.rollout.published import StoredWeights
+from longshore_runtime.rollout.published import Delivered, Outcome, StoredWeights
 from longshore_runtime.types import LiveResponse, Weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import PROMPT, request
@@ -501,3 +502,21 @@ def test_engines_that_come_back_when_nobody_has_the_weights_end_the_round(start:
     assert lost_engine(job.next_event()) == 1
     job.pool.replace(1)
     assert isinstance(job.next_event(), WeightsLost)
+
+
+def test_while_weights_are_delivered_the_pool_says_how_many_engines_have_them(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    seen: list[tuple[bool, int]] = []
+
+    class Watched(StoredWeights):
+        def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
+            seen.append((job.pool.delivered is delivered, delivered.num_engines))
+            outcomes = super().deliver(engines, delivered)
+            assert delivered.num_confirmed == len(engines)
+            return outcomes
+
+    sent = weights(1)
+    assert job.pool.delivered is None
+    job.pool.publish(Watched(sent.buckets, sent.checksum, 1))
+    assert seen == [(True, 2)]
+    assert job.pool.delivered is None

@@ -22,7 +22,7 @@ from longshore_runtime.types import Completion, Weights
 from tests.contract.engines.harness import BUCKET_BYTES, PROMPT, SMALL_BUCKET_BYTES, Harness, request
 from tests.contract.engines.reference import Reference
 from tests.contract.trainers.replicas import OPTIONS
-from tests.contract.trainers.tiny_models import FAMILIES, Family, build
+from tests.contract.trainers.tiny_models import FAMILIES, GEMMA, Family, build
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 """vLLM's attention for the CPU has no smaller heads than these."""
@@ -77,7 +77,7 @@ class Served:
         np.testing.assert_allclose(sampled.log_probs, expected, atol=atol, rtol=0)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, None], ids=lambda family: str(family or "tied-with-a-copy"))
+@pytest.fixture(scope="module", params=[*FAMILIES, *GEMMA, None], ids=lambda family: str(family or "tied-with-a-copy"))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     """One engine for all checks on a model."""
     directory = tmp_path_factory.mktemp("model")

@@ -13,10 +13,12 @@ import ray
 from prometheus_client import CollectorRegistry
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
+from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.model_source import InitialModel
+from longshore_runtime.rollout.fleet import FleetStart
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 from tests.hub_server import Repository, hub_server
@@ -27,16 +29,22 @@ class Sink:
 
     def __init__(self) -> None:
         self.activities: list[RuntimeActivity | None] = []
+        self.progress: queue.SimpleQueue[Progress] = queue.SimpleQueue()
 
     def report(self, status: RuntimeStatus) -> None:
         self.activities.append(status.activity)
+        if status.progress is not None:
+            self.progress.put(status.progress)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class NoAssignments:
-    """An operator that asks for nothing."""
+    """An operator that asks for nothing; the second of two reward pods is there."""
+
+    def reward_address(self, index: int) -> str | None:
+        return "10.0.0.7" if index == 1 else None
 
     def close(self) -> None:
         """Nothing to close."""
@@ -180,3 +188,74 @@ def test_only_what_ends_the_job_for_good_is_reported_as_its_failure(
     with pytest.raises(type(error)), session(storage, sink):
         raise error
     assert sink.activities == reported
+
+
+class Starting:
+    """In the place of engines and trainers: they have started once it was reported how far they are."""
+
+    tp_size = 1
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.start = FleetStart(1, 2, {1: 0.4})
+        self.reported: list[Progress] = []
+
+    def starting(self) -> FleetStart:
+        return self.start
+
+    def wait_for_all(self) -> None:
+        self.reported.append(self.sink.progress.get(timeout=60))
+
+    def trainers(self, model: object) -> "Starting":
+        self.start = FleetStart(2, 2, {})
+        self.wait_for_all()
+        while self.reported[-1].done < 2:  # It may have been asked before the engines had started.
+            self.wait_for_all()
+        return self
+
+    def watch(self, events: object) -> None:
+        """Nobody is lost."""
+
+
+@pytest.mark.parametrize("accelerator", [True, False])
+def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, accelerator: bool
+) -> None:
+    """On GPUs that they share, trainers start after the engines."""
+    monkeypatch.setattr("longshore_runtime.session.PROGRESS_EVERY_S", 0.001)
+    gpus = {"workers": {"replicas": 1, "gpusPerPod": 1}} if accelerator else {}
+    sink = Sink()
+    with session(storage, sink, **gpus) as one:
+        parts = Starting(sink)
+        monkeypatch.setattr(one, "_engines", lambda model: parts)
+        monkeypatch.setattr(one, "_trainers", parts.trainers)
+        monkeypatch.setattr(parts, "sleep", lambda: None, raising=False)
+        one._engines_and_trainers(InitialModel("models/tiny", None))
+    while not sink.progress.empty():
+        parts.reported.append(sink.progress.get())
+    engines, trainers = [
+        Progress(unit=ProgressUnit.ENGINES, done=1, total=2, detail="engine 1 has read 40% of its weights"),
+        Progress(unit=ProgressUnit.ENGINES, done=2, total=2, detail="trainers load the model"),
+    ]
+    assert trainers in parts.reported
+    assert set(map(str, parts.reported)) <= {str(engines), str(trainers)}
+    assert (engines in parts.reported) or not accelerator
+
+
+def test_while_rewards_wait_for_their_pods_it_is_reported_how_many_are_there(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting:
+        def wait_ready(self, limit_s: float) -> None:
+            assert sink.activities[-1] is RuntimeActivity.WAIT_FOR_REWARD_PODS
+            reported.append(sink.progress.get(timeout=60))
+            raise UserError("that is enough")
+
+    sink, reported = Sink(), list[Progress]()
+    monkeypatch.setattr("longshore_runtime.session.PROGRESS_EVERY_S", 0.001)
+    reward = {"pods": 2, "functions": [{"name": "maths", "kind": "Maths"}]}
+    with session(storage, sink, reward=reward) as one:
+        monkeypatch.setattr(one, "_rewards", lambda *_: Waiting())
+        with pytest.raises(UserError, match="that is enough"):
+            one.build()
+    assert reported == [Progress(unit=ProgressUnit.PODS, done=1, total=2)]

@@ -15,6 +15,7 @@ from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.types import Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.ranks import kept_ranks
 
 OPTIONS = TrainerOptions(
@@ -42,6 +43,19 @@ OPTIONS = TrainerOptions(
 )
 
 
+class SeenMeter(WorkMeter):
+    """Remembers all that it has shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[float] = []
+        super().__init__()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "num_computed":
+            self.shown.append(self.num_computed)
+
+
 @dataclass(frozen=True)
 class Kind:
     """How to make one kind of trainer."""
@@ -50,11 +64,15 @@ class Kind:
     model: Path
 
     def start(
-        self, options: TrainerOptions = OPTIONS, world: World | None = None, sizes: ParallelSizes | None = None
+        self,
+        options: TrainerOptions = OPTIONS,
+        world: World | None = None,
+        sizes: ParallelSizes | None = None,
+        meter: WorkMeter | None = None,
     ) -> Trainer:
         """A rank; alone unless a world is given, and a replica of its own unless sizes are."""
         if self.name == "fake":
-            return FakeTrainer(self.model, options, world, sizes)
+            return FakeTrainer(self.model, options, world, sizes, meter)
         import torch
 
         from longshore_runtime.backends.torch_trainer import TorchTrainer
@@ -63,8 +81,8 @@ class Kind:
         if self.name == "megatron":
             from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-            return MegatronTrainer(self.model, options, world, sizes)
-        return TorchTrainer(self.model, options, world, sizes)
+            return MegatronTrainer(self.model, options, world, sizes, meter=meter)
+        return TorchTrainer(self.model, options, world, sizes, meter)
 
     @property
     def exact(self) -> bool:

@@ -38,6 +38,10 @@ class Replicas:
     parts: list[list[tuple[Sample, ...]]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     num_updates: int = 0
+    num_given: int = 0
+
+    def num_computed(self) -> float:
+        return self.num_given
 
     def begin(self) -> PendingUpdate:
         self.parts = [[] for _ in range(self.num_replicas)]
@@ -47,6 +51,7 @@ class Replicas:
     def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
         assert not any(update.steps), "samples after the end of the update"
         update.samples += samples
+        self.num_given += len(samples)
         self.parts[replica].append(tuple(samples))
         self.answers.append(Answer(replica))
         return self.answers[-1]

@@ -61,6 +61,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     assert computed.compute_s > 0
     assert computed.work is not None
     assert {one.replica for one in computed.work.passes} == {0, 1}
+    assert trainers.num_computed() == trainers.num_given == len(BATCHES[0]), "each sample of one replica counts once"
     for place, sample in enumerate(BATCHES[0]):
         assert computed.by_response[sample.response] == pytest.approx(expected_log_probs[place], rel=1e-4)
 
@@ -81,6 +82,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
         assert figures(trained.sums) == pytest.approx(figures(expected.sums), rel=1e-3, abs=1e-6)
         assert_same_weights(kind, before, expected.weights, published(trainers, version))
 
+    assert trainers.num_computed() == trainers.num_given == 2 * len(BATCHES[0]) + len(BATCHES[1])
     saved = published(trainers, 2)
     directory = f"checkpoint-{backend}"
     (storage / directory).mkdir()
@@ -174,6 +176,7 @@ def test_a_step_with_a_mismatch_changes_no_weights_on_any_replica_and_can_be_tra
         with pytest.raises(LogProbMismatch) as refusal:
             trainers.finish(update)
         assert refusal.value.mean > mean / 10
+    assert trainers.num_computed() == trainers.num_given == 2 * len(BATCHES[0]) + len(BATCHES[1]), "refused calls, too"
     unchanged = published(trainers, 1)
     assert all(np.array_equal(unchanged[name], trained[name]) for name in trained), "bit by bit"
 

@@ -17,7 +17,15 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.types import Sample, TrainerOptions, UpdateReport, Weights
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks, without_kl
+from tests.contract.trainers.replicas import (
+    OPTIONS,
+    SeenMeter,
+    figures,
+    make_samples,
+    options_of,
+    with_masks,
+    without_kl,
+)
 from tests.contract.trainers.tiny_models import Family, build
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -196,3 +204,20 @@ def test_a_gradient_that_is_not_finite_is_refused_before_it_does_harm(tied: Path
 def test_a_world_that_replicas_do_not_fill_is_refused_without_meeting_anyone(tied: Path) -> None:
     with pytest.raises(ValueError, match=r"trainer\.fsdpSize is 2, which does not divide the trainer's 3 GPUs"):
         start(tied, World(rank=0, size=3, port=1), HALVES)
+
+
+def shown(world: World, model: Path) -> list[float]:
+    from longshore_runtime.backends.torch_trainer import TorchTrainer
+
+    meter = SeenMeter()
+    trainer = TorchTrainer(model, OPTIONS, world, HALVES, meter)
+    with meter.call(len(BATCHES[0])):
+        trainer.accumulate(BATCHES[0])
+        return list(meter.shown)
+
+
+def test_each_rank_says_how_far_it_is_with_its_own_part_of_the_samples(tied: Path) -> None:
+    for values in kept_ranks(2).run(shown, tied):
+        assert values == sorted(values)
+        assert values[len(values) // 2] < 0.7 * len(BATCHES[0])
+        assert values[-1] == pytest.approx(len(BATCHES[0]))

@@ -10,10 +10,11 @@ import pytest
 from longshore.api.algorithm import AlgorithmName, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, Trainer
+from longshore_runtime.types import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.replicas import (
     OPTIONS,
     Kind,
+    SeenMeter,
     assert_same_weights,
     figures,
     make_samples,
@@ -197,3 +198,23 @@ def test_sleeping_between_steps_changes_nothing(kind: Kind) -> None:
     drowsy.wake()
     one, other = step(awake, [SAMPLES]), step(drowsy, [SAMPLES])
     assert_same_weights(kind, before, one.weights, other.weights)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, without_kl()], ids=["with a reference", "alone"])
+def test_while_it_computes_it_says_how_far_it_is(kind: Kind, options: TrainerOptions) -> None:
+    """Evenly over all passes: those without gradients and of the reference as well."""
+    meter = SeenMeter()
+    trainer = kind.start(options, meter=meter)
+    for compute in (trainer.accumulate, trainer.log_probs):
+        before, meter.shown = meter.num_computed, []
+        with meter.call(len(MASKED)):
+            compute(MASKED)
+            within = [(value - before) / len(MASKED) for value in meter.shown]
+        assert meter.num_computed == before + len(MASKED)
+        assert within == sorted(within)
+        steps = [after - value for value, after in zip([0.0, *within], [*within, 1.0], strict=True)]
+        assert len(within) >= 4
+        assert max(steps) < 0.5
+        assert within[-1] <= 1.0 + 1e-9
+    trainer.compare(MASKED, 100.0)
+    assert meter.num_computed == 2 * len(MASKED), "a check is no progress"

@@ -1,16 +1,29 @@
-"""Random models of every family that Megatron trains, as small as they can be cut four ways."""
+"""Random models of every family that Megatron trains, as small as they can be cut four ways, and of Gemma."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-_CLASSES = {
+_CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "gemma": (GemmaConfig, GemmaForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
 }
 _SHAPE: dict[str, Any] = {
     "vocab_size": 131,
@@ -43,7 +56,11 @@ class Family:
         return f"{self.kind}-{'tied' if self.tied else 'untied'}"
 
 
-FAMILIES = [Family(kind, tied) for kind in _CLASSES for tied in (False, True)]
+FAMILIES = [Family(kind, tied) for kind in ("llama", "qwen2", "qwen3") for tied in (False, True)]
+"""What Megatron trains."""
+GEMMA = [Family(kind, tied=True) for kind in ("gemma", "gemma3")]
+"""Embeddings that are scaled, and norms that add one to their weights. Only the torch trainer trains them. It refuses
+Gemma 2, whose logits are capped."""
 
 
 def build(directory: Path, family: Family, **changes: Any) -> Path:

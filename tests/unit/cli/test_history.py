@@ -152,6 +152,14 @@ def test_a_log_tells_every_quarter_of_what_takes_long_once() -> None:
     ]
 
 
+def test_what_every_round_does_is_worth_no_line_however_long_it_takes() -> None:
+    def training(done: int) -> dict[str, Any]:
+        return at_step(1, activity="Train", progress={"unit": "Responses", "done": done, "total": 512})
+
+    _, lines = watched(*((1 + done, rljob(training(done))) for done in (0, 200, 400, 512)))
+    assert lines == []
+
+
 def test_a_checkpoint_is_worth_a_line_only_where_it_takes_long() -> None:
     def checkpoint(done: int) -> dict[str, Any]:
         return rljob(at_step(3, activity="Checkpoint", progress={"unit": "Bytes", "done": done, "total": 4_000_000}))

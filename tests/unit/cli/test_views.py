@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 from rich.console import Console, RenderableType
 
+from longshore.api.runtime_status import RuntimeActivity
 from longshore_cli import summary
-from longshore_cli.watch import text
+from longshore_cli.watch import text, words
 from longshore_cli.watch.dashboard import dashboard, line
 from longshore_cli.watch.history import JobChange, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
@@ -98,6 +99,13 @@ GB: Final = 1_000_000_000
             {"unit": "Measurements", "done": 3, "total": 9, "detail": "engines of size 1"},
             "33 % 3 of 9 measurements · measuring the engines · engines of size 1",
         ),
+        ("WaitForRewardPods", {"unit": "Pods", "done": 1, "total": 4}, "25 % 1 of 4 pods · waiting for reward pods"),
+        ("Train", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · training"),
+        (
+            "Publish",
+            {"unit": "Engines", "done": 0, "total": 4, "detail": "2.5 GB are loaded"},
+            "0 % 0 of 4 engines · weights to the engines · 2.5 GB are loaded",
+        ),
         ("Evaluate", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · evaluation"),
         ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 4 * GB}, "25 % 1.0 GB of 4.0 GB · checkpoint"),
         ("Checkpoint", {"unit": "Bytes", "done": GB, "total": 0}, "1.0 GB · checkpoint"),
@@ -106,6 +114,11 @@ GB: Final = 1_000_000_000
 def test_what_takes_long_shows_how_far_it_is(activity: str, progress: dict[str, Any], shown: str) -> None:
     history = begin(job_view(rljob(at_step(1, activity=activity, progress=progress))), 10.0)
     assert shown in " ".join(drawn(dashboard(history, (), now_s=22.0)).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("activity", RuntimeActivity)
+def test_everything_that_a_coordinator_does_has_words(activity: RuntimeActivity) -> None:
+    assert words.in_words(activity) != activity
 
 
 def test_progress_of_a_coordinator_that_has_ended_is_not_shown() -> None:

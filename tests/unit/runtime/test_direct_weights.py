@@ -9,6 +9,7 @@ import pytest
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineLate
+from longshore_runtime.rollout.published import Delivered, StoredWeights
 from longshore_runtime.trainer.direct_weights import DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.weights.buckets import combined_checksum
@@ -77,7 +78,8 @@ class Copies:
 
     log: list[str]
 
-    def deliver(self, engines: Sequence[Engine]) -> list[tuple[Engine, None]]:
+    def deliver(self, engines: Sequence[Engine], delivered: Delivered) -> list[tuple[Engine, None]]:
+        delivered.num_confirmed += len(engines)
         self.log += [f"{engine.name} copies" for engine in engines]
         return [(engine, None) for engine in engines]
 
@@ -147,10 +149,11 @@ class Run:
         self.trainers = Trainers(trainers, self.log, **trainer_options)
         self.engines = [Engine(f"e{pod}", Place(pod, (0, 1)), self.log, num_workers=2) for pod in range(num_pods)]
         self.weights = DirectWeights(self.trainers, 3)  # type: ignore[arg-type]
+        self.delivered = Delivered(num_pods)
 
     def deliver(self) -> dict[str, str | None]:
         """What becomes of the engines."""
-        outcomes = self.weights.deliver(self.engines)  # type: ignore[arg-type]
+        outcomes = self.weights.deliver(self.engines, self.delivered)  # type: ignore[arg-type]
         return {engine.name: failure and str(failure) for engine, failure in outcomes}  # type: ignore[attr-defined]
 
 
@@ -200,7 +203,7 @@ def test_engines_that_a_broadcast_costs_are_told_why(call: str) -> None:
     for engine in run.engines:
         engine.fails = {"begin": EngineLate("late"), "load": EngineLate("late")}  # They wait for the others.
     reason = f"the broadcast of the weights broke off: {LOST}"
-    outcomes = run.weights.deliver(run.engines)  # type: ignore[arg-type]
+    outcomes = run.weights.deliver(run.engines, run.delivered)  # type: ignore[arg-type]
     assert [str(failure) for _, failure in outcomes] == [reason] * 2
     assert len({id(failure) for _, failure in outcomes}) == 2, "an exception is raised once"
     assert "e0 serve" not in run.log
@@ -231,3 +234,42 @@ def test_an_engine_that_loaded_other_weights_or_cannot_serve_is_lost_and_the_oth
 
 def test_weights_that_are_gone_reach_nobody() -> None:
     assert Run(EVERYWHERE, are_unavailable=True).deliver() == {"e0": "gone", "e1": "gone"}
+
+
+def test_a_delivery_says_how_many_engines_have_the_weights_and_how_much_has_come() -> None:
+    run = Run(ONE_PER_POD)
+    seen: list[int] = []
+    next_bucket = run.trainers.next
+
+    def watched() -> Mapping[int, BucketPart] | None:
+        seen.append(run.delivered.num_bytes)
+        return next_bucket()
+
+    run.trainers.next = watched  # type: ignore[method-assign]
+    run.deliver()
+    assert seen == [0, 0, 8], "while one bucket is loaded the next is written"
+    assert run.delivered == Delivered(num_engines=2, num_confirmed=2, num_bytes=16)
+    run = Run(EVERYWHERE)
+    run.engines[0].checksums.append({"b": SLICES[0]})
+    run.deliver()
+    assert run.delivered.num_confirmed == 1, "the other has loaded other weights"
+
+
+def test_engines_that_are_given_copies_count_one_after_the_other() -> None:
+    delivered = Delivered(3)
+    seen: list[int] = []
+
+    class Loading:
+        def __init__(self, checksum: str) -> None:
+            self.checksum = checksum
+
+        def publish(self, buckets: tuple[Any, ...], policy_version: int) -> "Loading":
+            return self
+
+        def get(self, timeout_s: float) -> str:
+            seen.append(delivered.num_confirmed)
+            return self.checksum
+
+    engines: list[Any] = [Loading("right"), Loading("wrong"), Loading("right")]
+    StoredWeights((), "right", 1).deliver(engines, delivered)
+    assert (seen, delivered.num_confirmed) == ([0, 1, 1], 2)

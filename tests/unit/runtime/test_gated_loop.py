@@ -23,6 +23,7 @@ class Replicas(Trainers):
 
     def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
         update.samples += samples
+        self.num_given += len(samples)
         done: Future[None] = Future()
         done.set_result(None)
         return SimpleNamespace(future=lambda: done)
@@ -37,9 +38,9 @@ class Replicas(Trainers):
     ) -> None:
         update.steps.append(max_mismatch)
 
-    def train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
+    def _train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
         num_tokens = sum(len(one.prompt_tokens) + len(one.response_tokens) for one in samples)
-        return replace(super().train(samples, max_mismatch), gradients_s=num_tokens / 10)
+        return replace(super()._train(samples, max_mismatch), gradients_s=num_tokens / 10)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
         return (replica,)

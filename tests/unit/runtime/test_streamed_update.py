@@ -133,3 +133,18 @@ def test_a_part_that_failed_is_not_told_as_done() -> None:
     replicas.answers[0].reply.set_exception(RuntimeError("the replica is gone"))
     with pytest.raises(queue.Empty):
         events.get_nowait()
+
+
+def test_its_progress_is_of_all_samples_that_are_there_and_begins_again_with_a_new_world() -> None:
+    replicas = Replicas(2)
+    replicas.num_given = 5
+    update, _ = begun(replicas, awake=(0, 1))
+    assert update.progress() == (0, 0)
+    update.train_on(DRAWS[0])  # type: ignore[arg-type]
+    size = len(GROUPS[DRAWS[0]])
+    assert update.progress() == (size, size)
+    replicas.num_given = 3
+    update.restart()
+    assert update.progress() == (0, size)
+    update.replicas_awake([0])
+    assert update.progress() == (size, size)

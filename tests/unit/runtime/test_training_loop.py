@@ -35,6 +35,7 @@ from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.errors import LogProbMismatch, SizeChanged, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
+from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
@@ -45,6 +46,7 @@ from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.training import TrainingLoop
 from longshore_runtime.types import Completion, FinishReason, PromptRecord, Request, Sample, TrainResult
+from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.replicas import OPTIONS
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import AtOnce, Known
@@ -75,7 +77,8 @@ class Trainers:
         self._begin()
 
     def _begin(self) -> None:
-        self._trainer = FakeTrainer(Path(), OPTIONS)
+        self.meter, self.num_given = WorkMeter(), 0
+        self._trainer = FakeTrainer(Path(), OPTIONS, meter=self.meter)
         self._is_lost = self._has_refused = False
 
     def answer(self) -> None:
@@ -92,11 +95,15 @@ class Trainers:
         self.generation += 1
         self.has_gpu = True
 
+    def num_computed(self) -> float:
+        return self.meter.num_computed
+
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
 
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
         update.samples += samples
+        self.num_given += len(samples)
 
     def end(self, update: PendingUpdate, *, verify: bool = False, max_mismatch: float | None = None) -> None:
         update.steps.append(max_mismatch)
@@ -104,18 +111,26 @@ class Trainers:
     def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
         """Other ones under every version of the weights."""
         assert self.has_gpu, "sleeping trainers compute"
-        self.answer()
+        self.num_given += len(samples)
+        with self.meter.call(len(samples)):
+            self.answer()
+            self._trainer.log_probs(samples)
         version = float(self._trainer.policy_version)
         return OldLogProbs({one.response: (version,) * len(one.response_tokens) for one in samples}, 1.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
-        return self.train(update.samples, update.steps[0])
+        return self._train(update.samples, update.steps[0])
 
-    def train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
+    def train(self, samples: Sequence[Sample]) -> TrainResult:
+        self.num_given += len(samples)
+        return self._train(samples)
+
+    def _train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
         assert self.has_gpu, "sleeping trainers train"
         assert not self._has_refused, "gradients of a refused round are added to"
-        self.answer()
-        sums = replace(self._trainer.accumulate(samples), mismatch=_mismatch(samples))
+        with self.meter.call(len(samples)):
+            self.answer()
+            sums = replace(self._trainer.accumulate(samples), mismatch=_mismatch(samples))
         try:
             require_trainable([sums], max_mismatch)
         except LogProbMismatch:
@@ -182,6 +197,7 @@ class Engines(ScriptedEngines):
     stale: Callable[[int], bool] = lambda publication: False
     """Publications, counted from 1, after which a layer keeps other weights: behind the protocol's back."""
     num_publications: int = 0
+    delivered: Delivered | None = None
 
     def sleep(self) -> None:
         self.has_gpu, self.current = False, None
@@ -387,6 +403,14 @@ def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch
     assert {progress.unit for progress in told} == {ProgressUnit.BYTES}
     assert max(progress.done for progress in told) == num_bytes > 0
     assert (reports[-1].activity, reports[-1].progress) == ("Done", None)
+
+
+def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> None:
+    run(root=tmp_path)
+    again = run(root=tmp_path).reports
+    activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
+    assert activities[:2] == ["Restore", "Publish"]
+    assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

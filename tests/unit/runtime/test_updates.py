@@ -68,6 +68,10 @@ class OneReplica:
     trainer: FakeTrainer
     calls: list[tuple[object, ...]] = field(default_factory=list)
     limits: list[float | None] = field(default_factory=list)
+    num_given: int = 0
+
+    def num_computed(self) -> float:
+        return self.num_given
 
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
@@ -75,6 +79,7 @@ class OneReplica:
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
         rows = [sample.draw.index for sample in samples]
         self.calls.append(("add", *dict.fromkeys(rows)))
+        self.num_given += len(samples)
         update.samples += samples
         update.passes.append(self.trainer.accumulate(samples))
 
@@ -86,6 +91,7 @@ class OneReplica:
 
     def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
         self.calls.append(("log_probs", *dict.fromkeys(sample.draw.index for sample in samples)))
+        self.num_given += len(samples)
         version = self.trainer.policy_version
         return OldLogProbs({one.response: (float(version),) * len(one.response_tokens) for one in samples}, 3.0)
 

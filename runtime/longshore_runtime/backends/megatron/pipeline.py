@@ -11,6 +11,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from longshore_runtime.backends.megatron.batch import MicroBatch
+from longshore_runtime.work_meter import WorkMeter
 
 T = TypeVar("T")
 
@@ -21,8 +22,9 @@ def run(
     finish: Callable[[int, Tensor], tuple[Tensor, T]],
     *,
     backward: bool,
+    meter: WorkMeter,
 ) -> list[T]:
-    """What `finish` says of each micro-batch; empty on all stages but the last.
+    """What `finish` says of each micro-batch; empty on all stages but the last. `meter` hears of those on the way.
 
     `finish` gets a micro-batch's number and its hidden states, and returns a loss to be differentiated (without
     `backward`: ignored) and the result. Every rank of a replica calls this with the same micro-batches.
@@ -38,10 +40,11 @@ def run(
         loss, result = finish(number, hidden)
         return loss, torch.zeros([], dtype=torch.int, device=loss.device), result
 
+    numbered = meter.each(list(enumerate(batches)), sum(len(batch.samples) for batch in batches))
     with torch.set_grad_enabled(backward):
         results: list[T] = get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=iter(enumerate(batches)),
+            data_iterator=numbered,
             model=model,
             num_microbatches=len(batches),
             # Lengths differ: stages tell each other the real shapes.
@@ -49,6 +52,7 @@ def run(
             micro_batch_size=max(batch.tokens.shape[0] for batch in batches),
             forward_only=not backward,
         )
+    assert next(numbered, None) is None, "micro-batches were left out"  # Asked for, so that the last one counts.
     return results
 
 

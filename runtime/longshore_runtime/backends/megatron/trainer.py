@@ -34,6 +34,7 @@ from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, r
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.work_meter import WorkMeter
 
 _OPTIMIZER_DIRECTORY = "optimizer"
 _STATE_FILE = "trainer.pt"
@@ -53,6 +54,7 @@ class MegatronTrainer:
         world: World | None = None,
         sizes: ParallelSizes | None = None,
         dtype: torch.dtype = torch.float32,
+        meter: WorkMeter | None = None,
     ) -> None:
         """Join `world` and load this rank's part of a Hugging Face directory.
 
@@ -61,6 +63,7 @@ class MegatronTrainer:
         """
         self._directory = directory
         self._options = options
+        self._meter = meter or WorkMeter()
         self._world = world or World()
         self._sizes = sizes or ParallelSizes()
         self._device = compute_device()
@@ -87,6 +90,7 @@ class MegatronTrainer:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
         self.wake()
         parts = split(samples, has_reference=self._reference is not None)
+        self._meter.expect(parts.num_passes)
         sums = parts.left_out_sums
         with self._computing():
             sums += self._pass_over(parts.silent, backward=False)
@@ -102,6 +106,7 @@ class MegatronTrainer:
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         order = pack(lengths, self._options.max_tokens_per_micro_batch)
         batches = self._micro_batches(samples)
+        self._meter.expect(len(samples))
         with self._computing():
             of_batches = self._log_probs(self._data_parallel, self._model, batches)
         return {
@@ -218,7 +223,8 @@ class MegatronTrainer:
             known = reference[number] if reference else None
             return sample_losses(batch.samples, log_probs, entropies, known, self._options)
 
-        return sum(run(self._data_parallel, batches, finish, backward=backward), GradientSums())
+        results = run(self._data_parallel, batches, finish, backward=backward, meter=self._meter)
+        return sum(results, GradientSums())
 
     def _reference_log_probs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         if self._reference is None:
@@ -233,7 +239,7 @@ class MegatronTrainer:
             log_probs, _ = model.response_tokens(hidden, batches[number], self._options.temperature)
             return log_probs.sum(), log_probs
 
-        return run(stages, batches, finish, backward=False)
+        return run(stages, batches, finish, backward=False, meter=self._meter)
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]

@@ -1,0 +1,44 @@
+"""How far a trainer is within a call that may take minutes, for whoever watches."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class WorkMeter:
+    """Counts samples that are computed, once for every call that they are given to.
+
+    One thread computes. Any other may read `num_computed` meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.num_computed = 0.0
+        """Samples of all calls that have ended, and the computed part of those of the running call."""
+        self._num_given = 0
+        self._per_pass = 0.0
+        """What one pass over one sample counts."""
+
+    @contextmanager
+    def call(self, num_samples: int) -> Iterator[None]:
+        """So many samples are given. They count as computed when the call has ended, also if it fails."""
+        before, self._num_given = self.num_computed, num_samples
+        try:
+            yield
+        finally:
+            self._num_given, self._per_pass = 0, 0.0
+            self.num_computed = before + num_samples
+
+    def expect(self, num_sample_passes: int) -> None:
+        """The running call makes so many passes over a sample, of all samples together."""
+        self._per_pass = self._num_given / num_sample_passes if num_sample_passes else 0.0
+
+    def each(self, micro_batches: Sequence[T], num_samples: int) -> Iterator[T]:
+        """A pass over so many samples: a micro-batch is computed when the next one is asked for.
+
+        Micro-batches have about equally many tokens, so they count alike. Outside of a call nothing counts.
+        """
+        for micro_batch in micro_batches:
+            yield micro_batch
+            self.num_computed += self._per_pass * num_samples / len(micro_batches)

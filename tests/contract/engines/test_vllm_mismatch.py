@@ -128,6 +128,7 @@ class OneTrainer:
 
     def __init__(self, model: Path, root: Path) -> None:
         self._root = root
+        self.num_given = 0
         self.rank = TorchTrainer(model, replace(OPTIONS, temperature=1.0, kl_coefficient=0.0))
 
     def begin(self) -> PendingUpdate:
@@ -135,6 +136,10 @@ class OneTrainer:
 
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
         update.samples += samples
+        self.num_given += len(samples)
+
+    def num_computed(self) -> float:
+        return self.num_given
 
     def end(self, update: PendingUpdate, *, verify: bool = False, max_mismatch: float | None = None) -> None:
         update.steps.append(max_mismatch)

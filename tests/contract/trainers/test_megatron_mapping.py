@@ -136,6 +136,7 @@ def logits(world: World, model: Path, sizes: ParallelSizes) -> Tensor | None:
     from longshore_runtime.backends.megatron.cpu import on_device
     from longshore_runtime.backends.megatron.pipeline import run
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
+    from longshore_runtime.work_meter import WorkMeter
 
     trainer = MegatronTrainer(model, OPTIONS, world, sizes)
     positions = torch.arange(TOKENS.shape[1]).expand_as(TOKENS)
@@ -146,7 +147,7 @@ def logits(world: World, model: Path, sizes: ParallelSizes) -> Tensor | None:
         return values.sum(), values
 
     with on_device(torch.device("cpu")):
-        results = run(trainer._model, [batch], finish, backward=False)
+        results = run(trainer._model, [batch], finish, backward=False, meter=WorkMeter())
     return results[0] if results else None
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
-from longshore.api.pods import Storage, Workers
+from longshore.api.pods import ElasticWorkers, Storage, Workers
 from longshore.api.rollout import (
     EngineSettings,
     Handover,
@@ -31,7 +31,7 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
         algorithm=Algorithm(steps=10, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=4096),
         rollout=Rollout(strategy=Strategy.TAIL_BATCHING),
         trainer=TrainerSettings(data_parallel_size=2),
-        workers=Workers(replicas=2, gpus_per_pod=4),
+        workers=ElasticWorkers(replicas=2, gpus_per_pod=4),
         storage=Storage(claim_name="data"),
     )
     job = job_of(spec, MODELS["Qwen3-8B"], GPUS["H100"], LENGTHS)
@@ -69,7 +69,7 @@ def elastic(algorithm_changes: dict[str, Any] | None = None, **changes: Any) -> 
             {"steps": 10, "prompts_per_step": 16, "responses_per_prompt": 4, "max_response_tokens": 4096}
             | (algorithm_changes or {})
         ),
-        workers=Workers(replicas=4, gpus_per_pod=2),
+        workers=ElasticWorkers(replicas=4, gpus_per_pod=2),
         storage=Storage(claim_name="data"),
         **changes,
     )

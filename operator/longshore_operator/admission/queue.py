@@ -3,7 +3,7 @@
 A job that lacks GPUs of a pool is the *head* of that pool if no job before it is. A job behind a head may take GPUs
 that the head needs only if the head can start just as early, in whatever order the running jobs end: nobody knows how
 long they run. The head becomes startable at one of the amounts that are free now or after some of the running jobs
-have ended, so jobs behind it may take what the smallest sufficient amount leaves over (`_Book.slack`).
+have ended, so jobs behind it may take what the smallest sufficient amount leaves over (`Book.slack`).
 
 A head may take worker pods that elastic jobs do not need, and preempt jobs of strictly lower priority, if it can start
 when they are gone. What is left over goes to elastic jobs, as far as it would go to jobs behind the heads.

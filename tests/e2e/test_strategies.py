@@ -67,7 +67,8 @@ def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coor
 def test_a_job_with_strategy_auto_speculates_because_its_lengths_have_a_tail(cluster: Cluster) -> None:
     """It begins without speculation, learns its lengths and how fast its engines are, and says what it changes."""
     engine = {"backend": "Fake", "maxNumSeqs": 32, "extraArgs": {"step_s": 0.01, "sigma": 2.0}}
-    rollout = {"strategy": "Auto", "tailBatching": {"promptFactor": 1}, "engine": engine}
+    # Whatever else a busy machine adds to a step, a smaller gain than this one is worth a change.
+    rollout = {"strategy": "Auto", "tailBatching": {"promptFactor": 1}, "auto": {"margin": 0.001}, "engine": engine}
     auto = cluster.apply(fake_job("auto", algorithm=BATCH | {"steps": 24}, rollout=rollout))
     auto.wait_step(1)
     assert auto.status()["runtime"]["auto"] == {

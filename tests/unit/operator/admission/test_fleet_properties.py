@@ -163,6 +163,8 @@ class AnyFleet(RuleBasedStateMachine):
         self.ledger.decide()
         observed = member.observed(standing=self.ledger.standing(key))
         member.apply(reconcile(member.job, observed, member.now, member.config))
+        if member.status.phase is Phase.QUEUED:
+            self._keeps_no_pods_but_those_that_a_last_checkpoint_needs(member)
 
     @invariant()
     def no_gpu_is_held_twice(self) -> None:
@@ -188,13 +190,11 @@ class AnyFleet(RuleBasedStateMachine):
             used = [pod for pod in member.pods.values() if pod.component is Component.WORKER]
             assert not any(pod.deleting for pod in used if pod.index < num_workers and pod.attempt == attempt)
 
-    @invariant()
-    def a_job_that_waits_has_no_pods_but_those_that_a_last_checkpoint_needs(self) -> None:
-        for member in self.members.values():
-            if member.status.phase is Phase.QUEUED:
-                staying = [pod for pod in member.pods.values() if not (pod.deleting or pod.terminal)]
-                assert not staying or self._is_saving(member)
-                assert {pod.component for pod in staying} <= {Component.WORKER, Component.TRAINER}
+    def _keeps_no_pods_but_those_that_a_last_checkpoint_needs(self, member: Member) -> None:
+        """Holds after each pass of the job: between passes the coordinator may end, which the next pass sees."""
+        staying = [pod for pod in member.pods.values() if not (pod.deleting or pod.terminal)]
+        assert not staying or self._is_saving(member)
+        assert {pod.component for pod in staying} <= {Component.WORKER, Component.TRAINER}
 
     def _is_saving(self, member: Member) -> bool:
         coordinators = [pod for pod in member.pods.values() if pod.component is Component.COORDINATOR]

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
-from longshore_runtime.types import Completion, PromptRecord, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

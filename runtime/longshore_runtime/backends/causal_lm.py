@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.work_meter import WorkMeter
 
 WEIGHT_NAME = "fake.weight"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from longshore_runtime.types import Completion, FinishReason, LiveResponse, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason, LiveResponse, Request, TokenRun
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import join
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:

@@ -22,7 +22,7 @@ from longshore_runtime.backends.torch_sharding import join_replica
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.work_meter import WorkMeter
 
 __all__ = ["TorchTrainer", "World"]

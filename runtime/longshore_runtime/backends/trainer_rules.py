@@ -10,7 +10,7 @@ import torch
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 
 @dataclass(frozen=True)

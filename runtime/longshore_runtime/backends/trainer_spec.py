@@ -6,7 +6,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
-from longshore_runtime.types import TrainerOptions
+from longshore_runtime.trainer_protocol import TrainerOptions
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket

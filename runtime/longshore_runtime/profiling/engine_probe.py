@@ -10,13 +10,13 @@ import structlog
 
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.clock import Clock
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
 from longshore_runtime.rollout.round_runner import Engines
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()
 

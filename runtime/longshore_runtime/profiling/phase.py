@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Parallelism
-from longshore.api.runtime_status import ProgressUnit, RolloutTimes, RuntimeActivity
+from longshore.api.round_status import RolloutTimes
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject

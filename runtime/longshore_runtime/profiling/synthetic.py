@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.lengths import LengthModel
-from longshore_runtime.types import Request, Sample
+from longshore_runtime.engine_protocol import Request
+from longshore_runtime.trainer_protocol import Sample
 
 _EPOCH = 1_000_000
 """Draws of an epoch that no job reaches."""

@@ -11,7 +11,7 @@ from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import shares
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 Result = TypeVar("Result")
 

@@ -13,9 +13,9 @@ import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.placement import set_environment
+from longshore_runtime.engine_protocol import Completion, Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 

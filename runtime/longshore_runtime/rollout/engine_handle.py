@@ -12,11 +12,11 @@ from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended, within
 from longshore_runtime.cluster.placement import placement
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, Loaded
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.types import EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
@@ -27,7 +28,6 @@ from longshore_runtime.rollout.fleet import (
     require_possible,
 )
 from longshore_runtime.rollout.published import Delivered, Failure, PublishedWeights
-from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
 

@@ -20,6 +20,8 @@ from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import Tokenizer
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
@@ -39,7 +41,6 @@ from longshore_runtime.rollout.events import (
 )
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
-from longshore_runtime.types import Completion, PromptRecord
 
 log = structlog.get_logger()
 

@@ -18,6 +18,7 @@ from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import (
@@ -33,7 +34,6 @@ from longshore_runtime.rollout.events import (
     WorkerLost,
     WorkerReady,
 )
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()
 

@@ -11,10 +11,10 @@ from longshore.policy.training_alarms import (
     after_evaluation,
     after_step,
 )
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import FinishReason
 
 
 class AlarmReport(Protocol):

@@ -7,6 +7,14 @@ from typing import Any, Final
 import structlog
 
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
+from longshore.api.round_status import (
+    RepurposingBenefit,
+    RolloutLoad,
+    RolloutTimes,
+    RoundKind,
+    RoundStatus,
+    RoundSummary,
+)
 from longshore.api.runtime_status import (
     Alarm,
     ChosenFactors,
@@ -18,14 +26,8 @@ from longshore.api.runtime_status import (
     Progress,
     ProgressUnit,
     PromptCounts,
-    RepurposingBenefit,
     ResponseTokens,
     RewardLoad,
-    RolloutLoad,
-    RolloutTimes,
-    RoundKind,
-    RoundStatus,
-    RoundSummary,
     RuntimeActivity,
     RuntimeStatus,
     WarmStart,

@@ -7,10 +7,10 @@ from functools import cached_property
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
 from longshore.rounds import messages
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import PromptRecord
 
 
 @dataclass(frozen=True)

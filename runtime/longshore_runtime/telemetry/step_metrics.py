@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.record.facts import StepMarks
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
 from longshore_runtime.sums import CorrectionSums
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import FinishReason, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

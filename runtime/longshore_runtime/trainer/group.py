@@ -30,7 +30,7 @@ from longshore_runtime.trainer.failures import cause
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
-from longshore_runtime.types import Sample, TrainResult
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0

@@ -63,8 +63,10 @@ class Slice:
         return self.values.nbytes
 
 
+Weights = Mapping[str, npt.NDArray[np.float32]]
+"""Hugging Face parameter name -> values."""
 Bucket = Mapping[str, npt.NDArray[np.float32] | Slice]
-"""Hugging Face parameter name -> values, or some of them."""
+"""Some of the weights: Hugging Face parameter name -> values, or a slice of them."""
 
 
 def bucket_size(max_bytes: int) -> int:

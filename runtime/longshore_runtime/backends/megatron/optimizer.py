@@ -9,7 +9,7 @@ from megatron.core.distributed import DistributedDataParallel, finalize_model_gr
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
-from longshore_runtime.types import TrainerOptions
+from longshore_runtime.trainer_protocol import TrainerOptions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -1,4 +1,4 @@
-"""Observe, decide, apply: one pass over one memory."""
+"""Observe, decide, apply: one pass over one job."""
 
 import asyncio
 import random

@@ -124,8 +124,10 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """All rewards of its verifier are equal. Unless long responses are punished, its advantages are exactly 0; it still
-    counts in the denominator."""
+    """Whether all rewards of a group are equal.
+
+    Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
+    """
     return len({one.reward for one in group.responses}) == 1
 
 

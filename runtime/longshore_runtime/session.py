@@ -62,8 +62,9 @@ from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
-from longshore_runtime.telemetry.recorder import Recorder, resumed_status
+from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
+from longshore_runtime.telemetry.status_fields import resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from longshore.api.round_status import RoundKind
 from longshore.record.facts import StepMarks
+from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
@@ -30,7 +31,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, marks: StepMarks, rollout_s: float) -> "StepTimes":
-        """From when its parts began and ended."""
+        """Return the durations between the marks of a step."""
         return cls(
             step_s=marks.published_s - marks.begun_s,
             regroup_s=marks.regrouped_s - marks.begun_s,
@@ -52,7 +53,7 @@ class LengthSummary:
 
 
 def lengths(samples: Sequence[Sample]) -> LengthSummary:
-    """Response lengths of a step."""
+    """Summarize the response lengths of a step."""
     values = sorted(len(sample.response_tokens) for sample in samples)
     return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
@@ -60,7 +61,7 @@ def lengths(samples: Sequence[Sample]) -> LengthSummary:
 def step_metrics(
     result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int, num_gpus: int
 ) -> dict[str, float]:
-    """All metrics of a step."""
+    """Return all metrics of a step, by name; `num_gpus` divides the throughput."""
     samples = trained.samples
     responses = [one for group in result.groups for one in group.responses]
     scores = [sample.reward for sample in samples]
@@ -132,7 +133,7 @@ def step_metrics(
 
 
 def correction_metrics(sums: CorrectionSums) -> dict[str, float]:
-    """Under verl's names and by its definitions; empty where nothing is corrected."""
+    """Return the metrics of the rollout correction, named and defined as in verl; empty without a correction."""
     if not sums.num_tokens:
         return {}
     num_tokens = sums.num_tokens
@@ -151,6 +152,18 @@ def correction_metrics(sums: CorrectionSums) -> dict[str, float]:
         "k3_kl": sums.k3_kl / num_tokens,
     }
     return {f"rollout_corr/{name}": value for name, value in values.items()}
+
+
+def repurposing_metrics(times: RepurposingTimes | None) -> dict[str, float]:
+    """Return the metrics of a repurposing; none for a step without one."""
+    if times is None:
+        return {}
+    return {
+        "repurpose/control_path_s": times.control_path_s,
+        "repurpose/hand_over_s": times.hand_over_s,
+        "repurpose/num_moved": times.num_moved,
+        **_optional("repurpose/saved_s", times.saved_s),
+    }
 
 
 def _optional(name: str, value: float | None) -> dict[str, float]:
@@ -178,7 +191,7 @@ def _rewards(result: RoundResult) -> dict[str, float]:
 
 
 def _selection(result: RoundResult) -> dict[str, float]:
-    """Where the round had groups of that difficulty: 0 is the hardest quarter of the reward's scale, 3 the easiest."""
+    """Return the selection bias by difficulty: the quarters of the reward scale, from 0 (hardest) to 3 (easiest)."""
     return {
         f"selection/{name}/difficulty_{place}": value
         for place, selected in enumerate(result.selection.by_difficulty)

@@ -58,7 +58,7 @@ class FakeEngineOptions:
 
 
 class FakeEngine:
-    """Implements `types.Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
+    """Implements `Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
     else: not on the other requests, nor on where the response was cut and resumed.
     """
 

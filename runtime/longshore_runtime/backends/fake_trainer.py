@@ -34,7 +34,7 @@ _Vector = npt.NDArray[np.int64]
 
 
 class FakeTrainer:
-    """One rank (see `types.Trainer`). The checkpoint directory that it is given is not read.
+    """One rank (see `Trainer`). The checkpoint directory that it is given is not read.
 
     Ranks of one replica share its work as those of Megatron do: each counts the digests at places of its own.
     """

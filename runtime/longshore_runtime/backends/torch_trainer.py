@@ -70,7 +70,7 @@ class _MicroBatch:
 
 
 class TorchTrainer:
-    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
@@ -128,7 +128,7 @@ class TorchTrainer:
 
     @torch.no_grad()
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """In the passes that gradients would be computed in; see `types.Trainer`."""
+        """In the passes that gradients would be computed in; see `Trainer`."""
         self.wake()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         found: dict[int, tuple[float, ...]] = {}

@@ -31,7 +31,7 @@ from longshore_runtime.weights.slices import Bucket
 
 
 class VllmEngine:
-    """Implements `types.Engine` on vLLM's synchronous engine."""
+    """Implements `Engine` on vLLM's synchronous engine."""
 
     def __init__(
         self, model: Path, spec: EngineSpec, clock: Clock | None = None, on_loaded: OnLoaded = lambda num_bytes: None

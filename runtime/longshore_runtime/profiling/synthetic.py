@@ -16,7 +16,7 @@ _EPOCH = 1_000_000
 
 
 class Synthetic:
-    """Equal seeds, equal tokens. No prompt comes twice, so that no prefix of it is cached."""
+    """Source of random tokens; equal seeds give equal tokens. No prompt comes twice, so none is cached."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         self._tokens = range(min(4, vocab_size - 1), vocab_size)

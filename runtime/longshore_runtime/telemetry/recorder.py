@@ -1,4 +1,4 @@
-"""Reports what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
+"""Report what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -54,14 +54,14 @@ class Recorder:
     def __init__(
         self, metrics: MetricsWriter, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
     ) -> None:
-        """`num_gpus` of the job, by which throughput is divided."""
+        """`first`: the status to begin with; `num_gpus`: GPUs of the job, by which throughput is divided."""
         self._num_gpus = num_gpus
         self._metrics = metrics
         self._ledger = ledger
         self._sink = sink
         self._status = first
         self._lock = threading.RLock()
-        """Of the status."""
+        """Guards `_status`, which several threads change."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
 
@@ -70,7 +70,7 @@ class Recorder:
         self._update(activity=activity, progress=None)
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
-        """Report the progress of the activity; `total` 0: not known."""
+        """Report the progress of the activity; a `total` of 0 means that it is not known."""
         self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))
 
     def download(self, repository: str, num_bytes: int, total_bytes: int) -> None:
@@ -86,7 +86,7 @@ class Recorder:
         self._update(warm_start=warm_start)
 
     def begin(self) -> None:
-        """Begin a run without a checkpoint, and discard what an attempt without one left."""
+        """Begin a run without a checkpoint: discard what an earlier attempt has written."""
         self._metrics.rewind(0, 0)
         self._ledger.rewind(0)
 
@@ -97,7 +97,7 @@ class Recorder:
         self._update(**state_fields(state, state.policy), checkpoint_step=state.step)
 
     def export(self) -> dict[str, int]:
-        """Positions that belong to a checkpoint."""
+        """Return the positions in metrics and ledger for a checkpoint, in bytes."""
         return {"metrics": self._metrics.journal.position, "ledger": self._ledger.position}
 
     def reward_pressure(self, pressure: RewardPressure) -> None:
@@ -119,11 +119,11 @@ class Recorder:
 
     @property
     def size(self) -> JobSize | None:
-        """With how many worker pods the job runs."""
+        """Size that the job reports: the number of its worker pods."""
         return self._status.size
 
     def resized(self, size: JobSize) -> None:
-        """The job runs with this size."""
+        """Report the size that the job runs with."""
         self._update(size=size)
 
     @property
@@ -140,7 +140,7 @@ class Recorder:
             self._update(notices=[*before, newest][-MAX_REPORTED:])
 
     def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
-        """Report the present alarms."""
+        """Report all alarms that hold at present."""
         self._update(alarms=reported_alarms(raised))
 
     def round_progress(self, state: RunState, progress: RoundProgress) -> None:
@@ -158,7 +158,7 @@ class Recorder:
         self._update(activity=RuntimeActivity.ROLLOUT, round=now, progress=None)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
-        """Report present and projected load and the expected benefit, by which the operator may repurpose pods."""
+        """Report load and expected benefit, from which the operator decides whether to repurpose pods."""
         running = self._status.round
         assert running is not None, "a round has begun"
         fraction = round(progress.fraction_finished, 3)
@@ -180,7 +180,7 @@ class Recorder:
         self._update(rollout_times=times)
 
     def factors(self, chosen: ChosenFactors) -> None:
-        """What strategy Auto has chosen."""
+        """Report the factors that strategy Auto has chosen."""
         self._update(auto=chosen)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from longshore_runtime.trainer_protocol import Sample
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Where the time of a step went."""
+    """Durations of the parts of a step."""
 
     step_s: float
     regroup_s: float
@@ -171,7 +171,7 @@ def _optional(name: str, value: float | None) -> dict[str, float]:
 
 
 def _rewards(result: RoundResult) -> dict[str, float]:
-    """Means by reward function and by domain, and how scoring kept up with the rollout."""
+    """Return mean rewards by function and by domain, and how scoring kept up with the rollout."""
     stats = result.rewards
     values: dict[str, list[float]] = {}
     for group in result.groups:

@@ -1,4 +1,4 @@
-"""What the Megatron trainer adds to `types.Trainer`: ranks that share a replica."""
+"""What the Megatron trainer adds to `Trainer`: ranks that share a replica."""
 
 from dataclasses import replace
 from pathlib import Path

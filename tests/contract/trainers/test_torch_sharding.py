@@ -1,4 +1,4 @@
-"""What several ranks to a replica add to the torch trainer: see `types.Trainer`."""
+"""What several ranks to a replica add to the torch trainer: see `Trainer`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

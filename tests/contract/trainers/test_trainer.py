@@ -1,4 +1,4 @@
-"""What every trainer promises, whatever trains inside: see `types.Trainer`."""
+"""What every trainer promises, whatever trains inside: see `Trainer`."""
 
 import random
 from dataclasses import replace

@@ -41,7 +41,7 @@ _STATE_FILE = "trainer.pt"
 
 
 class MegatronTrainer:
-    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
     All ranks of a replica call each method together, `accumulate` and `compare` with the same samples; all ranks of the
     world call `compare`, `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
@@ -101,7 +101,7 @@ class MegatronTrainer:
         return from_last_stage(sums)
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """On the ranks of the last stage; see `types.Trainer`."""
+        """On the ranks of the last stage; see `Trainer`."""
         self.wake()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         order = pack(lengths, self._options.max_tokens_per_micro_batch)
@@ -151,7 +151,7 @@ class MegatronTrainer:
             yield name, tensor.float().numpy()
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
-        """Likewise on the device, one by one on every rank of the replica; see `types.Trainer`."""
+        """Likewise on the device, one by one on every rank of the replica; see `Trainer`."""
         architecture, shard = self._model.architecture, self._shard_of_weight
         return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 

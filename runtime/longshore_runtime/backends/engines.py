@@ -1,4 +1,4 @@
-"""Builds the engine that a job asks for."""
+"""Create the engine that a job asks for."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Builds the trainer that a job asks for."""
+"""Create the trainer that a job asks for."""
 
 from pathlib import Path
 

@@ -205,7 +205,7 @@ class EnginePool:
             self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
-        """Between two rounds, replace the engines by engines of another size, with the current weights if there are any.
+        """Between two rounds, replace the engines by engines of another size, with the current weights if any.
 
         The old engines are put to sleep, which makes the way back quick. Raises EngineStartError if engines of this
         size do not start within `timeout_s`; then the old ones serve again, and the loss of any is reported.

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from benchmarks.local_operator import ATTEMPT, LocalOperator
 from benchmarks.period import Step, figures_of
 from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
-from longshore.api.runtime_status import RepurposingBenefit, RolloutLoad, RoundKind, RuntimeStatus
+from longshore.api.round_status import RepurposingBenefit, RolloutLoad, RoundKind
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore.policy.draws import DrawCursor
@@ -37,7 +38,7 @@ from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import shares
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass

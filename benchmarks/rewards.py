@@ -36,6 +36,7 @@ from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.batch import RoundResult
@@ -47,7 +48,6 @@ from longshore_runtime.run_state import RunState
 from longshore_runtime.settings import Settings
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import Completion
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 NUM_PROMPTS: Final = 20

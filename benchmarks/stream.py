@@ -24,7 +24,7 @@ from benchmarks.papers import simulated
 from benchmarks.period import Run, Step, running
 from benchmarks.report import report, spreads
 from benchmarks.workload import Workload
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.sim.paper.published import Paper
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))

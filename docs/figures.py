@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from docs.paper_figures import paper_figures
 from longshore.api.rollout import Rollout, Strategy
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import Decision, ResponseFinished, ResponseId

@@ -13,7 +13,8 @@ import pyarrow
 import pyarrow.parquet
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RoundKind, RuntimeActivity, RuntimeStatus
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.page.fleet import FleetJob, FleetMoment, FleetView
 from longshore.page.view import ClusterView, ConditionView, PageEvent

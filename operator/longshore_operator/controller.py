@@ -1,11 +1,11 @@
-"""Observe, decide, apply: one pass over one job, and what is remembered of jobs between passes."""
+"""Observe, decide, apply: one pass over one job."""
 
 import asyncio
 import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,9 +20,9 @@ from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_kube.errors import KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
-from longshore_operator.fairness import Bucket
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
+from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.desk import KueueDesk
 from longshore_operator.kueue.view import KueueView
@@ -32,16 +32,8 @@ from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
-from longshore_operator.settings import pod_settings_fingerprint
 from longshore_operator.stored_status import StoredStatus, read_status
 
-RESYNC = timedelta(minutes=15)
-"""Interval at which a job is reconciled and its children are applied again, even without a change."""
-RESYNC_WHILE_STARTING = timedelta(seconds=20)
-"""The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
-EVENT_BURST = 25
-EVENTS_PER_S = 0.1
-"""Long-run rate of events per job; events above it are counted but not posted."""
 _SECRET_BYTES = 32
 _NEEDED_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
@@ -50,36 +42,6 @@ _RELIST_PAUSE_S = 5.0
 
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Job:
-    """What the controller remembers of a job between passes; losing it does no harm."""
-
-    uid: str = ""
-    applied: dict[tuple[str, str], str] = field(default_factory=dict)
-    applied_for: tuple[int, int] = (0, 0)
-    """Generation of the spec and attempt for which all children were applied."""
-    applied_since: datetime | None = None
-    num_starting_looks: int = 0
-    """How many times children were applied again because a pod did not start."""
-    apply_error: str | None = None
-    bound_claim: ClaimView | None = None
-    """The volume claim, once it was seen to be bound while pods start; forgotten when children are read again."""
-    hashed: tuple[int, str] = (0, "")
-    """Generation and the fingerprint of its settings."""
-    reported_rejection: int = 0
-    reported_notice: tuple[int, int] = (0, 0)
-    seen_version: str = ""
-    finished_generation: int = 0
-    """Generation at which the job ended and nothing remained to be done; 0: it has not ended."""
-    events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
-
-    def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
-        """Return the fingerprint of the settings in the spec, computed once per generation."""
-        if self.hashed[0] != generation or not generation:
-            self.hashed = (generation, pod_settings_fingerprint(spec))
-        return self.hashed[1]
 
 
 def utc_now() -> datetime:
@@ -103,7 +65,7 @@ class Controller:
         self._config = config
         self._metrics = metrics
         self._clock = clock
-        self._jobs: dict[Key, _Job] = {}
+        self._memories: dict[Key, JobMemory] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
         self._namespace = namespace
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
@@ -114,10 +76,10 @@ class Controller:
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
-        job = self._jobs.get(key)
-        if job is not None and not news.is_deleted:
-            is_own = news.resource_version == job.seen_version
-            if is_own or (news.generation and news.generation == job.finished_generation):
+        memory = self._memories.get(key)
+        if memory is not None and not news.is_deleted:
+            is_own = news.resource_version == memory.seen_version
+            if is_own or (news.generation and news.generation == memory.finished_generation):
                 return
         if news.is_listed:
             self.schedule.catch_up(key)
@@ -151,7 +113,7 @@ class Controller:
             yield [(metadata["namespace"], metadata["name"]) for metadata in found]
 
     def _forget(self, key: Key) -> None:
-        self._jobs.pop(key, None)
+        self._memories.pop(key, None)
         self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
@@ -166,17 +128,20 @@ class Controller:
         # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
         del found
         busy_s = time.perf_counter() - began_s
-        job = self._jobs.setdefault(key, _Job())
-        self._refresh(key, job, stored.metadata, now)
-        claim = await self._claim(key, job, stored)
+        memory = self._memories.get(key, JobMemory())
+        memory = memory.refreshed(
+            stored.metadata["uid"], stored.metadata["resourceVersion"], self.informer.pods(key), now
+        )
+        self._memories[key] = memory
+        claim = await self._claim(key, memory, stored)
         kueue = await self._kueue_view(key, stored)
         began_s = time.perf_counter()
-        plan = self._decide(key, job, stored, claim, kueue, now)
+        plan = self._decide(key, memory, stored, claim, kueue, now)
         busy_s += time.perf_counter() - began_s
-        next_look_s = await self._carry_out(key, job, stored, plan, now)
+        next_look_s = await self._carry_out(key, memory, stored, plan, now)
         status = plan.status or stored.status.status
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
-        job.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
+        memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
@@ -187,32 +152,14 @@ class Controller:
             found = await self._kube.get(names.KIND, *key, metadata_only=True)
             return None if found is None else {"metadata": found["metadata"], "spec": too_large(str(error))}
 
-    def _refresh(self, key: Key, job: _Job, metadata: dict[str, Any], now: datetime) -> None:
-        """Forget what was applied for another job of the same name, or too long ago."""
-        uid = metadata["uid"]
-        expired = job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
-        if uid != job.uid or expired:
-            if uid != job.uid:
-                job.reported_rejection, job.reported_notice, job.hashed, job.apply_error = 0, (0, 0), (0, ""), None
-                job.num_starting_looks = 0
-            elif self._is_starting(key):
-                job.num_starting_looks += 1
-            job.uid, job.applied, job.applied_for, job.applied_since = uid, {}, (0, 0), now
-            job.bound_claim = None
-        if not self._is_starting(key):
-            job.num_starting_looks = 0
-        job.seen_version = metadata["resourceVersion"]
-
-    def _is_starting(self, key: Key) -> bool:
-        return any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in self.informer.pods(key))
-
-    def _resync(self, key: Key, job: _Job) -> timedelta:
-        if not self._is_starting(key):
-            return RESYNC
-        return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
-
     def _decide(
-        self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
+        self,
+        key: Key,
+        memory: JobMemory,
+        stored: "_Stored",
+        claim: ClaimView | None,
+        kueue: KueueView | None,
+        now: datetime,
     ) -> Plan:
         """Return the plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
@@ -223,17 +170,17 @@ class Controller:
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
             pods=pods,
-            children=job.applied,
+            children=memory.applied,
             ray_token=secrets.token_hex(_SECRET_BYTES),
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
             claim=claim,
             kueue=kueue,
-            apply_error=job.apply_error,
-            reported_rejection=job.reported_rejection,
-            reported_notice=job.reported_notice,
-            applied_for=job.applied_for,
-            spec_hash=job.spec_hash(generation, stored.spec),
+            apply_error=memory.apply_error,
+            reported_rejection=memory.reported_rejection,
+            reported_notice=memory.reported_notice,
+            applied_for=memory.applied_for,
+            spec_hash=memory.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
         if kueue is None:
@@ -252,24 +199,26 @@ class Controller:
             return await self._kueue.of_unreadable(key, queue) if queue else None
         return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
-    async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
+    async def _claim(self, key: Key, memory: JobMemory, stored: "_Stored") -> ClaimView | None:
         """Return the volume claim, which is read only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
         if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
-            job.bound_claim = None
+            memory.bound_claim = None
             return None
         name = stored.spec.storage.claim_name or names.storage_claim(key[1])
-        if job.bound_claim is not None and job.bound_claim.name == name:
-            return job.bound_claim
+        if memory.bound_claim is not None and memory.bound_claim.name == name:
+            return memory.bound_claim
         claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
         if claim is None:
             return ClaimView(name, exists=False)
         view = ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
-        job.bound_claim = view if view.phase == "Bound" else None
+        memory.bound_claim = view if view.phase == "Bound" else None
         return view
 
-    async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
+    async def _carry_out(
+        self, key: Key, memory: JobMemory, stored: "_Stored", plan: Plan, now: datetime
+    ) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
         if plan.status is not None:
@@ -277,59 +226,59 @@ class Controller:
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
-                written = await write_status(self._kube, key, job.uid, fields)
-                job.seen_version = written["metadata"]["resourceVersion"]
+                written = await write_status(self._kube, key, memory.uid, fields)
+                memory.seen_version = written["metadata"]["resourceVersion"]
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
-        error_shown = job.apply_error
-        await self._execute(key, job, plan, now)
+        error_shown = memory.apply_error
+        await self._execute(key, memory, plan, now)
         if plan.has_all_children and plan.status is not None:
-            job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
-        self._note_reported(job, before)
+            memory.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
+        self._note_reported(memory, before)
         if error_shown is not None:
             return 0.0  # The status that was written above still shows that error; the next pass corrects it at once.
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
-        return _seconds_until(plan.requeue_at, now, self._resync(key, job))
+        return _seconds_until(plan.requeue_at, now, memory.resync(self.informer.pods(key)))
 
-    def _note_reported(self, job: _Job, status: RLJobStatus) -> None:
+    def _note_reported(self, memory: JobMemory, status: RLJobStatus) -> None:
         """Remember which rejection and notices have been reported by events, so that they are not reported again."""
-        job.reported_notice = max(job.reported_notice, newest_notice(status.runtime))
+        memory.reported_notice = max(memory.reported_notice, newest_notice(status.runtime))
         rejected = status.runtime.rejected_epoch if status.runtime is not None else 0
-        if rejected == status.assignment.epoch and rejected > job.reported_rejection:
-            job.reported_rejection = rejected
+        if rejected == status.assignment.epoch and rejected > memory.reported_rejection:
+            memory.reported_rejection = rejected
             self._metrics.assignment_rejections.inc()
 
-    async def _execute(self, key: Key, job: _Job, plan: Plan, now: datetime) -> None:
+    async def _execute(self, key: Key, memory: JobMemory, plan: Plan, now: datetime) -> None:
         executor = Executor(
             self._kube,
-            on_applied=job.applied.__setitem__,
+            on_applied=memory.applied.__setitem__,
             on_created=lambda pod: self.informer.mark_created(key, pod),
             on_deleting=lambda name, uid: self.informer.mark_deleting(key, name, uid),
         )
         try:
-            await executor.run(key, job.uid, self._affordable(job, plan.actions), now)
+            await executor.run(key, memory.uid, self._affordable(memory, plan.actions), now)
         except ApplyFailed as error:
-            job.apply_error = str(error)
+            memory.apply_error = str(error)
             raise
-        job.apply_error = None
+        memory.apply_error = None
 
-    def _affordable(self, job: _Job, actions: tuple[Action, ...]) -> list[Action]:
+    def _affordable(self, memory: JobMemory, actions: tuple[Action, ...]) -> list[Action]:
         """Return the actions without events that exceed the job's rate."""
         kept: list[Action] = []
         for action in actions:
             if isinstance(action, Event):
                 now_s = time.monotonic()
-                if job.events.wait_s(now_s) > 0:
+                if memory.events.wait_s(now_s) > 0:
                     self._metrics.events_dropped.inc()
                     continue
-                job.events.take(now_s)
+                memory.events.take(now_s)
             kept.append(action)
         return kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Return a stored job without the fields that are not needed."""
+    """A job as it is stored, without metadata that nothing needs."""
 
     metadata: dict[str, Any]
     spec: RLJobSpec | ValidationError

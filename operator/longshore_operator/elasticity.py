@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from longshore.api.reasons import EventReason, RegroupUnavailableReason, RepurposeUnavailableReason
 from longshore.api.rollout import Parallelism, RepurposeTrigger
-from longshore.api.runtime_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundSummary, RuntimeStatus
+from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundSummary
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes

@@ -1,17 +1,51 @@
-"""What the user brings to the pods of a job, as read-only files: reward modules, tokens of the Hub and of trackers."""
+"""Read-only files in the pods of a job: tokens by which its pods know each other, and what the user brings."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from longshore.api import contract
 from longshore.api.hub import Hub
 from longshore.api.reward import Reward
+from longshore.api.rljob import RLJob
 from longshore.api.tracking import Tracking
+from longshore_operator.identity import Identity
 
 Json = dict[str, Any]
 
+_TOKEN_MODE: Final = 0o440
+"""Tokens are readable for the user and the group of the runtime, and for nobody else."""
+
+
+def ray_token(pod: Json, job: RLJob) -> None:
+    """Add the token that a Ray node needs to join the cluster of the job."""
+    secret = Identity.of(job).ray_token_secret
+    path = _token(pod, "ray-token", secret, contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
+    _set(pod, contract.ENV_RAY_AUTH_MODE, "token")
+    _set(pod, contract.ENV_RAY_TOKEN_PATH, path)
+
+
+def reward_pod_token(pod: Json, job: RLJob) -> None:
+    """Add the token with which the coordinator authenticates at reward pods."""
+    secret, key = Identity.of(job).reward_token_secret, contract.REWARD_TOKEN_KEY
+    path = _token(pod, "reward-token", secret, key, key, contract.REWARD_TOKEN_MOUNT)
+    _set(pod, contract.ENV_REWARD_TOKEN, path)
+
+
+def judge_token(pod: Json, job: RLJob) -> None:
+    """Add the token that a judge pod asks of those who question it."""
+    secret, key = Identity.of(job).ray_token_secret, contract.JUDGE_TOKEN_KEY
+    path = _token(pod, "judge-token", secret, key, key, contract.JUDGE_TOKEN_MOUNT)
+    _set(pod, contract.ENV_JUDGE_TOKEN, path)
+
+
+def reward_function_tokens(pod: Json, job: RLJob) -> None:
+    """Add the bearer tokens of reward functions, one file each, to a pod that scores."""
+    secrets = dict(_reward_function_secrets(job))
+    _tokens(pod, "reward-tokens", secrets, contract.REWARD_TOKENS_MOUNT, contract.ENV_REWARD_TOKENS)
+
 
 def reward_modules(pod: Json, reward: Reward) -> None:
-    """Python files, for the pods that score and no others."""
+    """Add the user's Python files to a pod that scores."""
     if reward.modules is None:
         return
     items = [{"key": name, "path": name} for name in reward.modules.files]
@@ -21,32 +55,50 @@ def reward_modules(pod: Json, reward: Reward) -> None:
 
 
 def hub_token(pod: Json, hub: Hub) -> None:
-    """The token, for the pod that downloads."""
+    """Add the token of the Hub to the pod that downloads."""
     if hub.token_secret is None:
         return
-    items = [{"key": hub.token_secret.key, "path": contract.HUB_TOKEN_KEY}]
-    source = {"secret": {"secretName": hub.token_secret.name, "items": items, "defaultMode": 0o440}}
-    _mount(pod, "hub-token", source, contract.HUB_TOKEN_MOUNT)
-    _set(pod, contract.ENV_HUB_TOKEN, f"{contract.HUB_TOKEN_MOUNT}/{contract.HUB_TOKEN_KEY}")
+    secret, key = hub.token_secret.name, hub.token_secret.key
+    path = _token(pod, "hub-token", secret, key, contract.HUB_TOKEN_KEY, contract.HUB_TOKEN_MOUNT)
+    _set(pod, contract.ENV_HUB_TOKEN, path)
 
 
 def tracking_tokens(pod: Json, tracking: Tracking) -> None:
-    """A file for each tracker that has a token, for the pod that speaks to trackers."""
-    secrets = tracking.secrets
+    """Add the tokens of trackers, one file each, to the pod that sends them metrics."""
+    secrets = {name: (secret.name, secret.key) for name, secret in tracking.secrets.items()}
+    _tokens(pod, "tracking-tokens", secrets, contract.TRACKING_TOKENS_MOUNT, contract.ENV_TRACKING_TOKENS)
+
+
+def _reward_function_secrets(job: RLJob) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the reward functions that need a token, with the name and the key of its Secret."""
+    for function in job.spec.reward.functions:
+        if function.pool is not None:
+            yield function.name, (Identity.of(job).ray_token_secret, contract.JUDGE_TOKEN_KEY)
+        elif function.token_secret is not None:
+            yield function.name, (function.token_secret.name, function.token_secret.key)
+
+
+def _token(pod: Json, volume: str, secret: str, key: str, file: str, directory: str) -> str:
+    """Mount one token of a Secret; return the path of its file."""
+    items = [{"key": key, "path": file}]
+    _mount(pod, volume, {"secret": {"secretName": secret, "items": items, "defaultMode": _TOKEN_MODE}}, directory)
+    return f"{directory}/{file}"
+
+
+def _tokens(pod: Json, volume: str, secrets: dict[str, tuple[str, str]], directory: str, variable: str) -> None:
+    """Mount a file for each name, with the token of its (Secret, key); `variable` holds the directory."""
     if not secrets:
         return
     sources = [
-        {"secret": {"name": secret.name, "items": [{"key": secret.key, "path": name}]}}
-        for name, secret in secrets.items()
+        {"secret": {"name": secret, "items": [{"key": key, "path": name}]}} for name, (secret, key) in secrets.items()
     ]
-    source = {"projected": {"sources": sources, "defaultMode": 0o440}}
-    _mount(pod, "tracking-tokens", source, contract.TRACKING_TOKENS_MOUNT)
-    _set(pod, contract.ENV_TRACKING_TOKENS, contract.TRACKING_TOKENS_MOUNT)
+    _mount(pod, volume, {"projected": {"sources": sources, "defaultMode": _TOKEN_MODE}}, directory)
+    _set(pod, variable, directory)
 
 
-def _mount(pod: Json, name: str, source: Json, path: str) -> None:
-    pod["spec"]["volumes"].append({"name": name, **source})
-    pod["spec"]["containers"][0]["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
+def _mount(pod: Json, volume: str, source: Json, directory: str) -> None:
+    pod["spec"]["volumes"].append({"name": volume, **source})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": directory, "readOnly": True})
 
 
 def _set(pod: Json, variable: str, value: str) -> None:

@@ -5,14 +5,13 @@ from typing import Any
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
-from longshore.api.reward import Reward, RewardFunction
+from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
-from longshore_operator import mounts, template
+from longshore_operator import mounts
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.pod_security import POD_SECURITY, with_template
 
-USER_ID = 1000
-"""User and group of the runtime image; volumes are made writable for the group."""
 COORDINATOR_GRACE_S = 120
 """Time for a last checkpoint."""
 NODE_GRACE_S = 30
@@ -27,31 +26,6 @@ REWARD_WORKER_MILLICPUS = 250
 """CPU request for each worker of a reward pod; workers mostly wait."""
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
-_CONTAINER_SECURITY: dict[str, Any] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_POD_SECURITY: dict[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER_ID,
-    "runAsGroup": USER_ID,
-    "fsGroup": USER_ID,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_RESTRICTED_POD: dict[str, Any] = {field: _POD_SECURITY[field] for field in ("runAsNonRoot", "seccompProfile")}
-"""Fields that a template cannot change, unless privileged templates are allowed."""
-_OWN_FIELDS = (
-    "restartPolicy", "hostname", "subdomain", "serviceAccountName", "automountServiceAccountToken",
-    "enableServiceLinks",
-)  # fmt: skip
-
-_NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "nodeName", "priority")
-"""Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
-_POWERS = ("privileged", "procMount", "capabilities")
-
 
 def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[str, Any]:
     """Build the pod with the Ray head and the training loop, the only one that connects to the API server."""
@@ -61,17 +35,17 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["automountServiceAccountToken"] = True
     pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
-    _enter_ray(pod, job)
-    _use_reward_pods(pod, job)
+    mounts.ray_token(pod, job)
+    mounts.reward_pod_token(pod, job)
     if config.opens_pages:
         pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_PAGE_OPEN, "value": "1"})
     if job.spec.uses_hub:
         mounts.hub_token(pod, job.spec.hub)
     mounts.tracking_tokens(pod, job.spec.tracking)
     if job.spec.reward.pods == 0:
-        _mount_reward_tokens(pod, job)
+        mounts.reward_function_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)
-    return _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
+    return with_template(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
 
 
 def worker_pod(
@@ -83,9 +57,9 @@ def worker_pod(
     pod = _pod(job, config, attempt, Component.WORKER, name, index, workers)
     pod["metadata"]["labels"] |= {names.LABEL_ROLE: Role.ROLLOUT.value, names.LABEL_TP_SIZE: str(tp_size)}
     _join(pod, index, coordinator_ip)
-    _enter_ray(pod, job)
+    mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
-    return _finished(pod, config, workers, GPU_POD_REQUESTS)
+    return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 
 def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -95,9 +69,9 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     pod = _pod(job, config, attempt, Component.TRAINER, name, index, workers)
     pod["metadata"]["labels"][names.LABEL_ROLE] = Role.TRAINER.value
     _join(pod, index, coordinator_ip)
-    _enter_ray(pod, job)
+    mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
-    return _finished(pod, config, workers, GPU_POD_REQUESTS)
+    return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -106,8 +80,8 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     name = names.reward_pod(Identity.of(job).name, index)
     pod = _pod(job, config, attempt, Component.REWARD, name, index, reward)
     _join(pod, index, coordinator_ip)
-    _use_reward_pods(pod, job)
-    _mount_reward_tokens(pod, job)
+    mounts.reward_pod_token(pod, job)
+    mounts.reward_function_tokens(pod, job)
     mounts.reward_modules(pod, reward)
     _limit_memory(pod, reward)
     container = pod["spec"]["containers"][0]
@@ -116,7 +90,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
     cpu = f"{REWARD_WORKER_MILLICPUS * reward.workers_per_pod}m"
-    return _finished(pod, config, reward, {"cpu": cpu, "memory": REWARD_MEMORY_REQUEST})
+    return with_template(pod, config, reward, {"cpu": cpu, "memory": REWARD_MEMORY_REQUEST})
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -127,67 +101,12 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     pod = _pod(job, config, attempt, Component.JUDGE, name, index, function.pool)
     pod["metadata"]["labels"][names.LABEL_REWARD] = function.name
     _join(pod, index, coordinator_ip)
-    secret = Identity.of(job).ray_token_secret
-    _mount_token(pod, secret, "judge-token", contract.JUDGE_TOKEN_KEY, contract.JUDGE_TOKEN_MOUNT)
+    mounts.judge_token(pod, job)
     container = pod["spec"]["containers"][0]
-    container["env"].append(
-        {"name": contract.ENV_JUDGE_TOKEN, "value": f"{contract.JUDGE_TOKEN_MOUNT}/{contract.JUDGE_TOKEN_KEY}"}
-    )
     container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
-    return _finished(pod, config, function.pool, GPU_POD_REQUESTS)
-
-
-def _mount_reward_tokens(pod: dict[str, Any], job: RLJob) -> None:
-    """Mount the bearer tokens of reward functions, one file each, in the pods that score and no others."""
-    sources = [
-        {"secret": {"name": secret, "items": [{"key": key, "path": function.name}]}}
-        for function in job.spec.reward.functions
-        for secret, key in _reward_token(job, function)
-    ]
-    if not sources:
-        return
-    container = pod["spec"]["containers"][0]
-    pod["spec"]["volumes"].append({"name": "reward-tokens", "projected": {"sources": sources, "defaultMode": 0o440}})
-    container["volumeMounts"].append(
-        {"name": "reward-tokens", "mountPath": contract.REWARD_TOKENS_MOUNT, "readOnly": True}
-    )
-    container["env"].append({"name": contract.ENV_REWARD_TOKENS, "value": contract.REWARD_TOKENS_MOUNT})
-
-
-def _reward_token(job: RLJob, function: RewardFunction) -> list[tuple[str, str]]:
-    """Return Secret and key of the token that a reward function needs, if it needs one."""
-    if function.pool is not None:
-        return [(Identity.of(job).ray_token_secret, contract.JUDGE_TOKEN_KEY)]
-    if function.token_secret is not None:
-        return [(function.token_secret.name, function.token_secret.key)]
-    return []
-
-
-def _enter_ray(pod: dict[str, Any], job: RLJob) -> None:
-    """Add the token that a Ray node needs to join the cluster of the job."""
-    secret = Identity.of(job).ray_token_secret
-    _mount_token(pod, secret, "ray-token", contract.RAY_TOKEN_KEY, contract.RAY_TOKEN_MOUNT)
-    pod["spec"]["containers"][0]["env"] += [
-        {"name": contract.ENV_RAY_AUTH_MODE, "value": "token"},
-        {"name": contract.ENV_RAY_TOKEN_PATH, "value": f"{contract.RAY_TOKEN_MOUNT}/{contract.RAY_TOKEN_KEY}"},
-    ]
-
-
-def _use_reward_pods(pod: dict[str, Any], job: RLJob) -> None:
-    """Mount the token with which the coordinator authenticates at reward pods."""
-    name = Identity.of(job).reward_token_secret
-    _mount_token(pod, name, "reward-token", contract.REWARD_TOKEN_KEY, contract.REWARD_TOKEN_MOUNT)
-    path = f"{contract.REWARD_TOKEN_MOUNT}/{contract.REWARD_TOKEN_KEY}"
-    pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_REWARD_TOKEN, "value": path})
-
-
-def _mount_token(pod: dict[str, Any], name: str, volume: str, key: str, path: str) -> None:
-    """Mount one token of a Secret."""
-    secret = {"secretName": name, "items": [{"key": key, "path": key}], "defaultMode": 0o440}
-    pod["spec"]["volumes"].append({"name": volume, "secret": secret})
-    pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": path, "readOnly": True})
+    return with_template(pod, config, function.pool, GPU_POD_REQUESTS)
 
 
 def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
@@ -239,7 +158,7 @@ def _pod(
             "enableServiceLinks": False,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": NODE_GRACE_S,
-            "securityContext": dict(_POD_SECURITY),
+            "securityContext": dict(POD_SECURITY),
             "nodeSelector": dict(options.node_selector),
             "tolerations": _tolerations(options),
             "volumes": _volumes(job),
@@ -328,46 +247,3 @@ def _volumes(job: RLJob) -> list[dict[str, Any]]:
         {"name": "scratch", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
-
-
-def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limits: dict[str, str]) -> dict[str, Any]:
-    """Add missing requests. A request is at most the user's limit: the API server refuses a larger one."""
-    limits = resources.get("limits") or {}
-    added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
-    return {**resources, "requests": added | (resources.get("requests") or {})}
-
-
-def _finished(
-    pod: dict[str, Any], config: OperatorConfig, options: PodOptions, requests: dict[str, str]
-) -> dict[str, Any]:
-    """The template merged in, and over it again what makes the pod the job's and keeps it from the node.
-
-    Rules refuse templates that would change this; it does not depend on their being complete. Containers that a
-    template adds get the restricted security context as well. `requests`: where the job makes none.
-    """
-    own, limits = pod["metadata"], pod["spec"]["containers"][0]["resources"].get("limits", {})
-    merged: dict[str, Any] = template.merge(pod, options.template)
-    metadata = merged["metadata"] | {field: own[field] for field in ("name", "namespace", "ownerReferences")}
-    metadata["labels"] = metadata["labels"] | own["labels"]
-    spec = dict(merged["spec"])
-    privileged = config.allow_privileged_templates
-    if not privileged:
-        spec = {field: value for field, value in spec.items() if field not in _NODE_FIELDS or value is False}
-        spec = {field: value for field, value in spec.items() if field not in _OWN_FIELDS}
-        spec |= {field: pod["spec"][field] for field in _OWN_FIELDS if field in pod["spec"]}
-        spec["securityContext"] = spec["securityContext"] | _RESTRICTED_POD
-    for kind in ("containers", "initContainers"):
-        if spec.get(kind):
-            spec[kind] = [_restricted(container, privileged) for container in spec[kind]]
-    for container in spec["containers"]:
-        if container["name"] == contract.CONTAINER and "resources" in container:
-            container["resources"] = _with_requests(container["resources"], requests, limits)
-    return merged | {"metadata": metadata, "spec": spec}
-
-
-def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
-    requested = container.get("securityContext") or {}
-    if privileged:
-        return container | {"securityContext": template.merge(_CONTAINER_SECURITY, requested)}
-    kept = {field: value for field, value in requested.items() if field not in _POWERS}
-    return container | {"securityContext": kept | _CONTAINER_SECURITY}

@@ -25,8 +25,8 @@ from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_m
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from longshore_runtime.data.prompt_record import PromptRecord
     from longshore_runtime.data.reading import Row
-    from longshore_runtime.types import PromptRecord
 
 _MOST_LINES: Final = 3
 """Places that are named of many."""

@@ -18,9 +18,9 @@ import structlog
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes
+from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
-from longshore_runtime.types import Completion, FinishReason, TokenRun
 
 log = structlog.get_logger()
 

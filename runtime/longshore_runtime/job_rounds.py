@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
 from longshore_runtime.round_requests import RequestOf
-from longshore_runtime.types import Completion, PromptRecord
 
 
 class JobRounds:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 
 from longshore.api.algorithm import Algorithm
 from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.rollout.seeds import request_seed
-from longshore_runtime.types import Completion, PromptRecord, Request
 
 RequestOf = Callable[[ResponseId, Completion | None], Request]
 """The request for a response, and what is kept of it from an earlier round."""

@@ -4,7 +4,8 @@ from collections.abc import MutableMapping
 
 import structlog
 
-from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.checkpoint import export_model, export_progress

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
-from longshore_runtime.types import Completion, PromptRecord, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,10 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """All rewards of its verifier are equal. Unless long responses are punished, its advantages are exactly 0; it still
-    counts in the denominator."""
+    """Whether all rewards of a group are equal.
+
+    Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
+    """
     return len({one.reward for one in group.responses}) == 1
 
 

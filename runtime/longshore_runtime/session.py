@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import os
 import queue
 import time
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from longshore.api import contract
 from longshore.api.model import Model
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
@@ -32,7 +30,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
-from longshore_runtime.cluster.placement import ActorPlacement, placement
+from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
@@ -41,29 +39,27 @@ from longshore_runtime.elastic.auto_factors import AutoFactors, SpareTimeSearch
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
+from longshore_runtime.job_rewards import judge_processes, reward_lanes
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.model_source import InitialModel, check_model, initial_model
-from longshore_runtime.places import engine_places, possible_tp_sizes, trainer_places
+from longshore_runtime.places import possible_tp_sizes, trainer_places
 from longshore_runtime.profiling.phase import profiled
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
-from longshore_runtime.rewards.judge import check_judge, memory_limit
+from longshore_runtime.rewards.judge import check_judge
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.pod_workers import PodWorkers
-from longshore_runtime.rollout.ray_workers import RayWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.rollout.worker_hosts import JoinedHosts, LocalWorkers, WorkerHost
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
-from longshore_runtime.telemetry.recorder import Recorder, resumed_status
+from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
+from longshore_runtime.telemetry.status_fields import resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
@@ -146,7 +142,8 @@ class Session:
         spec = self._spec
         if spec.profiling is not Profiling.OFF:
             is_only = spec.profiling is Profiling.ONLY
-            if profiled(spec, parts, self._storage.resolve(self._model), self._judges()[0]) or is_only:
+            judge, *_ = judge_processes(spec.reward, spec.workers)
+            if profiled(spec, parts, self._storage.resolve(self._model), judge) or is_only:
                 return is_only
         options = LoopOptions.of(spec, self._attempt)
         self._loop = TrainingLoop(options, parts)
@@ -348,32 +345,11 @@ class Session:
         self._exit.callback(trainers.stop)
         return trainers
 
-    def _judges(self) -> list[ActorPlacement]:
-        """Return one process for every engine GPU, with all judges that run there."""
-        limit = memory_limit(self._spec.reward.functions)
-        return [
-            placement(place.worker, gpus=place.gpus, environment=limit)
-            for place in engine_places(self._spec.workers, tp_size=1)
-        ]
-
-    def _scoring_workers(self) -> WorkerHost:
-        """Return the workers in reward pods; if a job may have no pods, workers in this pod come first."""
-        reward = self._spec.reward
-        hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(reward.workers_per_pod)]
-        if reward.most_pods:
-            token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-            address_of = self._assignments.reward_address
-            hosts.append(PodWorkers(reward.most_pods, reward.workers_per_pod, address_of, token))
-        return JoinedHosts(hosts)
-
     def _rewards(self, tokenizer: Any, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward
         for function in reward.functions:
             check_judge(function)
-        colocated = tuple(function for function in reward.functions if function.is_colocated)
-        others = tuple(function for function in reward.functions if not function.is_colocated)
-        lanes = [RewardLane(others, self._scoring_workers(), is_sized=reward.most_pods > reward.pods)] if others else []
-        lanes += [RewardLane(colocated, RayWorkers(self._judges()))] if colocated else []
+        lanes = reward_lanes(reward, self._spec.workers, self._assignments.reward_address)
         pool = RewardPool(
             lanes,
             ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -13,7 +14,6 @@ from longshore_runtime.running_step import RunningStep
 from longshore_runtime.step_work import StepWorks
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
-from longshore_runtime.types import PromptRecord
 
 
 class StepStart:

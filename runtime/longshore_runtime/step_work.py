@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from longshore.api.objective import OBJECTIVES
 from longshore.policy.handover import HandoverQueue
 from longshore_runtime.clock import Clock
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.batch import ScoredGroup
@@ -14,7 +15,7 @@ from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
-from longshore_runtime.types import PromptRecord, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 class StepWorks:

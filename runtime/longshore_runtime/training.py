@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
-from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace

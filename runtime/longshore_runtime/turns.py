@@ -1,6 +1,7 @@
 """Engines and trainers take turns on the GPUs that they share, and engines get the weights that they sample from."""
 
-from longshore.api.runtime_status import ProgressUnit, RoundKind, RuntimeActivity
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.loop_parts import Parts

@@ -32,12 +32,12 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.settings import Settings
-from longshore_runtime.types import Completion, Request
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 
 pytestmark = pytest.mark.e2e

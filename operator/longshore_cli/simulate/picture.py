@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.sim.timeline import Activity, Timeline
 from longshore_cli import format as fmt
 from longshore_cli.simulate.errors import BadInput

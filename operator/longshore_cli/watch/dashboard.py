@@ -8,7 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from longshore.api.runtime_status import KindCount, Progress, RoundKind
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import KindCount, Progress
 from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words

@@ -4,14 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from longshore.api.runtime_status import (
-    ENDING_ACTIVITIES,
-    Progress,
-    ResponseTokens,
-    RoundKind,
-    RuntimeActivity,
-    RuntimeStatus,
-)
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import ENDING_ACTIVITIES, Progress, ResponseTokens, RuntimeActivity, RuntimeStatus
 from longshore_cli.watch import words
 from longshore_client.view import JobView
 

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
-from longshore.api.runtime_status import JobSize, RoundKind, RuntimeStatus
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import JobSize, RuntimeStatus
 
 
 class Phase(StrEnum):

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from longshore.api.runtime_status import RoundKind, RuntimeStatus
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import RuntimeStatus
 
 FORMAT: Final = 1
 """Grows when a page of this version cannot show what an older one sends."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.decode_rate import DecodeRate
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import Benefit, MilestoneLoad, pick_pods

@@ -12,7 +12,7 @@ from math import log2
 from statistics import median
 from typing import Any, Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 
 RISE_FACTOR: Final = 1.05
 """More preemptions than this multiple of the reference are a rise (the paper's figure)."""

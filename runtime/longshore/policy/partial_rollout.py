@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.rollout import PartialRolloutSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.postponement import can_keep, num_due
 from longshore.policy.round import Leftover, ResponseId

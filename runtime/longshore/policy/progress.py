@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.round import ResponseId

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw
 
 

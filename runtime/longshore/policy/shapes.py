@@ -4,7 +4,7 @@ from typing import Final
 
 from longshore.api.pods import Workers
 from longshore.api.rollout import Strategy
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 
 ROUND_KINDS: Final = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from longshore.api.rollout import TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round import Leftover, ResponseId
 from longshore.policy.round_plan import RoundPlan

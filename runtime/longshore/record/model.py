@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from longshore.api.names import Component
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 
 DIRECTORY: Final = "rounds"
 """Below the output of a job."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.round import ResponseId
 from longshore.policy.routing import Router
 from longshore.rounds.messages import AbortRequests, AddRequests, AnnounceEmptied, EndedRequest, RoundCommand

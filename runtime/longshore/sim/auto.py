@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from longshore.api.rollout import Strategy, TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps

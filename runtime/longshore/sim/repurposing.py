@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate, StepOutcome
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 
 
 class Work(StrEnum):

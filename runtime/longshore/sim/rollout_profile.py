@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Final
 
 from longshore.api.rollout import Rollout
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.parallelism_planner import RolloutProfile
 from longshore.policy.round_policy import BatchShape

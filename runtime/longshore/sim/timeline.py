@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.sim.result import GpuSpan, SimResult, Work
 
 _INSTANT_S: Final = 1e-6

@@ -1,4 +1,4 @@
-"""Gradients that are added up over many calls: where they are, and whether they are what they should be."""
+"""Gradients that add up over many calls: where they are kept, and how they are verified."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,32 +12,32 @@ _VALUES_PER_PART: Final = 1 << 24
 
 
 class GradientBuffers(Protocol):
-    """Where a backward pass adds gradients to, on the device that computes."""
+    """Buffers on the computing device, to which backward passes add gradients."""
 
     @property
     def tensors(self) -> Sequence[Tensor]:
-        """The buffers; not while they are released."""
+        """Return the buffers, which must not be released."""
 
     @property
     def gradients(self) -> Iterable[Tensor]:
-        """Each parameter's part of them."""
+        """Return each parameter's part of the buffers."""
 
     def place(self) -> None:
-        """Take the memory; the buffers are zeros."""
+        """Allocate the buffers, filled with zeros."""
 
     def release(self) -> None:
-        """Give the memory back, and what is in it up."""
+        """Free the buffers, and lose what is in them."""
 
 
 class Accumulation:
-    """The gradients of one update so far: in the buffers, on the host, or partly here and there.
+    """The gradients of one update so far: in the buffers, on the host, or partly in both.
 
-    The buffers are released unless there is something in them. On the CPU all is the same, between two places in its
+    Empty buffers are released. On the CPU it works the same way, between two places in
     memory.
     """
 
     def __init__(self, buffers: GradientBuffers, device: torch.device, *, offloads: bool) -> None:
-        """`offloads`: gradients go to the host after every call."""
+        """`offloads`: gradients move to the host after every call."""
         self._buffers = buffers
         self._offloads = offloads
         self._kept = _HostSums(pinned=device.type == "cuda")
@@ -46,32 +46,32 @@ class Accumulation:
         buffers.release()
 
     def open(self) -> None:
-        """Have buffers to add gradients to."""
+        """Make sure that there are buffers to add gradients to."""
         if not self._placed:
             self._buffers.place()
             self._placed = True
 
     def added(self) -> None:
-        """Gradients were added to the buffers."""
+        """Note that gradients were added to the buffers."""
         self._added = True
         if self._offloads:
             self.keep()
 
     def keep(self) -> None:
-        """Bring everything to the host."""
+        """Move all gradients to the host."""
         if self._added:
             self._kept.add(self._buffers.tensors)
         self._release()
 
     def collect(self) -> None:
-        """Bring everything into the buffers."""
+        """Move all gradients into the buffers."""
         self.open()
         self._kept.add_to(self._buffers.tensors)
         self._kept.drop()
         self._added = True
 
     def drop(self) -> None:
-        """Begin anew."""
+        """Drop all gradients."""
         self._kept.drop()
         self._release()
 
@@ -103,7 +103,7 @@ class Accumulation:
 
 
 class _HostSums:
-    """Sums of tensors, on the host; the memory is kept from update to update, since pinning takes long."""
+    """Sums of tensors on the host. The memory is kept from update to update, because pinning takes long."""
 
     def __init__(self, *, pinned: bool) -> None:
         self._pinned = pinned
@@ -133,13 +133,13 @@ class _HostSums:
 
 
 def norm(values: Tensor) -> float:
-    """Euclidean norm, added up in double precision."""
+    """Return the Euclidean norm of all values, computed in double precision."""
     parts = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in _parts(values.view(-1))]
     return torch.linalg.vector_norm(torch.stack(parts)).item()
 
 
 def relative_difference(actual: Tensor, expected: Tensor, denominator: float) -> float:
-    """Norm of the difference, relative to that of `expected` (where it is zero, to `denominator`); never nan."""
+    """Return the norm of the difference relative to that of `expected`, or to `denominator` if that is 0; never nan."""
     difference = norm(actual - expected.to(actual.device)) / (norm(expected) or denominator)
     return difference if math.isfinite(difference) else math.inf
 

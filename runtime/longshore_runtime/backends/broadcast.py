@@ -1,4 +1,4 @@
-"""Bytes from a rank of the trainer to workers of engines in other pods: by NCCL on GPUs, by gloo elsewhere."""
+"""Send bytes from a trainer rank to engine workers in other pods: by NCCL on GPUs, otherwise by gloo."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,10 +12,10 @@ from longshore_runtime.weights.shared import BroadcastGroup
 
 
 class Broadcast:
-    """One member, apart from whatever other groups its process is in. A lost member breaks it for all."""
+    """One member of a group, which is independent of other groups of its process. A lost member breaks the group."""
 
     def __init__(self, channel: BroadcastGroup, rank: int, device: torch.device) -> None:
-        """Meet the others; `device` holds what is passed on. Raises RuntimeError when one does not come."""
+        """Meet the other members; values are on `device`. Raises RuntimeError if one does not come."""
         limit = timedelta(seconds=channel.limit_s)
         store = TCPStore(
             channel.host, channel.port, channel.size, is_master=rank == 0, timeout=limit, wait_for_workers=False
@@ -30,7 +30,7 @@ class Broadcast:
         self._device = device
 
     def run(self, values: Tensor) -> None:
-        """Replace `values` by those of rank 0; returns when that is done."""
+        """Replace `values` by those of rank 0; return when this is done."""
         self._group.broadcast(values, 0).wait()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

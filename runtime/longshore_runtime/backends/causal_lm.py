@@ -10,19 +10,19 @@ from torch import Tensor
 
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)
 class FlatResponseTokens:
-    """Flat values, one per response token of a micro-batch, samples one after the other."""
+    """Flat values, [response tokens of a micro-batch], one sample after the other."""
 
     log_probs: Tensor
     entropies: Tensor
 
 
 class CausalLM(torch.nn.Module):
-    """Weights in fp32; on CUDA the layers compute in bf16 (autocast)."""
+    """A causal language model with fp32 weights; on CUDA, layers compute in bf16 (autocast)."""
 
     caches_casts = True
     """Whether a weight that is used twice in a pass is cast to bf16 once."""
@@ -30,7 +30,7 @@ class CausalLM(torch.nn.Module):
     def __init__(self, directory: Path, device: torch.device) -> None:
         """Load a checkpoint; raises OSError or ValueError for an unusable one.
 
-        Such as a model whose logits are more than a head over hidden states.
+        A model is unusable, for example, if its logits are more than a linear head over hidden states.
         """
         super().__init__()
         model = load_pretrained(directory, torch.float32)
@@ -41,9 +41,9 @@ class CausalLM(torch.nn.Module):
         self._require_plain_head()
 
     def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
-        """Log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
+        """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
 
-        Without samples it is a pass over one token, which nothing comes of.
+        Without samples, it makes a pass over one token without results, for ranks that compute together.
         """
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         tokens = torch.zeros(max(1, len(samples)), max(lengths, default=1), dtype=torch.long)
@@ -55,7 +55,7 @@ class CausalLM(torch.nn.Module):
         return FlatResponseTokens(log_probs, entropies)
 
     def forward(self, tokens: Tensor, predicts: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """The same of the tokens that follow where `predicts` is true; both are (samples, longest length)."""
+        """Compute the same for tokens after positions where `predicts` is true; both are [samples, longest length]."""
         is_cuda = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
             # Right padding needs no mask: causal attention never looks at it from a real token.
@@ -73,7 +73,7 @@ class CausalLM(torch.nn.Module):
 
     @torch.no_grad()
     def _require_plain_head(self) -> None:
-        """The head runs on response positions alone, past the model's own forward: both must agree."""
+        """Raise ValueError unless the head alone, which training uses, gives the logits of the model's own forward."""
         tokens = torch.arange(4, device=self.device).unsqueeze(0)
         expected = self.module(input_ids=tokens, use_cache=False).logits
         if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
@@ -81,7 +81,10 @@ class CausalLM(torch.nn.Module):
 
 
 def _turn_dropout_off(module: Any) -> None:
-    """The ratio to the sampling distribution must be 1 before the first step. (`eval` would stop checkpointing too.)"""
+    """Turn dropout off, so that the ratio to the sampling distribution is 1 before the first step.
+
+    `eval` would also turn off gradient checkpointing.
+    """
     module.train()
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):

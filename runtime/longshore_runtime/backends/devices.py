@@ -1,4 +1,4 @@
-"""Where tensors are."""
+"""The device that computes."""
 
 from typing import Final
 
@@ -8,5 +8,5 @@ HOST: Final = torch.device("cpu")
 
 
 def compute_device() -> torch.device:
-    """Where trainers compute."""
+    """Return the device on which trainers compute."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""What determines an engine."""
+"""Settings that determine an engine."""
 
 from dataclasses import dataclass, replace
 
@@ -22,13 +22,13 @@ class EngineSpec:
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
 
     def without_compiler(self) -> "EngineSpec":
-        """The spec where there is no C++ compiler: on the CPU vLLM compiles models with one, on GPUs with triton."""
+        """Return the spec for a machine without a C++ compiler, with which vLLM compiles models on the CPU only."""
         if self.accelerator or self.options.enforce_eager:
             return self
         return replace(self, options=self.options.model_copy(update={"enforce_eager": True}))
 
     def regrouped(self, tp_size: int) -> "EngineSpec":
-        """The spec of engines of another tensor-parallel size; every GPU holds as much KV cache as before."""
+        """Return the spec of engines of another tensor-parallel size; each GPU holds as much KV cache as before."""
         options: dict[str, object] = {"tensor_parallel_size": tp_size}
         if self.options.kv_cache is not None:
             options["kv_cache"] = parse_bytes(self.options.kv_cache) * tp_size // self.options.tensor_parallel_size

@@ -1,4 +1,4 @@
-"""Builds the engine that a job asks for."""
+"""Create the engine that a job asks for."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.backends.vllm_environment import vllm_environment
-from longshore_runtime.types import Engine
+from longshore_runtime.engine_protocol import Engine
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""An engine without a model: everything it samples is a hash, so tests of what surrounds an engine replay exactly."""
+"""An engine without a model. All tokens are hashes, so tests of the code around engines are exactly repeatable."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Checksum
@@ -44,7 +44,7 @@ class FakeEngineOptions:
 
     @classmethod
     def for_model(cls, model: Path, **options: float) -> "FakeEngineOptions":
-        """Options with the vocabulary of a Hugging Face checkpoint, where it has one."""
+        """Return options with the vocabulary of a Hugging Face checkpoint, if it has one."""
         unknown = set(options) - set(cls.__dataclass_fields__)
         if unknown:
             raise ValueError(f"rollout.engine.extraArgs: backend Fake has no option {sorted(unknown)[0]!r}")
@@ -58,7 +58,7 @@ class FakeEngineOptions:
 
 
 class FakeEngine:
-    """Implements `types.Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
+    """Implements `Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
     else: not on the other requests, nor on where the response was cut and resumed.
     """
 
@@ -89,7 +89,7 @@ class FakeEngine:
         ]
 
     def abort(self, request_ids: Sequence[str]) -> list[Completion]:
-        """Stop requests and give back what they have."""
+        """Stop requests, and return what they have sampled."""
         ids = set(request_ids)
         stopped = [response for response in self._running + self._waiting if response.request.request_id in ids]
         self._running = [response for response in self._running if response.request.request_id not in ids]
@@ -122,7 +122,7 @@ class FakeEngine:
         return bool(self._running or self._waiting)
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
-        """Serve nothing meanwhile."""
+        """Prepare for new weights; requests are refused until `serve`."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version, self._is_loaded = -1, False
@@ -130,29 +130,29 @@ class FakeEngine:
         self._broadcast = _join(channel) if channel is not None else None
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
-        """Look at the weights, like any engine, and forget them."""
+        """Check a bucket like any engine, and forget its values."""
         if isinstance(bucket, SharedBucket):
             self._receipt.take(_read(bucket.part(0), self._broadcast))
         else:
             self._receipt.take(checksums(bucket))
 
     def finish_weights(self) -> str:
-        """Remember the version of the weights."""
+        """Return the checksum of the weights."""
         self._weights_checksum = self._receipt.complete()
         self._broadcast, self._is_loaded = None, True
         return self._weights_checksum
 
     def serve(self, policy_version: int) -> None:
-        """Take requests for them."""
+        """Take requests for the loaded weights."""
         assert self._is_loaded, "finish_weights comes first"
         self._policy_version, self._is_loaded = policy_version, False
 
     def live(self) -> list[LiveResponse]:
-        """Lengths of what runs and waits."""
+        """Return the lengths of running and waiting responses."""
         return [response.live for response in self._running + self._waiting]
 
     def stats(self) -> EngineStats:
-        """State and counters."""
+        """Return state and counters."""
         num_blocks = self._options.num_kv_blocks
         return EngineStats(
             num_running=len(self._running),
@@ -183,7 +183,7 @@ class FakeEngine:
         return sum(response.num_blocks for response in self._running)
 
     def _preempt(self) -> None:
-        """Put the youngest requests back, until the rest fits; one always runs, or nothing would ever end."""
+        """Put the youngest requests back until the rest fits. One always runs, so that the engine makes progress."""
         while self._options.num_kv_blocks and len(self._running) > 1 and not self._fits(0):
             self._waiting.insert(0, self._running.pop())
             self._num_preemptions += 1
@@ -207,7 +207,7 @@ def _join(channel: BroadcastGroup) -> Any:
 
 
 def _read(part: BucketPart, broadcast: Any) -> Mapping[str, Checksum]:
-    """Checksums of what comes."""
+    """Return the checksums of a bucket."""
     import torch
 
     from longshore_runtime.backends.shared_buffer import open_buffer
@@ -232,7 +232,7 @@ class _FakeResponse(GrowingResponse):
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks that the next step needs."""
+        """Return the KV blocks that the response needs in the next step."""
         num_tokens = len(self.request.prompt_tokens) + self._position + 1
         return math.ceil(num_tokens / self._options.kv_block_tokens)
 

@@ -1,4 +1,4 @@
-"""A trainer without a model: exact arithmetic that remembers precisely which samples were trained, and when.
+"""A trainer without a model. Its exact arithmetic shows which samples were trained on, and when.
 
 Weights after an update depend on every sample's identity, tokens, loss mask and advantage and on the denominator, and
 not on their order or on the replica that took them: two runs end with equal weights only if they trained on equal
@@ -20,7 +20,7 @@ from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.work_meter import WorkMeter
 
 WEIGHT_NAME = "fake.weight"
@@ -34,7 +34,7 @@ _Vector = npt.NDArray[np.int64]
 
 
 class FakeTrainer:
-    """One rank (see `types.Trainer`). The checkpoint directory that it is given is not read.
+    """One rank (see `Trainer`). The checkpoint directory that it is given is not read.
 
     Ranks of one replica share its work as those of Megatron do: each counts the digests at places of its own.
     """
@@ -47,7 +47,7 @@ class FakeTrainer:
         sizes: ParallelSizes | None = None,
         meter: WorkMeter | None = None,
     ) -> None:
-        """Weights follow from the seed alone; joins `world`."""
+        """Join `world`; the initial weights depend only on the seed."""
         self._meter = meter or WorkMeter()
         world, sizes = world or World(), sizes or ParallelSizes()
         self._options = options
@@ -59,7 +59,7 @@ class FakeTrainer:
         self._world = FakeWorld(world)
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
-        """Add the samples' digests."""
+        """Add the digests of samples."""
         self._meter.expect(len(samples))
         self._gradient = (self._gradient + self._digests(samples)) % _MODULUS
         loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
@@ -72,19 +72,19 @@ class FakeTrainer:
         )
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """Those of the engine, which made them up."""
+        """Return the log-probabilities that the fake engine gave these tokens."""
         self._meter.expect(len(samples))
         each = self._meter.each(samples, len(samples))
         return {place: sample.rollout_log_probs for place, sample in enumerate(each)}
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
-        """All ranks together: add both sums of digests up."""
+        """Compare the sums of digests over all ranks."""
         actual, wanted = self._total(self._gradient), self._total(self._digests(samples))
         size = float(np.linalg.norm(wanted)) or denominator
         return float(np.linalg.norm(actual - wanted)) / size
 
     def update(self, denominator: float) -> UpdateReport:
-        """All ranks together: add the digests up and mix them, and the denominator, into the weights."""
+        """Sum the digests over all ranks, and mix sum and denominator into the weights."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         total = self._total(self._gradient)
         self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
@@ -99,12 +99,12 @@ class FakeTrainer:
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """One small vector, on the replica's first rank."""
+        """Yield one small vector, on the replica's first rank."""
         if self._speaks:
             yield WEIGHT_NAME, self._weights.astype(np.float32)
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
-        """The same on every rank."""
+        """Yield the same vector on every rank."""
         import torch  # Nothing else of this trainer needs it.
 
         yield WEIGHT_NAME, torch.from_numpy(self._weights.astype(np.float32)), None
@@ -123,7 +123,7 @@ class FakeTrainer:
         self.discard()
 
     def discard(self) -> None:
-        """Forget accumulated samples."""
+        """Drop accumulated samples."""
         self._gradient = _zeros()
 
     def _digests(self, samples: Sequence[Sample]) -> _Vector:
@@ -135,15 +135,15 @@ class FakeTrainer:
         return np.array(self._world.add_up(values.tolist()), dtype=np.int64) % _MODULUS
 
     def _weight(self, sample: Sample) -> float:
-        """Of all loss-mask tokens of a sample together."""
+        """Return the weight of all loss-mask tokens of a sample together."""
         number = sample.num_loss_tokens
         return number * token_weight(self._options.objective.aggregation, number) if number else 0.0
 
     def sleep(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is no memory to free."""
 
     def wake(self) -> None:
-        """Nothing to fetch."""
+        """Do nothing: there is no memory to take back."""
 
 
 def _zeros() -> _Vector:

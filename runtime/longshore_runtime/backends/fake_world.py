@@ -1,4 +1,4 @@
-"""Sums over the replicas of the fake trainer: rank 0 collects a line of JSON from each and answers with the sum."""
+"""Sum values over the replicas of the fake trainer: rank 0 collects a JSON line from each, and answers with the sum."""
 
 import json
 import socket
@@ -10,10 +10,10 @@ _MEETING_S = 60.0
 
 
 class FakeWorld:
-    """Connections between the replicas; a lost one raises ConnectionError in the others."""
+    """Connections between the replicas. The loss of a replica raises ConnectionError in the others."""
 
     def __init__(self, world: World) -> None:
-        """Meet the other replicas; raises OSError when they do not come."""
+        """Meet the other replicas; raises OSError if one does not come."""
         if world.size == 1:
             self._sockets: list[socket.socket] = []
         elif world.rank == 0:
@@ -26,7 +26,7 @@ class FakeWorld:
         self._peers = [peer.makefile("rw", encoding="utf-8") for peer in self._sockets]
 
     def add_up(self, values: list[int]) -> list[int]:
-        """Sum over all replicas, element by element; every replica has to call it."""
+        """Sum over all replicas, element by element; every replica must call this."""
         if self._rank == 0:
             collected = [values, *(self._receive(place) for place in range(len(self._peers)))]
             total = [sum(column) for column in zip(*collected, strict=True)]
@@ -36,7 +36,7 @@ class FakeWorld:
         return self._receive(0)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Close the connections."""
         for peer in self._peers:
             peer.close()
         for connection in self._sockets:
@@ -56,7 +56,7 @@ class FakeWorld:
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """Connect once rank 0 listens."""
+    """Connect to rank 0, as soon as it listens."""
     deadline_s = time.monotonic() + _MEETING_S
     while True:
         try:

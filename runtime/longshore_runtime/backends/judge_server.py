@@ -1,4 +1,4 @@
-"""vLLM's OpenAI-compatible server, as a process of its own.
+"""Run vLLM's OpenAI-compatible server as a process of its own.
 
 It runs as `python -m longshore_runtime.backends.judge_server OPTIONS`, with the options as JSON. The bearer token comes
 through VLLM_API_KEY, which vLLM reads by itself, and appears on no command line.
@@ -27,7 +27,7 @@ _TEMPLATE_FILES: Final = ("chat_template.jinja", "chat_template.json")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What determines a server."""
+    """Settings that determine a server."""
 
     model: str
     """Hugging Face directory."""
@@ -43,12 +43,12 @@ class ServerOptions:
 
 
 def server_command(options: ServerOptions) -> list[str]:
-    """The command line of the server."""
+    """Return the command line of the server."""
     return [sys.executable, "-m", "longshore_runtime.backends.judge_server", orjson.dumps(options).decode()]
 
 
 def server_environment(token: str, *, accelerator: bool) -> dict[str, str]:
-    """What the server needs in its environment."""
+    """Return the environment of the server."""
     environment = vllm_environment(accelerator=accelerator, enforce_eager=not accelerator)
     # The engine of a server has a process of its own.
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
@@ -56,7 +56,7 @@ def server_environment(token: str, *, accelerator: bool) -> dict[str, str]:
 
 
 def has_chat_template(model: Path) -> bool:
-    """Whether the tokenizer of a checkpoint says how a chat is written."""
+    """Return whether the tokenizer of a checkpoint has a chat template."""
     if any((model / name).is_file() for name in _TEMPLATE_FILES):
         return True
     try:
@@ -67,7 +67,7 @@ def has_chat_template(model: Path) -> bool:
 
 
 def server_arguments(options: ServerOptions) -> dict[str, Any]:
-    """Arguments of vLLM's server by name."""
+    """Return the arguments of vLLM's server, by name."""
     arguments: dict[str, Any] = {
         "model": options.model,
         "served_model_name": [options.name],
@@ -91,7 +91,7 @@ def server_arguments(options: ServerOptions) -> dict[str, Any]:
 
 
 def main(options: ServerOptions) -> int:
-    """Serve until SIGTERM; returns an exit status of the contract."""
+    """Serve until SIGTERM; return an exit status of the contract."""
     import uvloop
     from vllm.entrypoints.launchers.api_server.entry import run_server
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -118,7 +118,7 @@ def main(options: ServerOptions) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """The first of what vLLM says; it goes on with lists of all models that it knows."""
+    """Return the first sentence of a message of vLLM, which continues with lists of known models."""
     text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     lines = text.removeprefix("Value error, ").strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0][:_MAX_SENTENCE_LENGTH]

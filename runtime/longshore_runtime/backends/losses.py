@@ -1,4 +1,4 @@
-"""Losses of policy-gradient training, per response token. All tensors are flat: one value per response token.
+"""Losses of policy-gradient training. All tensors are flat, [response tokens].
 
 Whatever the objective, a step's loss is a sum over tokens of weight * loss, divided by one denominator. A ratio of
 whole responses fits in as one that all their tokens share.
@@ -18,7 +18,7 @@ from longshore.api.objective import RatioLevel
 from longshore.policy.aggregation import token_weight
 from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.sums import CorrectionSums, GradientSums
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 _TOKENS_PER_CHUNK = 4096
 """The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
@@ -46,7 +46,7 @@ def sample_losses(
     reference_log_probs: Tensor | None,
     options: TrainerOptions,
 ) -> tuple[Tensor, GradientSums]:
-    """Unreduced loss of whole samples, to be differentiated, and what is reported of them.
+    """Compute the unreduced loss of whole samples, with gradient, and what is reported about them.
 
     The tensors have one value per response token, samples one after the other. Tokens outside of the loss mask enter
     neither loss nor sums; `GradientSums.num_tokens` alone counts them.
@@ -84,7 +84,7 @@ def sample_losses(
 
 
 def by_sample(samples: Sequence[Sample], values: Tensor) -> list[tuple[float, ...]]:
-    """Values of all response tokens, one sample after the other, as numbers of each sample."""
+    """Split values of all response tokens by sample, and return them as numbers."""
     pieces = torch.split(values.float(), [len(sample.response_tokens) for sample in samples])
     return [tuple(piece.tolist()) for piece in pieces]
 
@@ -92,7 +92,7 @@ def by_sample(samples: Sequence[Sample], values: Tensor) -> list[tuple[float, ..
 def token_log_probs(
     hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (without gradient)."""
+    """Compute log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (no gradient)."""
     if len(targets) <= _TOKENS_PER_CHUNK:
         return _chunk_log_probs(hidden, head, targets, temperature)
     pieces = [
@@ -113,7 +113,7 @@ def token_losses(
     options: TrainerOptions,
     old_log_probs: Tensor | None = None,
 ) -> TokenLosses:
-    """Policy-gradient loss plus the KL penalty of the loss-mask tokens of whole responses, which have these `lengths`.
+    """Compute policy-gradient loss and KL penalty of the loss-mask tokens of responses with these `lengths`.
 
     The ratio is against the distribution that sampled the tokens: clipped (DeepSeekMath, equations 3 and 4; DAPO's
     separate upper clip; GSPO, equations 5 to 7, where it is the response's), or a truncated weight without gradient.
@@ -147,7 +147,10 @@ def token_losses(
 
 
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """Estimate of KL(policy || reference) at tokens of the policy: unbiased and never negative (Schulman's k3)."""
+    """Estimate KL(policy
+
+    reference) at tokens of the policy; unbiased and never negative (Schulman's k3).
+    """
     difference = reference_log_probs - log_probs
     return torch.exp(difference) - difference - 1.0
 
@@ -159,12 +162,12 @@ def _clipped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: floa
 
 
 def _truncated(ratio: Tensor, log_probs: Tensor, advantages: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Truncated importance sampling (IMPALA, section 4.1): an off-policy REINFORCE gradient of bounded variance."""
+    """Compute truncated importance sampling (IMPALA, section 4.1): an off-policy gradient of bounded variance."""
     return -ratio.detach().clamp(max=cap) * advantages * log_probs, ratio > cap
 
 
 def _mean_per_response(values: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Every token gets the mean of its response."""
+    """Replace each token's value by the mean of its response."""
     responses = torch.split(values, [length for length in lengths if length > 0])
     return torch.cat([values[:0], *(response.mean().expand(len(response)) for response in responses)])
 
@@ -176,7 +179,7 @@ def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> T
 
 
 def _old_log_probs(samples: Sequence[Sample]) -> list[float]:
-    """Of a step that computed them: then every sample has its own."""
+    """Return the old log-probabilities of all response tokens, which every sample must have."""
     assert all(sample.old_log_probs is not None for sample in samples), "some samples have no old log-probabilities"
     return [value for sample in samples for value in sample.old_log_probs or ()]
 
@@ -187,7 +190,7 @@ def _loss_mask(samples: Sequence[Sample], device: torch.device) -> Tensor:
 
 
 def _sampled_by_round(samples: Sequence[Sample], device: torch.device) -> Tensor:
-    """Tokens that follow those of older weights."""
+    """Return a mask of the tokens that the round's own weights sampled."""
     places = (place >= sample.num_stale_tokens for sample in samples for place in range(len(sample.response_tokens)))
     return torch.tensor(list(places), dtype=torch.bool, device=device)
 

@@ -1,10 +1,10 @@
-"""Packing of sequences into micro-batches of similar length. Pure."""
+"""Pack sequences of similar length into micro-batches. Pure."""
 
 from collections.abc import Sequence
 
 
 def pack(lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
-    """Indices of each micro-batch, longest first; none holds more padded tokens, unless by a single sequence."""
+    """Return the indices of each micro-batch, longest first. Only a single sequence may exceed `max_tokens`."""
     batches: list[list[int]] = []
     width = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -17,9 +17,9 @@ def pack(lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
 
 
 def pack_share(lengths: Sequence[int], max_padded_tokens: int, rank: int, num_ranks: int) -> list[list[int]]:
-    """Likewise of the sequences that fall to one of several ranks; empty ones make it as many on each.
+    """Do the same for one of several ranks. Empty micro-batches make their number equal on all ranks.
 
-    Sequences are dealt out by length, so that what the ranks do at a time takes them equally long.
+    Sequences are dealt out by length, so that micro-batches of the ranks take about equally long.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     shares = [order[first::num_ranks] for first in range(num_ranks)]

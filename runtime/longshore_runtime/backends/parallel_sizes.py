@@ -1,4 +1,4 @@
-"""How many ways a trainer replica is split, and which models split so. Pure."""
+"""How a trainer replica is split over ranks, and which models can be split that way. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ParallelSizes:
 
     @classmethod
     def of(cls, trainer: TrainerSettings) -> "ParallelSizes":
-        """Those of a job."""
+        """Return the sizes of a job."""
         return cls(
             tensor=trainer.tensor_parallel_size,
             pipeline=trainer.pipeline_parallel_size,
@@ -33,15 +33,15 @@ class ParallelSizes:
         return self.tensor * self.pipeline * self.context * self.fsdp
 
     def replica(self, rank: int) -> int:
-        """Number of the data-parallel replica that a rank of the world belongs to."""
+        """Return the replica that a rank of the world belongs to."""
         return rank // self.ranks_per_replica
 
     def is_first_of_replica(self, rank: int) -> bool:
-        """Whether this rank speaks for its replica: it alone has all weights in `TrainerSettings.weights`."""
+        """Return whether a rank is the first of its replica, which alone yields weights and reports for all."""
         return rank % self.ranks_per_replica == 0
 
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
-        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
+        """Return whether these ranks have the same parts of parameters as the workers of an engine of that size."""
         return self.tensor > 1 and [rank % self.tensor for rank in ranks] == list(range(self.tensor))
 
     def check_world(self, size: int) -> None:
@@ -55,7 +55,7 @@ class ParallelSizes:
             raise ValueError(f"{fields} is {self.ranks_per_replica}, which does not divide the trainer's {size} GPUs")
 
     def check_model(self, model: Architecture) -> None:
-        """Raise ValueError, naming the field, when the model does not split so."""
+        """Raise ValueError, naming the field, if the model cannot be split this way."""
         for count, things in (
             (model.num_heads, "attention heads"),
             (model.num_query_groups, "key-value heads"),

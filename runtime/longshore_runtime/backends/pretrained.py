@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints as causal language models, without what transformers lets pass in silence."""
+"""Load Hugging Face checkpoints as causal language models, and refuse mistakes that transformers ignores."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,9 @@ from transformers import AutoModelForCausalLM
 
 
 def load_pretrained(directory: Path, dtype: torch.dtype) -> Any:
-    """Load a model; raises OSError or ValueError for an unusable one.
+    """Load a model; raises OSError or ValueError for an unusable one, for example one that lacks parameters.
 
-    Transformers gives random values to parameters that a checkpoint lacks.
+    Transformers itself would give random values to missing parameters.
     """
     model, report = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, local_files_only=True, output_loading_info=True

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from longshore_runtime.types import Completion, FinishReason, LiveResponse, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason, LiveResponse, Request, TokenRun
 
 
 @dataclass(eq=False)
 class GrowingResponse:
-    """Collects the tokens that one policy version adds to a request."""
+    """Tokens that one policy version adds to a request."""
 
     request: Request
     policy_version: int
@@ -23,23 +23,23 @@ class GrowingResponse:
 
     @property
     def kept_tokens(self) -> list[int]:
-        """Tokens of the partial response."""
+        """Number of tokens of the partial response."""
         return [token for run in self.request.partial for token in run.tokens]
 
     @property
     def remaining_tokens(self) -> int:
-        """How many tokens may still be sampled."""
+        """Number of tokens that may still be sampled."""
         num_kept = sum(len(run.tokens) for run in self.request.partial)
         return self.request.max_tokens - num_kept - len(self.tokens)
 
     @property
     def live(self) -> LiveResponse:
-        """Its length so far."""
+        """Return the length so far."""
         generated_tokens = self.request.max_tokens - self.remaining_tokens
         return LiveResponse(len(self.request.prompt_tokens), generated_tokens)
 
     def completion(self, reason: FinishReason, engine_step: int) -> Completion:
-        """The response as it stands; the partial runs keep the policy versions that sampled them."""
+        """Return the response so far; partial runs keep the policy versions that sampled them."""
         runs = self.request.partial
         if self.tokens:
             runs = (*runs, TokenRun(self.policy_version, tuple(self.tokens), tuple(self.log_probs)))

@@ -1,4 +1,4 @@
-"""Weights that correct for engines which sampled with other probabilities than the trainer's.
+"""Weights that correct for differences between the probabilities of engines and trainers.
 
 Sources: truncated importance sampling (Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
 Training", 2025), masked importance sampling and rejection (Liu, Li et al., "When Speed Kills Stability", 2025), by the
@@ -21,14 +21,14 @@ _BOUND: Final = 20.0
 
 @dataclass(frozen=True)
 class CorrectedLosses:
-    """What the losses of tokens are multiplied by, without gradient, and what is reported."""
+    """Factors for the losses of tokens, without gradient, and what is reported about them."""
 
     weights: Tensor
     sums: CorrectionSums
 
 
 def correct(log_ratio: Tensor, lengths: Sequence[int], options: RolloutCorrection) -> CorrectedLosses:
-    """Weights of the loss-mask tokens of responses that have these `lengths`; `log_ratio` of trainer to engine."""
+    """Compute weights of the loss-mask tokens of responses with these `lengths`; `log_ratio` is trainer to engine."""
     lengths = [length for length in lengths if length > 0]
     log_ratio = log_ratio.detach()
     weighed = _LEVELS[RolloutRs(options.rollout_is)](log_ratio, lengths).clamp(-_BOUND, _BOUND).exp()

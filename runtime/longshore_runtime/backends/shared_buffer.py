@@ -1,4 +1,4 @@
-"""Memory that processes of one pod see together: on a GPU by CUDA IPC, in the host by a file that lies in memory."""
+"""Memory shared by processes of one pod: on a GPU by CUDA IPC, on the host by a file in memory."""
 
 import pickle
 import tempfile
@@ -17,10 +17,10 @@ _DEVICE_ARGUMENT: Final = 6
 
 
 class SharedBuffer:
-    """Bytes on a device; one process writes what another reads."""
+    """Bytes on a device, which one process writes and another reads."""
 
     def __init__(self, num_bytes: int, device: torch.device, *, is_read: bool = True) -> None:
-        """Take the memory. `is_read`: there is a reader; torch keeps memory of a GPU that it waits for one of."""
+        """Allocate the memory. `is_read`: another process opens it; torch keeps shared GPU memory until one does."""
         self._file = None
         self.handle: BufferHandle | None = None
         """What the reader opens it by."""
@@ -34,21 +34,21 @@ class SharedBuffer:
             self.handle = BufferHandle(num_bytes, file=self._file.name)
 
     def close(self) -> None:
-        """Let go of the memory; on a GPU it is free when `free_gpu_memory` is called after all readers let go, too."""
+        """Release the memory. On a GPU, it is free once all readers have closed it and `free_gpu_memory` is called."""
         del self.values
         if self._file is not None:
             self._file.close()
 
 
 def free_gpu_memory() -> None:
-    """Give back what this process keeps of the GPU for later: another process wants it now."""
+    """Return cached GPU memory to the driver, because another process needs it now."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def open_buffer(handle: BufferHandle, device: torch.device) -> Tensor:
-    """The bytes of a buffer that another process made; `device`: the GPU that it lies on, as this process counts."""
+    """Open a buffer of another process; `device` is its GPU, as this process numbers GPUs."""
     if handle.file:
         return _map(handle.file, handle.num_bytes)
     arguments = list(pickle.loads(handle.cuda_ipc))

@@ -1,4 +1,4 @@
-"""The built-in tiny model: a Qwen3 of under a million parameters with a character tokenizer, made on the spot."""
+"""The built-in tiny model: a generated Qwen3 with fewer than a million parameters and a character tokenizer."""
 
 import string
 from pathlib import Path
@@ -19,9 +19,9 @@ _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor
 
 
 def tiny_config(*, tied: bool = False) -> Qwen3Config:
-    """Shape of the model; two layers suffice to count and compare, and keep an engine step short.
+    """Return the shape of the model. Two layers suffice to count and compare, and keep an engine step short.
 
-    `tied`: the output layer is the embedding, as in most small models that people train.
+    `tied`: the output layer is the embedding, as in most small models.
     """
     return Qwen3Config(
         vocab_size=128,
@@ -41,7 +41,7 @@ def tiny_config(*, tied: bool = False) -> Qwen3Config:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per printable ASCII character; everything else is `<unk>`."""
+    """Build a tokenizer with a token per printable ASCII character; everything else is `<unk>`."""
     vocabulary = {token: number for number, token in enumerate((*_SPECIAL_TOKENS, *_CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

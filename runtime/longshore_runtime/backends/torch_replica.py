@@ -1,4 +1,4 @@
-"""What a torch trainer knows of the replica that its rank belongs to: here one of a single rank, with whole models."""
+"""The replica that a rank of a torch trainer belongs to; here, a replica of one rank, with whole models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,56 +15,56 @@ from longshore_runtime.sums import GradientSums
 
 
 class Replica:
-    """One rank. Those that several ranks hold together override what they do otherwise."""
+    """A replica of one rank. A subclass for replicas of several ranks overrides what differs."""
 
     def __init__(self, world: World, device: torch.device) -> None:
-        """`device` computes."""
+        """`device` is where the rank computes."""
         self._world = world
         self._device = device
 
     @property
     def number(self) -> int:
-        """Among the replicas of the world."""
+        """Number of the replica in the world."""
         return self._world.rank
 
     @property
     def is_first_rank(self) -> bool:
-        """Whether this rank speaks for its replica."""
+        """Whether this rank is the first of its replica, which reports for all."""
         return True
 
     def load(self, directory: Path) -> CausalLM:
-        """This rank's part of the model in a Hugging Face directory; raises OSError or ValueError."""
+        """Load this rank's part of a model from a Hugging Face directory; raises OSError or ValueError."""
         return CausalLM(directory, self._device)
 
     def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
-        """Indices of the sequences of every pass that this rank makes."""
+        """Return the indices of the sequences of each pass that this rank makes."""
         return pack(lengths, max_padded_tokens)
 
     def total(self, sums: GradientSums) -> GradientSums:
-        """Over the ranks of the replica."""
+        """Return the sum over the ranks of the replica."""
         return sums
 
     def add_up(self, values: Tensor) -> None:
-        """Replace this rank's part of the gradients by its sum over all replicas, in place."""
+        """Sum this rank's part of the gradients over all replicas, in place."""
         if self._world.size > 1:
             dist.all_reduce(values)
 
     def norm(self, values: Tensor) -> float:
-        """Euclidean norm of the gradients that this is a rank's part of, added up in double precision."""
+        """Return the Euclidean norm of all gradients, given this rank's part; computed in double precision."""
         return norm(values)
 
     def own(self, tensor: Tensor) -> Tensor:
-        """The values that this rank holds of a parameter, or of anything that is shaped and spread like one."""
+        """Return the values that this rank holds of a parameter, or of a tensor that is distributed like one."""
         return tensor.detach()
 
     def spread(self, own: Tensor, like: Tensor) -> Tensor:
-        """The reverse: spread like a parameter, with these values on this rank, which it shares the memory of."""
+        """Undo `own`: return a tensor distributed like a parameter, which shares memory with `own`."""
         return own.view_as(like)
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """All values of it, on this rank; all ranks of the replica call it together."""
+        """Return all values of a parameter, on this rank; all ranks of the replica must call this together."""
         return tensor.detach()
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
-        """The reverse: spread like a parameter, with these values in all."""
+        """Undo `whole`: return a tensor distributed like a parameter, given all of its values."""
         return whole

@@ -1,4 +1,4 @@
-"""Replicas of several ranks, each of which has a shard of every tensor (torch's FSDP2).
+"""Replicas of several ranks, which each have a shard of every tensor (torch's FSDP2).
 
 A layer is whole on a rank while it computes; its gradients are added up over the replica's ranks right after, so that
 each keeps its shard of the sum. Over replicas nothing is added up before the update.
@@ -24,7 +24,7 @@ from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import join
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:
@@ -38,7 +38,7 @@ class ShardedReplica(Replica):
     """`size` consecutive ranks of the world; all of them call each method together, but `own`, `spread` and `part`."""
 
     def __init__(self, world: World, device: torch.device, size: int) -> None:
-        """All groups of ranks are formed here, so that some can wake while others sleep."""
+        """Form all groups of ranks now, because later some ranks may sleep."""
         super().__init__(world, device)
         mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicas", "shards"))
         self._mesh = mesh["shards"]
@@ -58,11 +58,11 @@ class ShardedReplica(Replica):
         return self._rank == 0
 
     def load(self, directory: Path) -> CausalLM:
-        """Read whole models into the host's memory; a device gets no more than the shards."""
+        """Read the whole model into host memory, and move only the shards to the device."""
         return ShardedCausalLM(directory, self._mesh, self._device)
 
     def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
-        """As many on every rank, since passes are made together; the last ones may be empty."""
+        """Return equally many micro-batches on every rank, since ranks compute together; the last ones may be empty."""
         return pack_share(lengths, max_padded_tokens, self._rank, self._size)
 
     def total(self, sums: GradientSums) -> GradientSums:
@@ -72,22 +72,22 @@ class ShardedReplica(Replica):
         return sum(gathered, GradientSums())
 
     def add_up(self, values: Tensor) -> None:
-        """Over the ranks that have the same shard."""
+        """Sum over the ranks that have the same shard."""
         dist.all_reduce(values, group=self._same_shard)
 
     def norm(self, values: Tensor) -> float:
-        """Over all shards."""
+        """Return the norm over all shards."""
         squares = torch.tensor(norm(values), dtype=torch.float64, device=values.device).square()
         dist.all_reduce(squares, group=self._shards)
         return squares.sqrt().item()
 
     @torch.no_grad()
     def own(self, tensor: Tensor) -> Tensor:
-        """The shard."""
+        """Return the shard."""
         return cast(DTensor, tensor).to_local()
 
     def spread(self, own: Tensor, like: Tensor) -> Tensor:
-        """See `Replica`; the memory is shared if it is the device's."""
+        """See `Replica`; memory is shared only with values on the device."""
         parameter = cast(DTensor, like)
         own = own.view_as(self.own(parameter))
         return DTensor.from_local(
@@ -96,7 +96,7 @@ class ShardedReplica(Replica):
 
     @torch.no_grad()
     def whole(self, tensor: Tensor) -> Tensor:
-        """On the device, also of a tensor that waits on the host."""
+        """See `Replica`; the result is on the device, also for a tensor on the host."""
         shard = self.own(tensor)
         num_rows = self._rows_per_rank(tensor)
         padded = torch.zeros(num_rows, *tensor.shape[1:], dtype=tensor.dtype, device=self._device)
@@ -106,17 +106,17 @@ class ShardedReplica(Replica):
         return gathered[: len(tensor)]
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
-        """With rows of `whole`."""
+        """See `Replica`; takes this rank's rows of the whole."""
         num_rows = self._rows_per_rank(like)
         return self.spread(whole[self._rank * num_rows : (self._rank + 1) * num_rows], like)
 
     def _rows_per_rank(self, tensor: Tensor) -> int:
-        """FSDP2 cuts along the first dimension; the last ranks may have fewer, or none."""
+        """Return the rows of each rank. FSDP2 cuts along the first dimension; the last ranks may have fewer or none."""
         return -(-len(tensor) // self._size)
 
 
 class ShardedCausalLM(CausalLM):
-    """Layer by layer, and what is around them at once."""
+    """A model that is sharded layer by layer; everything outside of layers is one unit."""
 
     caches_casts = False  # Copies of gathered weights would outlive these.
 
@@ -137,7 +137,7 @@ class ShardedCausalLM(CausalLM):
         root.set_reduce_scatter_unused_params(True)
 
     def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
-        """On all ranks together; none may go without a pass, but its samples may be none."""
+        """See `CausalLM`. All ranks must call this together, even those without samples."""
         tokens = super().response_tokens(samples, temperature)
         if not torch.is_grad_enabled():
             # Until a backward pass, and some models have none, FSDP keeps what is around the layers whole, and notes.

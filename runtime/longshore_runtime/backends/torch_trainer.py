@@ -22,7 +22,7 @@ from longshore_runtime.backends.torch_sharding import join_replica
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.work_meter import WorkMeter
 
 __all__ = ["TorchTrainer", "World"]
@@ -35,7 +35,7 @@ _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.t
 
 @dataclass
 class _Gradients:
-    """All of a rank's gradients as one vector, of which each parameter's `grad` is a view: one sum over replicas."""
+    """All gradients of a rank as one vector, so that one collective sums them. Each parameter's `grad` is a view."""
 
     parameters: list[torch.nn.Parameter]
     replica: Replica
@@ -56,7 +56,7 @@ class _Gradients:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The vector."""
+        """Return the vector."""
         return [self.flat]
 
 
@@ -70,7 +70,7 @@ class _MicroBatch:
 
 
 class TorchTrainer:
-    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
@@ -128,7 +128,7 @@ class TorchTrainer:
 
     @torch.no_grad()
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """In the passes that gradients would be computed in; see `types.Trainer`."""
+        """Compute log-probabilities in the same passes as gradients; see `Trainer`."""
         self.wake()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         found: dict[int, tuple[float, ...]] = {}
@@ -141,7 +141,7 @@ class TorchTrainer:
         return found
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
-        """All replicas together: the gradients, added up over them, against those of one pass over all samples."""
+        """Compare the gradients of all replicas with those of one pass over all samples; see `Trainer`."""
         self.wake()
         in_loss = [sample for sample in samples if sample.num_loss_tokens]
         micro_batches = self._micro_batches(in_loss)
@@ -150,7 +150,7 @@ class TorchTrainer:
         )
 
     def update(self, denominator: float) -> UpdateReport:
-        """All replicas together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
+        """Sum over all replicas, divide by `denominator`, clip to the global norm, and make one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
         self._accumulation.collect()
@@ -175,19 +175,19 @@ class TorchTrainer:
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """Current weights by Hugging Face name (tied ones once), copied to the host one by one."""
+        """Yield current weights by Hugging Face name (tied ones once), copied to the host one by one."""
         for name, tensor, _ in self.tensors():
             if self._replica.is_first_rank:
                 yield name, tensor.to("cpu", copy=True).numpy().astype(np.float32, copy=False)
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
-        """Likewise where they are, or gathered one by one on every rank of the replica."""
+        """Yield the same on the device; sharded weights are gathered one by one, on every rank of the replica."""
         assert not in_pieces, "nothing is cut by tensor parallelism"
         for name, parameter in self._model.module.named_parameters():
             yield name, self._replica.whole(parameter), None
 
     def save(self, directory: Path) -> None:
-        """Write weights and tokenizer (Hugging Face format), and optimizer, policy version and random state."""
+        """Write weights and tokenizer (Hugging Face format), optimizer, policy version and random state."""
         if self._replica.number > 0:
             return
         first, module = self._replica.is_first_rank, self._model.module
@@ -241,14 +241,14 @@ class TorchTrainer:
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Bring the weights back; gradients and the optimizer's state come when they are needed."""
+        """Move the weights back; gradients and optimizer state follow when they are needed."""
         if not self._awake:
             self._return_to_device()
             self._reference_place.wake()
             self._awake = True
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
-        """What this rank takes of the samples, with the reference's log-probabilities if there is one."""
+        """Yield this rank's micro-batches, with log-probabilities of the reference if there is one."""
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
         parts = [[samples[index] for index in indices] for indices in own]
@@ -260,7 +260,7 @@ class TorchTrainer:
             return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in each]
 
     def _pass_over(self, micro_batches: Sequence[_MicroBatch], num_samples: int) -> GradientSums:
-        """Forward, and backward where gradients are enabled; `num_samples` are those of all ranks of the replica."""
+        """Run forward, and backward if gradients are enabled; `num_samples` counts those of the whole replica."""
         each = self._meter.each(micro_batches, num_samples)
         return sum((self._pass(micro_batch) for micro_batch in each), GradientSums())
 
@@ -287,7 +287,7 @@ class TorchTrainer:
         return reference
 
     def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
-        """The optimizer's state, with whatever is shaped like a parameter converted; `convert` gets that, too."""
+        """Return the optimizer state; `convert` is applied to all tensors that are shaped like a parameter."""
         return {
             number: {
                 name: convert(value, self._parameters[number]) if value.dim() > 0 else value

@@ -1,4 +1,4 @@
-"""Joining the world of trainers that train with torch."""
+"""Join the world of trainers that use torch."""
 
 from datetime import timedelta
 

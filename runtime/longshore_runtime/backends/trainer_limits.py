@@ -1,4 +1,4 @@
-"""Which models a trainer cannot train, known from their configuration before anything starts. No torch."""
+"""Find models that a trainer cannot train by their configuration, before anything starts. Without torch."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
 
 def trainer_mistake(trainer: TrainerSettings, directory: Path, name: str) -> str | None:
-    """Why the trainer of a job cannot train the model, whose `name` is for the message; None: it can."""
+    """Return why the trainer of a job cannot train the model called `name`, or None if it can."""
     if trainer.backend is not TrainerBackend.MEGATRON:
         return None
     from transformers import AutoConfig
@@ -22,6 +22,6 @@ def trainer_mistake(trainer: TrainerSettings, directory: Path, name: str) -> str
 
 
 def loading_mistake(error: Exception, name: str) -> str:
-    """A field of the trainer that does not suit the model is the user's to change; anything else is about the model."""
+    """Return the sentence for an error of loading: about the field of the trainer to change, or about the model."""
     text = str(error)
     return text if text.startswith("trainer.") else f"model: {name!r} cannot be loaded for training ({text})"

@@ -1,4 +1,4 @@
-"""What trainers do alike, whatever holds their weights: which samples get which pass, the step, the reference."""
+"""Rules common to all trainers: which samples get which passes, clipping, and where the reference is."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +10,12 @@ import torch
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 
 @dataclass(frozen=True)
 class Split:
-    """Samples by the pass that they need."""
+    """Samples by the passes that they need."""
 
     left_out: Sequence[Sample]
     """No token of them is in the loss: no pass."""
@@ -28,17 +28,17 @@ class Split:
 
     @property
     def num_passes(self) -> int:
-        """Passes over a sample that these take: one, and one more of the reference."""
+        """Number of passes over samples; the reference adds one to each."""
         return (len(self.silent) + len(self.trained)) * (2 if self.has_reference else 1)
 
     @property
     def left_out_sums(self) -> GradientSums:
-        """What those without a pass add."""
+        """Return the sums of samples without a pass."""
         return GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in self.left_out))
 
 
 def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
-    """Each sample once, in their order."""
+    """Split samples, keeping their order; each one is in one part."""
     in_loss = [sample for sample in samples if sample.num_loss_tokens]
     return Split(
         left_out=[sample for sample in samples if not sample.num_loss_tokens],
@@ -49,12 +49,12 @@ def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
 
 
 def clipping(options: TrainerOptions, norm: float) -> float:
-    """Factor that brings gradients of this norm down to the largest one; never up."""
+    """Return the factor that scales gradients of this norm down to the allowed norm; at most 1."""
     return min(1.0, options.max_grad_norm / (norm + 1e-6))
 
 
 def require_finite(norm: float, step: int) -> None:
-    """Raise UserError for gradients that no step can be made with; the weights are still those of the step before."""
+    """Raise UserError for gradients that are not finite; the weights are still those before the step."""
     if not math.isfinite(norm):
         raise UserError(
             f"algorithm.learningRate: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
@@ -63,26 +63,26 @@ def require_finite(norm: float, step: int) -> None:
 
 
 class ReferencePlace:
-    """Where the reference is, if there is one: with the trainer, or on the host until it computes."""
+    """Place of the reference model, if there is one: with the trainer, or on the host until it computes."""
 
     def __init__(self, reference: torch.nn.Module | None, device: torch.device, *, offloads: bool) -> None:
-        """`offloads`: it waits on the host."""
+        """`offloads`: the reference is on the host while it does not compute."""
         self._reference = reference
         self._device = device
         self._offloads = offloads
         self.wake()
 
     def wake(self) -> None:
-        """The trainer is awake."""
+        """Place the reference after the trainer has woken up."""
         self._move(HOST if self._offloads else self._device)
 
     def sleep(self) -> None:
-        """Nothing stays on the device."""
+        """Move the reference to the host."""
         self._move(HOST)
 
     @contextmanager
     def computing(self, leave: Callable[[], object], come_back: Callable[[], object]) -> Iterator[None]:
-        """If it waits on the host, it takes the place of the model meanwhile, which leaves and comes back."""
+        """Have the reference on the device within the block; an offloaded one replaces the model there meanwhile."""
         if not self._offloads:
             yield
             return

@@ -1,4 +1,4 @@
-"""What determines a trainer."""
+"""Settings that determine a trainer."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
-from longshore_runtime.types import TrainerOptions
+from longshore_runtime.trainer_protocol import TrainerOptions
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class TrainerSpec:
 
     @classmethod
     def of(cls, algorithm: Algorithm, trainer: TrainerSettings) -> "TrainerSpec":
-        """The trainer of a job."""
+        """Return the spec of a job's trainer."""
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,
             learning_rate_schedule=algorithm.learning_rate_schedule,

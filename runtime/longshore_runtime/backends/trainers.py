@@ -1,4 +1,4 @@
-"""Builds the trainer that a job asks for."""
+"""Create the trainer that a job asks for."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from longshore_runtime.backends.trainer_limits import loading_mistake
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import Trainer
+from longshore_runtime.trainer_protocol import Trainer
 from longshore_runtime.work_meter import WorkMeter
 
 

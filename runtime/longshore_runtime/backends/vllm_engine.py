@@ -1,4 +1,4 @@
-"""vLLM in the process of its caller.
+"""An engine that runs vLLM in the process of its caller.
 
 The log-probabilities are of the distribution that was sampled from, temperature applied. top-p and top-k stay off: they
 would cut the distribution that the trainer's ratios are computed for.
@@ -24,14 +24,14 @@ from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.types import Completion, EngineStats, FinishReason, LiveResponse, Request
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
 
 class VllmEngine:
-    """Implements `types.Engine` on vLLM's synchronous engine."""
+    """Implements `Engine` on vLLM's synchronous engine."""
 
     def __init__(
         self, model: Path, spec: EngineSpec, clock: Clock | None = None, on_loaded: OnLoaded = lambda num_bytes: None
@@ -65,7 +65,7 @@ class VllmEngine:
             self._responses[request.request_id] = response
 
     def abort(self, request_ids: Sequence[str]) -> list[Completion]:
-        """Stop requests and give back what they have."""
+        """Stop requests, and return what they have sampled."""
         known = [request_id for request_id in request_ids if request_id in self._responses]
         self._engine.abort_request(known)
         return [self._end(request_id, FinishReason.ABORT) for request_id in known]
@@ -106,7 +106,7 @@ class VllmEngine:
             self._engine.collective_rpc(load_arrays, args=(bucket,))
 
     def finish_weights(self) -> str:
-        """Use the new values, and drop cached prefixes of the old ones."""
+        """Use the new values, and drop prefixes cached with old ones; return the checksum."""
         assert self._receipt is not None, "begin_weights comes first"
         try:
             loaded = self._receipt.complete()
@@ -191,7 +191,7 @@ class VllmEngine:
         return self._responses.pop(request_id).completion(reason, self._num_steps)
 
     def _finish_update(self) -> list[str]:
-        """End the update under way; the names of layers that kept old weights."""
+        """End the current update; return the names of layers that kept old weights."""
         if self._receipt is None:
             return []
         self._receipt = None
@@ -211,7 +211,7 @@ class _Counters(StatLoggerBase):
         self.kv_usage = 0.0
 
     def __call__(self, config: VllmConfig, engine_index: int = 0) -> "_Counters":
-        """vLLM asks a factory for its loggers; there is one engine, and this is its logger."""
+        """Return this object: vLLM calls a factory for its loggers, and there is only one engine."""
         return self
 
     def record(

@@ -1,4 +1,4 @@
-"""What vLLM, torch and OpenMP read from the environment when they are imported."""
+"""Environment variables that vLLM, torch and OpenMP read when they are imported."""
 
 VLLM_ENVIRONMENT = {
     # The engine runs in the process of its actor: an abort takes effect at the next step, and nothing is serialised.
@@ -10,7 +10,7 @@ VLLM_ENVIRONMENT = {
 
 
 def vllm_environment(*, accelerator: bool, enforce_eager: bool) -> dict[str, str]:
-    """Variables to set before vLLM is imported."""
+    """Return the variables to set before vLLM is imported."""
     if accelerator:
         return dict(VLLM_ENVIRONMENT)
     # Several engines share the cores of a CPU node: bound to cores, all would choose the same ones.

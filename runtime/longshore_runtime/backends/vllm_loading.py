@@ -1,4 +1,4 @@
-"""How far vLLM has read a checkpoint, which takes minutes for a large model and which vLLM tells its log only.
+"""Report how far vLLM has read a checkpoint. A large one takes minutes, and vLLM itself only logs its progress.
 
 An engine of one GPU reads in the process that starts it. One of several has a process per rank: each writes what it has
 read into a pipe, which it finds by a variable of its environment (`vllm_rank`).
@@ -28,7 +28,7 @@ _NO_RANK: Final = 0
 
 @contextmanager
 def loading_reported(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
-    """Within the block, an engine that starts in this process reports every tensor that it, or each rank, has read."""
+    """Report progress of an engine that starts in this process within the block, after every tensor."""
     if num_ranks > 1:
         with _pipe(on_loaded, num_ranks):
             yield
@@ -41,7 +41,7 @@ def loading_reported(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
 
 
 def report_loading(on_loaded: OnLoaded) -> Callable[..., Iterator[tuple[str, Any]]]:
-    """From now on, whatever this process reads of a checkpoint is reported; returns what did it without."""
+    """Report whatever this process reads of a checkpoint from now on; return the function that was replaced."""
     all_weights: Callable[..., Iterator[tuple[str, Any]]] = DefaultModelLoader.get_all_weights
 
     def counted(*arguments: Any) -> Iterator[tuple[str, Any]]:
@@ -56,7 +56,7 @@ def report_loading(on_loaded: OnLoaded) -> Callable[..., Iterator[tuple[str, Any
 
 
 def write_to(pipe: Path, rank: int) -> OnLoaded:
-    """Reports of a rank, which has a positive number, go into the pipe; they are dropped when nobody reads any more."""
+    """Return a function that writes reports of a rank to the pipe, and drops them if nobody reads any more."""
     descriptor = os.open(pipe, os.O_WRONLY)
 
     def write(num_bytes: int) -> None:
@@ -68,11 +68,11 @@ def write_to(pipe: Path, rank: int) -> OnLoaded:
 
 @contextmanager
 def _pipe(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
-    """A pipe from the ranks, which is read in a thread of its own: this one waits until the engine has started."""
+    """Open a pipe from the ranks. A separate thread reads it, because this one waits for the engine to start."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "loaded"
         os.mkfifo(path)
-        pipe = os.open(path, os.O_RDWR)  # A writer of its own: otherwise it would end with the first rank.
+        pipe = os.open(path, os.O_RDWR)  # With a writer here, the pipe does not end when the first rank ends.
         reader = threading.Thread(target=_read, args=(pipe, on_loaded, num_ranks), name="loading", daemon=True)
         reader.start()
         os.environ[PIPE] = str(path)
@@ -86,7 +86,7 @@ def _pipe(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
 
 
 def _read(pipe: int, on_loaded: OnLoaded, num_ranks: int) -> None:
-    """The engine has read what the slowest of its ranks has."""
+    """Read reports of ranks; the progress of the engine is that of its slowest rank."""
     loaded: dict[int, int] = {}
     num_reported = 0
     while True:

@@ -1,4 +1,4 @@
-"""The processes that vLLM starts on the CPU, as forks of one process that has vLLM imported.
+"""Start the processes of vLLM on the CPU as forks of one process that has imported vLLM.
 
 vLLM starts a new interpreter for each tensor-parallel rank, and for the engine of a server. Each would import vLLM and
 torch once more: 13 s of CPU time. Here they are forks of multiprocessing's fork server, which runs no thread.
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.0002
 
 
 def adapt_processes(model_modules: list[str]) -> None:
-    """Have engines that start later in this process fork, and wait asleep.
+    """Make engines that start later in this process fork their ranks, and make ranks sleep while they wait.
 
     `model_modules` define the class of their model.
     """
@@ -39,7 +39,7 @@ def adapt_processes(model_modules: list[str]) -> None:
 
 
 def start_fork_server() -> None:
-    """Start the fork server now, as a fork of this process: then it has what this one has imported.
+    """Start the fork server now as a fork of this process, so that it has the same imports.
 
     A process with threads cannot be forked. There the server starts as a new process, once it is needed.
     """
@@ -78,7 +78,7 @@ def _fork(program: str, files: Sequence[int]) -> int:
 
 
 class _ForkingContext(ForkServerContext):
-    """What vLLM starts processes with."""
+    """Replacement for the multiprocessing context with which vLLM starts processes."""
 
     @staticmethod
     def Process(  # type: ignore[override] # noqa: N802
@@ -88,7 +88,7 @@ class _ForkingContext(ForkServerContext):
 
 
 class _Entry:
-    """What a process is to run, with the environment at the time when it starts: the fork server has an older one."""
+    """Function that a process runs, with the current environment; that of the fork server is older."""
 
     def __init__(self, target: Callable[..., None], environment: Mapping[str, str] | None = None) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""vLLM imports this in the process of each rank of an engine of several GPUs, which reports what it reads."""
+"""Report what a rank reads. vLLM imports this module in the process of each rank of an engine of several GPUs."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from longshore_runtime.backends.vllm_loading import PIPE, report_loading, write_
 
 
 class ReportingRank:
-    """Adds nothing to vLLM's worker; vLLM imports this module for its sake."""
+    """Extension of vLLM's worker that adds nothing; naming it makes vLLM import this module."""
 
 
 if PIPE in os.environ:

@@ -1,4 +1,4 @@
-"""Layers of a running vLLM that would go on computing with old weights, and what makes them compute with new ones.
+"""Make all layers of a running vLLM compute with new weights; some would keep computing with a copy of old ones.
 
 vLLM processes a layer when its weights come: kernels for the CPU pack them, and compute with the packed copy from then
 on. With tied embeddings no weights come for the output layer. It shares the parameter, but packs a copy of its own.
@@ -32,7 +32,7 @@ class Renewal:
         initialize_layerwise_reload(model)
 
     def finish(self, config: ModelConfig) -> list[str]:
-        """Put all layers to work; the names of those that still compute with old weights, if any."""
+        """Finish the update; return the names of layers that still compute with old weights."""
         idle = _idle(self._model)
         finalize_layerwise_reload(self._model, config)
         old = _process_shared(self._model, idle)
@@ -45,7 +45,7 @@ class Renewal:
 
 
 def _idle(model: torch.nn.Module) -> _NamedLayers:
-    """Layers whose parameters were announced, and of which none came."""
+    """Return the layers of which no parameter came."""
     return [(name, layer) for name, layer in model.named_modules() if _waits(layer)]
 
 
@@ -56,7 +56,7 @@ def _waits(layer: torch.nn.Module) -> bool:
 
 
 def _process_shared(model: torch.nn.Module, idle: _NamedLayers) -> list[str]:
-    """Process the idle layers whose parameters came for others; the names of the rest."""
+    """Process idle layers that share parameters with others; return the names of the rest."""
     waiting = {layer for _, layer in idle}
     loaded = {id(parameter) for layer in model.modules() if layer not in waiting for parameter in _own(layer)}
     rest: list[str] = []
@@ -74,6 +74,6 @@ def _own(layer: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _packed(model: torch.nn.Module) -> dict[str, Any]:
-    """What layers compute with on a CPU, where it holds a copy of their weights."""
+    """Return the packed copies of weights that layers compute with on a CPU."""
     functions = {name: getattr(layer, "cpu_linear", None) for name, layer in model.named_modules()}
     return {name: function for name, function in functions.items() if getattr(function, "__closure__", None)}

@@ -1,4 +1,4 @@
-"""Starting vLLM's engine: its arguments, its model class, and the reason if it does not start."""
+"""Start vLLM's engine: its arguments, its model class, and the reason if it does not start."""
 
 import dataclasses
 import importlib
@@ -54,7 +54,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
 
 
 def import_model_class(model: Path) -> list[str]:
-    """Have vLLM inspect the model's class in this process, which needs it in any case; returns the modules with it.
+    """Make vLLM inspect the model's class in this process, which needs it anyway; return the modules that define it.
 
     vLLM would start another process for that, which imports vLLM once more: seconds of every engine's start, as no pod
     has the cache of an earlier one.
@@ -78,7 +78,7 @@ def _architectures(model: Path) -> list[str]:
 
 
 def _sample_a_token(engine: LLMEngine) -> None:
-    """Kernels that do not take the shapes of a model say so when they compute: now, and not in the first round."""
+    """Sample a token, so that kernels that do not support the model fail now and not in the first round."""
     sampling = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
     engine.add_request("trial", {"prompt_token_ids": [0]}, sampling)
     while engine.has_unfinished_requests():
@@ -87,7 +87,7 @@ def _sample_a_token(engine: LLMEngine) -> None:
 
 
 def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
-    """Arguments of vLLM's engine for a spec; raises EngineStartError for extra arguments that it does not take."""
+    """Return the arguments of vLLM's engine; raises EngineStartError for extra arguments that it does not know."""
     options = spec.options
     known = {field.name for field in dataclasses.fields(EngineArgs)}
     for name in options.extra_args:
@@ -128,7 +128,7 @@ def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
 
 
 def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
-    """vLLM's own defaults for the CPU are made for a machine of one's own: half its memory, and bfloat16."""
+    """Return arguments for the CPU; vLLM's defaults (half of the memory, bfloat16) assume a machine of its own."""
     arguments: dict[str, Any] = {
         "block_size": CPU_BLOCK_TOKENS,
         # A chunk of a prompt samples a token in vain, and vLLM takes the random number back, which torch's generators
@@ -143,7 +143,7 @@ def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error; those of pydantic begin with the number of errors and the name of a class."""
+    """Return the first line of an error; for pydantic, without the number of errors and the class name."""
     if isinstance(error, ValidationError):
         reasons = [str(one["msg"]).removeprefix("Value error, ") for one in error.errors(include_url=False)]
         text = "; ".join(reasons)

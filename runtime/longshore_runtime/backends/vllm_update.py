@@ -1,4 +1,4 @@
-"""New weights for a running vLLM, part by part: functions that run in each of its workers, by `collective_rpc`.
+"""Load new weights into a running vLLM, part by part: functions that run in its workers, by `collective_rpc`.
 
 vLLM's own `reload_weights` wants all weights in one call, which would ship a whole model through its message queue.
 A layer is replaced when all of its parameters have come, in whichever buckets.
@@ -19,7 +19,7 @@ from longshore_runtime.weights.slices import Bucket, Slice
 
 
 def begin_update(worker: Any, channel: BroadcastGroup | None = None) -> None:
-    """Prepare every layer to be replaced; `channel`: by weights that are broadcast there."""
+    """Prepare every layer for new weights; with a `channel`, they come by broadcast."""
     sources = _Sources(worker.device)
     if channel is not None:
         sources.join(channel, worker.rank)
@@ -31,13 +31,13 @@ def begin_update(worker: Any, channel: BroadcastGroup | None = None) -> None:
 def load_arrays(worker: Any, bucket: Bucket) -> None:
     """Load some parameters, given by their names in the checkpoint; a worker takes its share of each.
 
-    Of one that comes in slices, when it is whole.
+    A parameter that comes in slices is loaded when it is complete.
     """
     _load(worker, _arrays(worker.longshore_sources.assembly, bucket))
 
 
 def load_shared(worker: Any, bucket: SharedBucket) -> None:
-    """Likewise, from the memory that the worker shares with a rank of the trainer; raises ValueError if it differs.
+    """Load from memory shared with a trainer rank; raises ValueError if a checksum differs.
 
     vLLM keeps what it is given until a layer is complete, and by then the trainer has written the next bucket: `read`
     gives it copies, and has waited for them.
@@ -46,7 +46,7 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
 
 
 def finish_update(worker: Any) -> list[str]:
-    """Put the layers to work, and let go of the trainer's memory; the names of layers that kept old weights.
+    """Finish the update, and release the trainer's memory; return the names of layers that kept old weights.
 
     A layer that lacked parameters holds values of no meaning until the next update.
     """
@@ -79,20 +79,20 @@ def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
 
 
 class _PartialParameter(torch.Tensor):
-    """A worker's part of a parameter in the place of the whole: vLLM cuts it out and gets it."""
+    """A worker's part in place of a whole parameter: when vLLM narrows it to the worker's part, it returns itself."""
 
     cut: int
     rank: int
 
     @classmethod
     def of(cls, values: torch.Tensor, cut: int, rank: int) -> "_PartialParameter":
-        """The part of this rank, of equal ones along dimension `cut`."""
+        """Wrap this rank's part of a parameter, which is cut into equal parts along dimension `cut`."""
         piece = values.as_subclass(cls)
         piece.cut, piece.rank = cut, rank
         return piece
 
     def narrow(self, dim: int, start: Any, length: Any) -> torch.Tensor:
-        """The part; raises ValueError if another one is asked for."""
+        """Return the part; raises ValueError if another one is asked for."""
         own = self.shape[self.cut]
         if (dim, int(start), int(length)) != (self.cut, self.rank * own, own):
             raise ValueError(f"vLLM cuts a parameter at {start} along dimension {dim}, and the trainer did not")
@@ -100,21 +100,21 @@ class _PartialParameter(torch.Tensor):
 
 
 class _Sources:
-    """Where the buckets of the update under way come from."""
+    """Sources of the buckets of the current update."""
 
     def __init__(self, device: torch.device) -> None:
         self.assembly = Assembly()
         self._device = device
         self._buffers: dict[BufferHandle, torch.Tensor] = {}
-        """Shared ones: the trainer writes to two by turns."""
+        """Shared buffers by handle; the trainer writes to two of them in turn."""
         self._broadcast: Broadcast | None = None
 
     def join(self, channel: BroadcastGroup, worker: int) -> None:
-        """Meet the trainer and the other engines."""
+        """Join the broadcast, with the trainer and other engines."""
         self._broadcast = Broadcast(channel, channel.first + worker, self._device)
 
     def buffer(self, part: BucketPart) -> torch.Tensor:
-        """The bytes of a bucket."""
+        """Return the bytes of a part of a bucket, from shared memory or by broadcast."""
         if part.buffer is None:
             assert self._broadcast is not None, "a bucket is broadcast to those who joined"
             return receive(part, self._broadcast, self._device)

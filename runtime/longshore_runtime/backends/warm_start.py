@@ -33,7 +33,7 @@ Progress = Callable[[int, float], None]
 
 
 def fingerprint(num_steps: int, seed: int) -> str:
-    """Names what `warm_start` would produce: equal fingerprints, equal weights."""
+    """Return a name for the result of `warm_start`: equal fingerprints mean equal weights."""
     determinants = {
         "model": tiny_config().to_dict(),
         "optimizer": (_DEMONSTRATIONS_PER_STEP, _LEARNING_RATE, _RAMP_STEPS, _FINAL_RATE_SHARE, _MAX_PADDED_TOKENS),
@@ -60,7 +60,7 @@ def warm_start(
 def warm_start_steps(
     directory: Path, num_steps: int, seed: int, *, tied: bool = False
 ) -> Generator[tuple[int, float], None, None]:
-    """The same, step by step: yields what `Progress` is called with. The checkpoint is complete after the last one."""
+    """Do the same step by step, yielding the arguments of `Progress`; the last step completes the checkpoint."""
     build_tiny_model(directory, seed, tied=tied)
     if num_steps > 0:
         with _one_thread():
@@ -69,7 +69,7 @@ def warm_start_steps(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A model this small gains nothing from more threads, and on a busy machine loses much by waiting for them."""
+    """Compute with one thread: more do not help a small model, and waiting for them is slow on a busy machine."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -97,13 +97,13 @@ def _imitate(directory: Path, num_steps: int, seed: int) -> Generator[tuple[int,
 
 
 def _rate_share(step: int, num_steps: int) -> float:
-    """Linear rise, then linear decay."""
+    """Return the share of the learning rate: a linear rise, then a linear decay."""
     decay = 1.0 - (1.0 - _FINAL_RATE_SHARE) * step / num_steps
     return min(1.0, (step + 1) / _RAMP_STEPS) * decay
 
 
 def _encode(batch: Iterator[Demonstration]) -> list[tuple[list[int], int]]:
-    """(tokens of prompt and response, number of prompt tokens) of each."""
+    """Return (tokens of prompt and response, number of prompt tokens) of each demonstration."""
     tokenizer = build_tokenizer()
     encoded = []
     for demonstration in batch:
@@ -114,9 +114,9 @@ def _encode(batch: Iterator[Demonstration]) -> list[tuple[list[int], int]]:
 
 
 def _accumulate(model: torch.nn.Module, batch: list[tuple[list[int], int]]) -> float:
-    """Add the gradient of the batch's loss, in which every demonstration weighs the same; returns that loss.
+    """Add the gradient of the batch's loss, in which every demonstration weighs the same; return that loss.
 
-    A token mean would drown where to stop, which most demonstrations show in few tokens, in long countings.
+    With a mean over tokens, long demonstrations would outweigh the short ones, from which it learns where to stop.
     """
     total = 0.0
     for indices in pack([len(tokens) for tokens, _ in batch], _MAX_PADDED_TOKENS):

@@ -1,4 +1,4 @@
-"""A rank of the trainer writes its weights where the engine on its GPU reads them, bucket by bucket."""
+"""Write the weights of a trainer rank, bucket by bucket, to memory that the engine on its GPU reads."""
 
 import math
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class _Chunk:
 
 
 class WeightSender:
-    """Fills two buffers by turns: engines read one of them meanwhile."""
+    """Writer of two buffers in turn: engines read one while the other is filled."""
 
     def __init__(
         self, tensors: Iterator[Named], device: torch.device, max_bucket_bytes: int, *, is_read: bool = True
@@ -53,16 +53,16 @@ class WeightSender:
         self._broadcast: Broadcast | None = None
 
     def join(self, channel: BroadcastGroup) -> None:
-        """Meet engines in other pods, as rank 0; raises RuntimeError when one does not come."""
+        """Join a broadcast to engines in other pods, as rank 0; raises RuntimeError if one does not come."""
         self._broadcast = Broadcast(channel, 0, self._device)
 
     def broadcast(self) -> None:
-        """Send them the newest bucket."""
+        """Broadcast the newest bucket."""
         assert self._broadcast is not None and self._part is not None, "join and fill come first"
         self._broadcast.run(self._buffers[-1].values[: self._part.num_bytes])
 
     def fill(self) -> BucketPart | None:
-        """The next bucket; None: there is no more. It overwrites the last but one."""
+        """Write the next bucket and return it, or None after the last. This overwrites the one before the previous."""
         self._following = self._following or next(self._chunks, None)
         if self._following is None:
             return None
@@ -78,7 +78,7 @@ class WeightSender:
         return self._part
 
     def close(self) -> None:
-        """Give the memory back; engines that read it have let go of it."""
+        """Free the memory, which engines must have released."""
         self._broadcast = self._following = None
         self._chunks = iter(())
         while self._buffers:
@@ -86,7 +86,7 @@ class WeightSender:
         free_gpu_memory()
 
     def _next_buffer(self) -> SharedBuffer:
-        """The one that was filled before last."""
+        """Return the buffer that was not filled last."""
         if len(self._buffers) == 2:
             self._buffers.append(self._buffers.pop(0))
         else:
@@ -113,14 +113,14 @@ def _write(chunk: _Chunk, buffer: Tensor, offset_bytes: int) -> Slot:
 
 
 def receive(part: BucketPart, broadcast: Broadcast, device: torch.device) -> Tensor:
-    """A buffer with a bucket that is broadcast."""
+    """Return a buffer with a bucket that is received by broadcast."""
     buffer = torch.empty(part.num_bytes, dtype=torch.uint8, device=device)
     broadcast.run(buffer)
     return buffer
 
 
 def read(part: BucketPart, buffer: Tensor) -> Iterator[tuple[Slot, Tensor]]:
-    """The values in a bucket, copied, each parameter's in a row; raises ValueError where others were written."""
+    """Yield a flat copy of the values in each slot of a bucket; raises ValueError for a wrong checksum."""
     for slot in part.slots:
         written = slot.checksum
         bytes_ = buffer[slot.offset_bytes : slot.offset_bytes + slot.num_bytes]
@@ -131,13 +131,13 @@ def read(part: BucketPart, buffer: Tensor) -> Iterator[tuple[Slot, Tensor]]:
 
 
 class Assembly:
-    """Parameters that come in slices, until they are whole. That none is left out is for a `Receipt` to tell."""
+    """Slices of parameters, until these are complete. A `Receipt` checks that none is left out."""
 
     def __init__(self) -> None:
         self._incomplete: dict[str, Tensor] = {}
 
     def add(self, name: str, values: Tensor, shape: tuple[int, ...], start: int) -> Tensor | None:
-        """The parameter, if these values complete it."""
+        """Add values; return the parameter if they complete it."""
         num_values, stop = math.prod(shape), start + values.numel()
         if values.numel() == num_values:
             return values.reshape(shape)
@@ -149,7 +149,7 @@ class Assembly:
 
 @torch.no_grad()
 def tensor_checksum(values: Tensor, shape: tuple[int, ...], start: int = 0) -> Checksum:
-    """Of values in a row, of which `start` is the first in a parameter of this shape."""
+    """Compute the checksum of flat values that begin at index `start` of a parameter of this shape."""
     size_bytes = word_bytes(math.prod(shape), values.element_size())
     words = values.view(torch.uint8)
     words = words if size_bytes == 1 else words.view(torch.int32)

@@ -1,4 +1,4 @@
-"""Where a trainer replica stands among the others."""
+"""Place of a trainer rank among the others."""
 
 from dataclasses import dataclass
 

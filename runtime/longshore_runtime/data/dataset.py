@@ -9,9 +9,9 @@ from longshore.api.model import Data, Source
 from longshore.checks.rows import domain_of, no_domain, row_mistake, value_at
 from longshore.policy.draws import DrawCursor, MixedDraws, Share
 from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import PromptRecord
 
 
 class Tokenizer(ChatTokenizer, Protocol):

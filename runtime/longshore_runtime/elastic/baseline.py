@@ -4,7 +4,7 @@ from typing import Protocol
 
 import structlog
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.status import Assignment
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.elastic.job_watch import Assignments

@@ -1,6 +1,6 @@
 """What the benefit gate learns of a step."""
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import StepOutcome
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.trainer.updates import StepTraining

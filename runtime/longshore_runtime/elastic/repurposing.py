@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from longshore.api import runtime_status
-from longshore.api.runtime_status import RepurposingBenefit, RoundKind
+from longshore.api import round_status
+from longshore.api.round_status import RepurposingBenefit, RoundKind
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
@@ -45,7 +45,7 @@ class ElasticReport(Protocol):
     """Receiver of reports about assignments."""
 
     def milestone(
-        self, progress: RoundProgress, load: runtime_status.RolloutLoad, benefit: RepurposingBenefit | None
+        self, progress: RoundProgress, load: round_status.RolloutLoad, benefit: RepurposingBenefit | None
     ) -> None:
         """How full the engines are and will be: the operator may repurpose pods. `benefit`: what that is expected to
         change; None: nobody knows."""
@@ -273,9 +273,9 @@ class Repurposing:
         return rollout_load(progress, sampling, running, lengths, self._options.max_response_tokens)
 
 
-def _reported(load: MilestoneLoad) -> runtime_status.RolloutLoad:
+def _reported(load: MilestoneLoad) -> round_status.RolloutLoad:
     pods = [
-        runtime_status.PodLoad(
+        round_status.PodLoad(
             pod=pod.pod,
             gpus=pod.num_gpus,
             kv_capacity_tokens=pod.kv_capacity_tokens,
@@ -283,7 +283,7 @@ def _reported(load: MilestoneLoad) -> runtime_status.RolloutLoad:
         )
         for pod in load.pods
     ]
-    return runtime_status.RolloutLoad(projected_kv_peak_tokens=load.peak_tokens, pods=pods)
+    return round_status.RolloutLoad(projected_kv_peak_tokens=load.peak_tokens, pods=pods)
 
 
 def _reported_benefit(benefit: Benefit) -> RepurposingBenefit:

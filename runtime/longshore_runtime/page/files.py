@@ -1,4 +1,4 @@
-"""Files of a job, read for its page. Writers rename complete files into place, or append whole lines."""
+"""Read the files of a job for its page. Writers rename complete files into place, or append whole lines."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 class SampleKind(StrEnum):
     """What responses were sampled for: the directory that has them.
 
-    As `telemetry.samples` names it, which a report does without: it knows the engines, and so Ray.
+    Defined here again because `telemetry.samples` imports Ray, which a report does without.
     """
 
     TRAINING = "samples"
@@ -36,16 +36,16 @@ _SAMPLE_FILE: Final = re.compile(r"step-(\d{6,})\.parquet", re.ASCII)
 
 @dataclass(frozen=True)
 class _Known:
-    """What was found in a file that was written at this time."""
+    """Content of a file, with the time when it was written."""
 
     written_ns: int
     digest: RoundDigest | None
 
 
 class JobFiles:
-    """The output directory of a job. Methods block; one thread at a time calls them.
+    """The output directory of a job. Methods block, and only one thread at a time may call them.
 
-    Files go when a limit of the storage is reached, or when a run goes back to a checkpoint: FileNotFoundError then.
+    Methods raise FileNotFoundError for files that have been deleted, because storage has a limit or a run was rewound.
     """
 
     def __init__(self, output: Path) -> None:
@@ -54,21 +54,21 @@ class JobFiles:
         self._samples = {kind: output / kind for kind in SampleKind}
         self._digests: dict[int, _Known] = {}
         self._curves: tuple[tuple[int, int], Curves] | None = None
-        """With the state of their file."""
+        """With the size and time of the file that they were read from."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Return a version that changes whenever something was written."""
+        """Return a version of the directory, which changes with every write."""
         return tuple(_state(path) for path in (self._metrics, self._rounds, *self._samples.values()))
 
     def curves(self) -> Curves:
-        """Metrics by step; of a run of 10,000 steps they take most of a second, so they are read once a step."""
+        """Return metrics by step; reading 10,000 steps takes almost a second, so the result is kept."""
         written = _state(self._metrics)
         if self._curves is None or self._curves[0] != written:
             self._curves = written, curves(self.rows())
         return self._curves[1]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Metrics, line by line."""
+        """Return the metrics as they are stored, line by line."""
         if not self._metrics.exists():
             return
         with self._metrics.open("rb") as lines:
@@ -77,13 +77,13 @@ class JobFiles:
                     yield orjson.loads(line)
 
     def round_steps(self) -> list[int]:
-        """Steps with a record of their round."""
+        """Return the steps with a record of their round."""
         return _steps(self._rounds, model.step_of)
 
     def digests(self, most_new: int | None = None) -> tuple[list[RoundDigest], bool]:
         """Return the last rounds, oldest first, and whether these are all.
 
-        `most_new`: records that this call may read, newest first. One of a large round takes a tenth of a second.
+        `most_new`: how many records this call may read, newest first. Reading one of a large round takes 0.1 s.
         """
         steps = self.round_steps()[-MAX_DIGESTS:]
         found: dict[int, _Known] = {}
@@ -105,23 +105,23 @@ class JobFiles:
         return [digest for digest in digests if digest is not None], num_new != most_new
 
     def round(self, step: int, max_stays: int = timeline.MAX_STAYS) -> RoundView:
-        """The timeline of a round."""
+        """Return the timeline of a round."""
         return timeline.round_view(self._record(step), max_stays)
 
     def sample_steps(self, kind: SampleKind) -> list[int]:
-        """Steps with samples."""
+        """Return the steps with samples."""
         return _steps(self._samples[kind], _sample_step)
 
     def heads(self, kind: SampleKind, step: int) -> tuple[SampleGroup, ...]:
-        """The groups of a step without their responses."""
+        """Return the groups of a step without their responses."""
         return samples.heads(self._rows_of(kind, step, columns=list(samples.HEAD_COLUMNS)))
 
     def groups(self, kind: SampleKind, step: int, draw: str | None = None) -> tuple[SampleGroup, ...]:
-        """The groups of a step, or the one of a draw."""
+        """Return the groups of a step, or only the group of one draw."""
         return samples.groups(self._rows_of(kind, step, filters=draw and [("draw", "=", draw)]))
 
     def _digest(self, step: int) -> RoundDigest | None:
-        """None for a file that another version wrote, or that is damaged; the page does without it."""
+        """Return the digest of a round; None for a damaged file or one of another version, which is left out."""
         try:
             return timeline.digest(self._record(step))
         except ValueError as error:
@@ -147,7 +147,7 @@ def _steps(directory: Path, step_of: Callable[[str], int | None]) -> list[int]:
 
 
 def sample_file(step: int) -> str:
-    """Name of the file with the samples of a step."""
+    """Return the name of the file with the samples of a step."""
     return f"step-{step:06d}.parquet"
 
 

@@ -28,7 +28,7 @@ _MAX_STEP_CHARACTERS: Final = 1_000_000
 
 
 class ReportRequest(PageModel):
-    """What the API server knows of a job."""
+    """What the API server knows about a job."""
 
     name: str
     namespace: str
@@ -38,7 +38,7 @@ class ReportRequest(PageModel):
 
 
 def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> JobPageView:
-    """The view with the last rounds and some samples in it."""
+    """Return the view of a job, with its last rounds and some samples included."""
     job = job_head(request.spec, request.name, request.namespace)
     rounds = dict(_rounds(files))
     found, held_out = (dict(_samples(files, kind)) for kind in (SampleKind.TRAINING, SampleKind.HELD_OUT))
@@ -57,7 +57,7 @@ def report_view(request: ReportRequest, files: JobFiles, written_s: float) -> Jo
 
 
 def chosen_steps(steps: list[int], num: int) -> list[int]:
-    """The newest steps and the oldest one, to compare: at most `num`."""
+    """Choose at most `num` steps: the newest ones, and the oldest for comparison."""
     return sorted({*steps[:1], *steps[-(num - 1) :]})
 
 
@@ -80,7 +80,7 @@ def _samples(files: JobFiles, kind: SampleKind) -> Iterator[tuple[int, tuple[Sam
 
 
 def run_report(root: str, output: str) -> int:
-    """Main program; returns the exit status."""
+    """Write the report; return the exit status."""
     directory = (Path(root) / output).resolve()
     if not directory.is_relative_to(Path(root).resolve()) or not directory.is_dir():
         sys.stderr.write(f"there is no {output!r} in the storage: the job has written nothing yet\n")

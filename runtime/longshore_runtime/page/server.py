@@ -1,4 +1,4 @@
-"""Serves the page of a job, read-only. It has no password: only what may reach its address may read it."""
+"""Serve the page of a job, read-only. It has no password: whoever can reach its address can read it."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class LatestStatus:
-    """A sink of reports that keeps the newest one for the page and passes all on."""
+    """A sink that keeps the newest status for the page, and passes every status on."""
 
     def __init__(self, sink: StatusSink) -> None:
         self._sink = sink
@@ -45,7 +45,7 @@ class LatestStatus:
 
 @dataclass(frozen=True)
 class _RenderedView:
-    """A view."""
+    """A view of the job as it was sent, with its version."""
 
     state: str
     """Of files and status when everything was read; empty: there is more to read."""
@@ -54,7 +54,7 @@ class _RenderedView:
 
 
 class JobPage:
-    """What the server answers. Files are read in other threads, one at a time."""
+    """Answers of the server. Files are read in other threads, one at a time."""
 
     def __init__(self, job: JobHead, files: JobFiles, status: Callable[[], RuntimeStatus | None], *,
                  any_host: bool = False) -> None:  # fmt: skip
@@ -67,7 +67,7 @@ class JobPage:
         self._view: _RenderedView | None = None
 
     def application(self) -> web.Application:
-        """Return the application, whose routes are all read-only."""
+        """Build the application; all of its routes are read-only."""
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/", self._page)
         application.router.add_get("/api/view", self._get_view)
@@ -105,7 +105,7 @@ class JobPage:
         return response
 
     async def _get_cluster(self, request: web.Request) -> web.Response:
-        """Conditions and events are for `longshore ui`: the coordinator itself may not list events."""
+        """Answer without conditions and events, which `longshore ui` adds: the coordinator may not list events."""
         return _json(b"null")
 
     async def _get_round(self, request: web.Request) -> web.Response:
@@ -132,7 +132,7 @@ class JobPage:
         return await asyncio.to_thread(alone)
 
     def _newest(self) -> tuple[str, bytes]:
-        """The view, made again if anything is new; of many new rounds, some are read now and the rest next time."""
+        """Return the view, built again if anything has changed. If many rounds are new, later calls read the rest."""
         status, files = self._status(), self._files
         state = repr((files.stamp(), status and status.model_dump_json()))
         if self._view is None or self._view.state != state:
@@ -153,14 +153,14 @@ class JobPage:
 
 
 def page_server(page: JobPage, hosts: Sequence[str], port: int = PAGE_PORT) -> Served:
-    """Serves the page at these addresses of the pod while a `with` block runs."""
+    """Serve the page at these addresses of the pod, within a `with` block."""
     return Served("page", page.application(), hosts, port)
 
 
 def page_hosts(pod_ip: str, *, is_open: bool) -> list[str]:
-    """Where to listen: where port-forward arrives, and at the pod's address if the installation lets others in.
+    """Return the addresses to listen on: that of port-forward, and the pod's if the installation lets others in.
 
-    Pods of a development cluster share one machine; there each has a loopback address of its own.
+    Pods of the embedded cluster share one machine, where each has a loopback address of its own.
     """
     if ipaddress.ip_address(pod_ip).is_loopback:
         return [pod_ip]

@@ -1,4 +1,4 @@
-"""Measures the engines of a pool, all at work at the same time, as in a round of the job."""
+"""Measure the engines of a pool, all of them at work at the same time as in a round of the job."""
 
 import queue
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ import structlog
 
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.clock import Clock
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
 from longshore_runtime.rollout.round_runner import Engines
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ _LEAST_GROWTH: Final = 2
 
 @dataclass
 class _Batch:
-    """What came back of the requests of one engine."""
+    """Results of the requests of one engine."""
 
     num_left: int
     ends: list[tuple[Sequence[Completion], EngineStats]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Batch:
 
 
 class EngineProbe:
-    """Measures at the tensor-parallel size that the pool has now; engines that are lost meanwhile are left out."""
+    """Measure engines of the size that the pool has now; engines that are lost meanwhile are left out."""
 
     def __init__(
         self, engines: Engines, events: "queue.SimpleQueue[Event]", synthetic: Synthetic, clock: Clock
@@ -55,16 +55,16 @@ class EngineProbe:
         self._clock = clock
 
     def warm_up(self) -> None:
-        """First steps compile and allocate: they count for nothing."""
+        """Run first steps, which compile and allocate, without measuring them."""
         self._run(lengths=[2] * 2, prompt_tokens=_SHORT_PROMPT_TOKENS)
 
     def kv_capacity(self, tp_size: int, figures: Figures) -> None:
-        """Of every engine, as it says."""
+        """Return the tokens that the KV cache of each engine holds."""
         for stats in self._engines.stats().values():
             figures.kv_capacity(tp_size, stats.kv_capacity_tokens)
 
     def decode(self, tp_size: int, limits: EngineLimits, figures: Figures) -> None:
-        """Steps of all batch sizes, with short prompts and then with long ones."""
+        """Measure decode steps of all batch sizes, with short prompts and then with long ones."""
         short = staircase(limits, _SHORT_PROMPT_TOKENS)
         long = staircase(limits, _LONG_PROMPT_TOKENS)
         for stairs in (short, long):
@@ -96,7 +96,7 @@ class EngineProbe:
         engines = self._alive()
         if len(engines) < 2 or longest < 2:
             return
-        # One of a single token goes first, as a mark: when it has ended, the other one has begun.
+        # The response of a single token is a mark: when it has ended, the other one has begun.
         requests = {engine: self._synthetic.requests([1, longest], _SHORT_PROMPT_TOKENS) for engine in engines}
         batches = {engine: _Batch(2) for engine in engines}
         with self._others_kept() as others:
@@ -112,7 +112,7 @@ class EngineProbe:
                 figures.scalar("migration_s", self._clock.now_s() - started_s)
 
     def _all_end(self, requests: Mapping[int, Sequence[Request]], others: list[Event]) -> bool:
-        """Whether every engine ends what it is given; nothing of it runs on."""
+        """Return whether every engine finishes its requests in time; requests that it does not finish are stopped."""
         batches = {engine: _Batch(len(of_engine)) for engine, of_engine in requests.items()}
         for engine, of_engine in requests.items():
             self._engines.add(engine, of_engine)
@@ -132,7 +132,7 @@ class EngineProbe:
         }
 
     def _run(self, lengths: Sequence[int], prompt_tokens: int) -> Mapping[int, _Batch]:
-        """Every engine samples responses of these lengths; what came back, without what was cut off."""
+        """Have every engine sample responses of these lengths; return the results, except those cut off."""
         requests = {engine: self._synthetic.requests(lengths, prompt_tokens) for engine in self._alive()}
         batches = {engine: _Batch(len(of_engine)) for engine, of_engine in requests.items()}
         with self._others_kept() as others:
@@ -149,14 +149,14 @@ class EngineProbe:
         self._stop(requests, batches, others)
 
     def _stop(self, requests: Mapping[int, Sequence[Request]], batches: dict[int, _Batch], others: list[Event]) -> None:
-        """Whatever has not ended."""
+        """Stop all requests that have not ended."""
         for engine in batches:
             self._engines.abort(engine, [request.request_id for request in requests[engine]])
         if not self._collect(batches, others, _STOP_LIMIT_S):
             raise EngineDied(f"an engine did not stop within {_STOP_LIMIT_S:.0f} s")
 
     def _collect(self, batches: dict[int, _Batch], others: list[Event], limit_s: float, num_left: int = 0) -> bool:
-        """Wait until all requests but `num_left` of each engine are back; False: they are not, and the time is over."""
+        """Wait until at most `num_left` requests of each engine still run; return False if the time is over first."""
         deadline_s = self._clock.now_s() + limit_s
         while any(batch.num_left > num_left for batch in batches.values()):
             try:
@@ -175,7 +175,7 @@ class EngineProbe:
                     batches.pop(engine, None)
                     self._engines.replace(engine)
                 case _:
-                    _heed(event, others)
+                    _require_no_end(event, others)
         return True
 
     def _alive(self) -> Sequence[int]:
@@ -187,12 +187,12 @@ class EngineProbe:
                 except queue.Empty:
                     raise EngineDied(f"no engine was there again within {_REJOIN_LIMIT_S:.0f} s") from None
                 if not isinstance(event, EngineJoined):
-                    _heed(event, others)
+                    _require_no_end(event, others)
         return engines
 
     @contextmanager
     def _others_kept(self) -> Iterator[list[Event]]:
-        """Events that are not for the probe go back into the queue."""
+        """Collect events that are not for the probe, and put them back into the queue at the end."""
         others: list[Event] = []
         try:
             yield others
@@ -202,7 +202,7 @@ class EngineProbe:
 
 
 def _moved(requests: Mapping[int, Request], batches: Mapping[int, _Batch]) -> Mapping[int, Sequence[Request]]:
-    """What was stopped on each engine goes on on the next one; nothing does while there is no other."""
+    """Return the requests that continue what was stopped, each on the next engine; none if there is only one engine."""
     engines = list(batches)
     if len(engines) < 2:
         return {}
@@ -214,7 +214,7 @@ def _moved(requests: Mapping[int, Request], batches: Mapping[int, _Batch]) -> Ma
 
 
 def _continued(request: Request, stopped: Completion) -> Request:
-    """By one token."""
+    """Return the request that continues a stopped response by one token."""
     return replace(
         request,
         request_id=f"{request.request_id}-moved",
@@ -227,8 +227,8 @@ def _ended(completions: Sequence[Completion], stats: EngineStats) -> Ended:
     return Ended(len(completions), max(len(one.tokens) for one in completions), stats)
 
 
-def _heed(event: Event, others: list[Event]) -> None:
-    """Raise what ends the session; keep the rest."""
+def _require_no_end(event: Event, others: list[Event]) -> None:
+    """Raise the exception of an event that ends the session; keep events that others need."""
     match event:
         case ReplicaLost(reason=reason):
             raise TrainerLost(reason)

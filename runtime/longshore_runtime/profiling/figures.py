@@ -1,4 +1,4 @@
-"""Everything that was measured, and its medians as a profile. Pure."""
+"""Collect measurements, and compute their medians as a profile. Pure."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class _Decode:
 
 
 class Figures:
-    """Takes measurements in any order and number; what was measured more than once becomes a median."""
+    """All measurements so far, in any order and number; repeated ones become a median."""
 
     def __init__(self) -> None:
         self._decode: dict[tuple[int, int, int], _Decode] = defaultdict(_Decode)
@@ -32,31 +32,31 @@ class Figures:
         self._scalars: dict[str, list[float]] = defaultdict(list)
 
     def decode(self, tp_size: int, prompt_tokens: int, window: Window) -> None:
-        """Steps of an engine."""
+        """Add the seconds of decode steps."""
         if window.step_s > 0:
             found = self._decode[tp_size, window.num_running, prompt_tokens]
             found.context_tokens.append(window.context_tokens)
             found.step_s.append(window.step_s)
 
     def prefill(self, tp_size: int, prompt_tokens: int, tokens_per_s: float) -> None:
-        """Prompts on an engine."""
+        """Add the seconds of prefills."""
         self._prefill[tp_size, prompt_tokens].append(tokens_per_s)
 
     def kv_capacity(self, tp_size: int, num_tokens: int) -> None:
-        """KV cache of an engine."""
+        """Add the capacity of a KV cache, in tokens."""
         self._kv_capacity[tp_size].append(num_tokens)
 
     def judge(self, function: str, question_tokens: int, seconds: float, peak_bytes: int | None) -> None:
-        """One question to a colocated judge."""
+        """Add one question to a colocated judge."""
         self._judge[function, question_tokens].append((seconds, peak_bytes))
 
     def scalar(self, name: str, value: float) -> None:
-        """One of the figures that a profile has once, by the name of its field."""
+        """Add a value of one of the single figures of a profile, by the name of its field."""
         assert name in _SCALARS, f"a profile has no figure {name}"
         self._scalars[name].append(value)
 
     def profile(self, subject: Subject | None = None) -> Profile:
-        """Medians; what was not measured is unset."""
+        """Return the medians; what was not measured is unset."""
         scalars: dict[str, Any] = {name: median(values) for name, values in self._scalars.items()}
         counts = {_alias(name): len(values) for name, values in self._scalars.items()}
         counts |= {f"{_alias('kv_capacity_tokens')}.{size}": len(found) for size, found in self._kv_capacity.items()}

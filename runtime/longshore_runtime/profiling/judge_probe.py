@@ -1,4 +1,4 @@
-"""Measures the colocated judges of a job, on the GPU of an engine as in the job."""
+"""Measure the colocated judges of a job on the GPU of an engine, as in the job."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ _LIMIT_S: Final = 300.0
 
 
 class _Probe:
-    """Body of a Ray actor."""
+    """Class of a Ray actor that holds one judge."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         set_environment(environment)
@@ -38,7 +38,7 @@ class _Probe:
         self._reply_tokens = function.judge.max_tokens
 
     def measure(self, question_tokens: int) -> tuple[float, int | None] | None:
-        """Seconds and bytes for one question; None: it does not fit."""
+        """Measure seconds and bytes of GPU memory for one question; return None if it does not fit."""
         try:
             seconds, peak_bytes = self._judge.measure(question_tokens, self._reply_tokens)
         except (NoReply, NoReplyYet):
@@ -57,9 +57,9 @@ def measure_judges(
     figures: Figures,
     on_measured: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> None:
-    """Seconds and memory by the length of what a judge reads, for every function with a colocated judge.
+    """Measure seconds and memory by the length of what a judge reads, for every function with a colocated judge.
 
-    `max_tokens`: of what a judge reads in the job. No judge of the job may run meanwhile. `on_measured` is called with
+    `max_tokens`: the most that a judge reads in the job. No judge of the job may run meanwhile. `on_measured` gets
     the judges that are done, all of them, and the next one.
     """
     for number, function in enumerate(functions):

@@ -1,4 +1,4 @@
-"""The profiling phase of a job: measure unless there is a profile that fits, and say what it means for the planner."""
+"""The profiling phase of a job: measure unless there is a profile that fits, and report it for the planner."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Parallelism
-from longshore.api.runtime_status import ProgressUnit, RolloutTimes, RuntimeActivity
+from longshore.api.round_status import RolloutTimes
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
@@ -32,7 +33,7 @@ FILE: Final = "profile.json"
 
 
 def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorPlacement) -> bool:
-    """Make sure that the job has its profile; whether it was measured now, after which nothing can be trained on.
+    """Make sure that the job has a profile; return whether it was measured now, so that the session cannot train.
 
     `model`: its checkpoint, as this pod sees it; `judge_placement`: where a colocated judge runs.
     """
@@ -71,7 +72,7 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorP
 
 
 def scope_of(spec: RLJobSpec, config: dict[str, Any], tp_sizes: Sequence[int]) -> Scope:
-    """What is measured for a job. Sizes that its engines never take are measured only where it does nothing else."""
+    """Return what to measure for a job. Sizes that its engines never take are measured only if it does nothing else."""
     engine, text = spec.rollout.engine, config.get("text_config", config)
     is_wanted = spec.profiling is Profiling.ONLY or engine.parallelism is Parallelism.ADAPTIVE
     return Scope(
@@ -106,7 +107,7 @@ def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None
 
 
 def require_fit(profile: Profile, subject: Subject) -> None:
-    """Raise ProfileMismatch unless it was measured on this model, on this accelerator, and with these options."""
+    """Raise ProfileMismatch unless a profile was measured on this model and accelerator, with these options."""
     if profile.subject is None:
         raise ProfileMismatch("the profile does not say what it was measured with")
     profile.subject.require(subject)
@@ -115,7 +116,7 @@ def require_fit(profile: Profile, subject: Subject) -> None:
 
 
 def write(path: Path, profile: Profile) -> None:
-    """All of it or nothing."""
+    """Write the profile as a whole, or not at all."""
     unfinished = path.with_name(f".unfinished-{path.name}")
     unfinished.write_text(profile.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n", encoding="utf-8")
     sync(unfinished)
@@ -124,7 +125,7 @@ def write(path: Path, profile: Profile) -> None:
 
 
 def report(profile: Profile, spec: RLJobSpec, recorder: Recorder) -> None:
-    """What the planner goes by, into the status of the job and the log."""
+    """Report what the planner uses, in the status of the job and in the log."""
     figures = rollout_profile(profile, spec)
     if figures is None:
         log.warning("the profile lacks decode steps of the engines: nothing is predicted from it")

@@ -29,7 +29,7 @@ _REPEATS: Final = 3
 
 @dataclass(frozen=True)
 class Scope:
-    """What a job is, as far as its profile depends on it."""
+    """The properties of a job that its profile depends on."""
 
     max_num_seqs: int
     max_context_tokens: int
@@ -42,7 +42,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Machine:
-    """The engines and trainers of a job that runs nothing."""
+    """The idle engines and trainers of a job."""
 
     engines: EnginePool
     trainers: TrainerGroup
@@ -51,7 +51,7 @@ class Machine:
 
 
 class Profiler:
-    """Measures as often as it is asked to; the profile has the medians."""
+    """Measure repeatedly; the profile has the medians."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Profiler:
         self._is_warm = False
 
     def profile(self, subject: Subject | None = None) -> Profile:
-        """Of everything measured so far."""
+        """Return the profile of everything measured so far."""
         return self.figures.profile(subject)
 
     def run(self, budget_s: float = BUDGET_S) -> None:
-        """Engines, trainers, engines of other sizes: each once at least, and again while their share of time lasts."""
+        """Measure engines, trainers and other sizes: each at least once, and again while its share of time lasts."""
         own_size = self._machine.engines.tp_size
         self._on_stage(RuntimeActivity.PROFILE_ENGINES)
         self._begin(budget_s / 3)
@@ -89,7 +89,7 @@ class Profiler:
             self._measure_other_size(tp_size, own_size, budget_s / 3 / len(self._scope.other_tp_sizes))
 
     def measure(self) -> None:
-        """Once engines at their own size, and trainers."""
+        """Measure engines at their configured size, and trainers, once."""
         self._begin(BUDGET_S)
         self._trainers.measure(self.figures)
         tp_size = self._machine.engines.tp_size
@@ -105,7 +105,7 @@ class Profiler:
             self._is_warm = True
 
     def _of_engines(self, tp_size: int) -> list[Callable[[], None]]:
-        """What is measured of engines."""
+        """Measure engines at their present size."""
         return [
             lambda: self._engines.decode(tp_size, self._limits(), self.figures),
             lambda: self._engines.prefill(tp_size, self._limits(), self.figures),
@@ -117,7 +117,7 @@ class Profiler:
         self._repeat(f"engines of size {tp_size}", self._of_engines(tp_size), time_s)
 
     def _measure_other_size(self, tp_size: int, own_size: int, time_s: float) -> None:
-        """The way there starts engines, once in a job; the way back wakes some, as every later change does."""
+        """Measure engines of another size. Only the way back counts as a switch: later switches wake engines, too."""
         engines, clock = self._machine.engines, self._machine.clock
         try:
             engines.regroup(tp_size)
@@ -131,13 +131,13 @@ class Profiler:
         self.figures.scalar("regroup_s", clock.now_s() - started_s)
 
     def _limits(self) -> EngineLimits:
-        """Of the smallest engine that serves."""
+        """Return the limits of the smallest engine that serves."""
         stats = self._machine.engines.stats().values()
         capacity = min((one.kv_capacity_tokens for one in stats), default=1)
         return EngineLimits(self._scope.max_num_seqs, self._scope.max_context_tokens, capacity)
 
     def _repeat(self, what: str, measures: Sequence[Callable[[], None]], time_s: float) -> None:
-        """Another time only where it will fit, by what the last one took."""
+        """Repeat while the next run fits into the time, judging by how long the last one took."""
         clock = self._machine.clock
         end_s = clock.now_s() + time_s
         done, most = 0, _REPEATS * len(measures)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from longshore_runtime.types import EngineStats
+from longshore_runtime.engine_protocol import EngineStats
 
 _LEVEL_STEPS: Final = 24
 """Steps of each batch size: more than the prompts of a batch take, since what started first ends first."""
@@ -25,7 +25,7 @@ _MOST_PROMPT_TOKENS: Final = 1 << 17
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine can hold."""
+    """What an engine can hold, in requests and tokens."""
 
     max_num_seqs: int
     max_context_tokens: int
@@ -34,7 +34,7 @@ class EngineLimits:
 
 @dataclass(frozen=True)
 class Staircase:
-    """One batch of requests, by how it shrinks."""
+    """One batch of requests, described by how it shrinks."""
 
     sizes: tuple[int, ...]
     """Requests that run on each level, falling to 1."""
@@ -54,7 +54,7 @@ class Staircase:
 
 @dataclass(frozen=True)
 class Ended:
-    """Requests of a staircase ended on an engine: what it had counted by then."""
+    """The end of requests on an engine, with its counters at that time."""
 
     num_requests: int
     num_tokens: int
@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Window:
-    """Steps of a constant batch."""
+    """Steps during which the batch was constant."""
 
     num_running: int
     context_tokens: int
@@ -87,7 +87,7 @@ def staircase(limits: EngineLimits, prompt_tokens: int) -> Staircase:
 
 
 def windows(stairs: Staircase, ends: Sequence[Ended]) -> list[Window]:
-    """What the ends on one engine, in their order, say about its steps.
+    """Return the windows between the ends on one engine, which are given in their order.
 
     A window in which prompts were computed as well, or in which requests waited, samples fewer tokens and is left out.
     """

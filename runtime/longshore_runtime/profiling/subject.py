@@ -1,4 +1,4 @@
-"""What identifies a profile: the model, the accelerator, and what the job says about engines, trainers and pods."""
+"""Identify a profile: by model, accelerator, and what the job says about engines, trainers and pods."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ _SMI_LIMIT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Pod:
-    """What a worker pod has."""
+    """Hardware of a worker pod."""
 
     gpu: str
     versions: Mapping[str, str]
@@ -51,13 +51,13 @@ def subject_of(spec: RLJobSpec, model: Path) -> Subject:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """The configuration of a Hugging Face checkpoint."""
+    """Read the configuration of a Hugging Face checkpoint."""
     config: dict[str, Any] = json.loads((model / "config.json").read_bytes())
     return config
 
 
 def shape_of(config: Mapping[str, Any], num_parameters: int, value_bytes: int) -> Shape:
-    """Sizes of a decoder from its configuration."""
+    """Return the sizes of a decoder, from its configuration."""
     text: Mapping[str, Any] = config.get("text_config", config)
     num_heads = text["num_attention_heads"]
     head_size = text.get("head_dim") or text["hidden_size"] // num_heads
@@ -72,7 +72,7 @@ def shape_of(config: Mapping[str, Any], num_parameters: int, value_bytes: int) -
 
 
 def num_parameters(model: Path) -> int:
-    """Of a checkpoint, from the headers of the safetensors files: 8 bytes of length, then JSON."""
+    """Count the parameters of a checkpoint from the headers of its safetensors files: 8 bytes of length, then JSON."""
     total = 0
     for file in model.glob("*.safetensors"):
         with file.open("rb") as opened:
@@ -83,7 +83,7 @@ def num_parameters(model: Path) -> int:
 
 
 def _value_bytes(spec: RLJobSpec) -> int:
-    """Of weights and KV cache in the engine, which takes float32 on the CPU unless told otherwise."""
+    """Return the bytes of a value of weights or KV cache in the engine, which uses float32 on the CPU by default."""
     return _VALUE_BYTES.get(spec.rollout.engine.dtype, 2 if spec.workers.has_accelerator else 4)
 
 
@@ -93,7 +93,7 @@ def model_fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def setup_fingerprint(spec: RLJobSpec) -> str:
-    """Of what a user may change in a suspended job, and what would make its profile wrong."""
+    """Hash those settings that a user may change in a suspended job and that a profile depends on."""
     judges = [one for one in spec.reward.functions if one.is_colocated]
     return _fingerprint(
         {
@@ -123,7 +123,7 @@ def _look(environment: Mapping[str, str], has_accelerator: bool) -> Pod:
 
 
 def _gpu_name() -> str:
-    """Of the first GPU, since all of a job are of one kind; a driver that does not tell leaves it at `GPU`."""
+    """Return the name of the first GPU, as all GPUs of a job are of one kind; `GPU` if the driver does not say."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return "GPU"

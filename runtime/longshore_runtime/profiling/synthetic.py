@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.lengths import LengthModel
-from longshore_runtime.types import Request, Sample
+from longshore_runtime.engine_protocol import Request
+from longshore_runtime.trainer_protocol import Sample
 
 _EPOCH = 1_000_000
 """Draws of an epoch that no job reaches."""
 
 
 class Synthetic:
-    """Equal seeds, equal tokens. No prompt comes twice, so that no prefix of it is cached."""
+    """Source of random tokens; equal seeds give equal tokens. No prompt comes twice, so none is cached."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         self._tokens = range(min(4, vocab_size - 1), vocab_size)

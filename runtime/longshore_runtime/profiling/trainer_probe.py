@@ -1,4 +1,4 @@
-"""Measures the trainers, and what lies between a round and the next: switches and the publication of weights."""
+"""Measure the trainers, and the work between two rounds: switching GPUs and publishing weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import shares
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ _SHARE_OF_TIME: Final = 0.1
 
 @dataclass(frozen=True)
 class TrainerLimits:
-    """What the trainers of a job are."""
+    """Properties of the trainers of a job."""
 
     gpus_per_replica: int
     max_tokens_per_micro_batch: int
@@ -35,9 +35,9 @@ class TrainerLimits:
 
 
 class TrainerProbe:
-    """Two updates of different size differ by their tokens alone, so that the optimizer's part falls out.
+    """Measure two updates of different size. They differ only in their tokens, so the optimizer's part cancels.
 
-    Trains for real: weights, optimizer and random state are others afterwards.
+    This trains the model: weights, optimizer and random state change.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TrainerProbe:
         self._few_tokens = max(_FIRST_TOKENS, most // _MANY_TO_FEW)
 
     def measure(self, figures: Figures) -> None:
-        """Once everything."""
+        """Measure everything once."""
         assert self._few_tokens, "warm_up comes first"
         few, many = self._samples(self._few_tokens), self._samples(_MANY_TO_FEW * self._few_tokens)
         few_s, many_s = self._train(few, figures), self._train(many, figures)
@@ -72,7 +72,7 @@ class TrainerProbe:
             figures.scalar("optimizer_s", max(0.0, few_s - self._busiest(few) / tokens_per_s))
 
     def publish(self, figures: Figures) -> None:
-        """The weights of the trainers go to the engines, which take requests afterwards."""
+        """Publish the weights of the trainers to the engines, which then take requests."""
         version = self._trainers.policy_version()
         published = self._timed(lambda: self._trainers.weights(version))
         if self._limits.takes_turns:
@@ -81,7 +81,7 @@ class TrainerProbe:
         figures.scalar("publish_s", collect_s + self._seconds(lambda: self._engines.publish(weights)))
 
     def _train(self, samples: list[Sample], figures: Figures) -> float:
-        """One update, and what goes before and after it; returns the seconds that the busiest replica worked."""
+        """Measure one update with the switches around it; return the seconds that the busiest replica worked."""
         if self._limits.takes_turns:
             figures.scalar("to_training_s", self._seconds(self._to_training))
         trained = self._trainers.train(samples)
@@ -100,7 +100,7 @@ class TrainerProbe:
         return self._synthetic.samples(self._limits.lengths, tokens_per_replica * self._trainers.num_replicas)
 
     def _busiest(self, samples: list[Sample]) -> int:
-        """Tokens of the replica that has most."""
+        """Return the tokens of the replica that has most."""
         parts = shares(samples, self._trainers.num_replicas)
         return max(sum(len(one.prompt_tokens) + len(one.response_tokens) for one in part) for part in parts)
 

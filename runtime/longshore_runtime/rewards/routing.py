@@ -8,11 +8,11 @@ from typing import Final
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.checks.rows import functions_of, unscored
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.row_checks import scoring_mistake
 from longshore_runtime.rewards.scoring import ScoreItem
-from longshore_runtime.types import PromptRecord
 
 _NUM_REHEARSED: Final = 3
 """One row may be odd; several are not."""

@@ -8,8 +8,8 @@ from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
 from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
+from longshore_runtime.engine_protocol import Completion, EngineStats
 from longshore_runtime.rollout.events import GroupScored
-from longshore_runtime.types import Completion, EngineStats
 
 
 @dataclass(frozen=True)

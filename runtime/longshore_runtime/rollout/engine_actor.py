@@ -1,4 +1,4 @@
-"""An engine as a Ray actor: only one thread uses it; calls and results pass through queues."""
+"""An engine as a Ray actor. Only one thread uses the engine; calls and results pass through queues."""
 
 import asyncio
 import threading
@@ -13,9 +13,9 @@ import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.placement import set_environment
+from longshore_runtime.engine_protocol import Completion, Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.types import Completion, Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
@@ -29,9 +29,9 @@ _FETCH_LIMIT_S: Final = 300.0
 """Seconds to wait for a bucket; one that is later never arrives."""
 
 HEARTBEAT_S: Final = 10.0
-"""Seconds between two signs of life of an engine that sends nothing else."""
+"""Seconds after which an engine that has no results sends an empty batch."""
 STEP_LIMIT_S: Final = 900.0
-"""Seconds that a step may take: the first ones compile, the others take seconds at most."""
+"""Time limit of a step. First steps compile; all others take seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Loaded:
 
     @property
     def share(self) -> float:
-        """Of the checkpoint."""
+        """Share of the checkpoint, 0 to 1."""
         return min(1.0, self.num_bytes / self.total_bytes) if self.total_bytes else 0.0
 
 
@@ -57,7 +57,7 @@ _STOP: Final = _EngineCall(lambda engine: None, Future())
 
 
 class EngineThread(threading.Thread):
-    """Creates an engine and steps it while it has work, with the commands between two steps."""
+    """Create an engine, step it while it has work, and run commands between two steps."""
 
     def __init__(self, create: Callable[[], Engine], on_completions: Callable[[Batch], None]) -> None:
         super().__init__(name="engine", daemon=True)
@@ -71,7 +71,7 @@ class EngineThread(threading.Thread):
         self._called = threading.Condition()
         self._error: EngineDied | None = None
         self._step_began_s: float | None = None
-        """Only this thread writes it."""
+        """Monotonic time; only this thread writes it."""
 
     @property
     def stepping_s(self) -> float:
@@ -84,7 +84,7 @@ class EngineThread(threading.Thread):
         return self._queue(command, self._calls.append)
 
     def ask(self, question: Command) -> "Future[Any]":
-        """Have the thread run a command that changes nothing, before those that wait."""
+        """Have the thread run a command that changes nothing, before all that wait."""
         return self._queue(question, self._calls.appendleft)
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class EngineThread(threading.Thread):
         """Body of the thread."""
         try:
             engine = self._create()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must reach the one who waits
+        except BaseException as error:  # noqa: BLE001 - any error must reach the callers that wait
             self._fail(error)
             self.started.set_exception(error)
             return
@@ -105,18 +105,18 @@ class EngineThread(threading.Thread):
         try:
             while self._obey(engine):
                 self._step(engine)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - any error must reach the callers that wait
             self._fail(error)
             return
         self.ended.set_result(None)
 
     def emit(self, completions: Sequence[Completion]) -> None:
-        """Send responses on; called by the thread and by its commands."""
+        """Pass responses to `on_completions`; called by this thread and by the commands that it runs."""
         if completions:
             self._on_completions((list(completions), self.stats))
 
     def _obey(self, engine: Engine) -> bool:
-        """Run the commands that wait, or wait for one if the engine is idle; False: stop."""
+        """Run waiting commands, or wait for one if the engine is idle; return False if the thread should stop."""
         while (call := self._next_call(wait=not engine.has_work())) is not None:
             if call is _STOP:
                 return False
@@ -171,7 +171,7 @@ class EngineThread(threading.Thread):
 
 
 def load_weights(engine: Engine, buckets: Iterable[Bucket], policy_version: int) -> str:
-    """Serve these weights; answers with their checksum, raises ValueError for those of another model."""
+    """Load weights and serve them; return their checksum. Raises ValueError for weights of another model."""
     engine.begin_weights()
     for bucket in buckets:
         engine.load_bucket(bucket)
@@ -182,7 +182,7 @@ def load_weights(engine: Engine, buckets: Iterable[Bucket], policy_version: int)
 
 
 def _fetched(buckets: Sequence[Any]) -> Iterator[Bucket]:
-    """Buckets, given as references to Ray objects or as values, each fetched when the one before it is done with."""
+    """Yield buckets, given by value or as Ray references; each is fetched when the one before it has been loaded."""
     for bucket in buckets:
         yield _fetch(bucket) if isinstance(bucket, ray.ObjectRef) else bucket
 
@@ -201,7 +201,7 @@ def _died(error: BaseException) -> EngineDied:
 
 
 class EngineActor:
-    """Class of a Ray actor. Commands carry numbers (from 0) and run in their order: calls may overtake each other.
+    """Class of a Ray actor. Calls may overtake each other, so commands are numbered from 0 and run in that order.
 
     Its methods run on the event loop of the actor; `EngineThread.run` and the commands run on the engine's thread, and
     `_emit` crosses over from there.
@@ -247,7 +247,7 @@ class EngineActor:
         await self._in_turn(number, lambda engine: self._running.emit(engine.abort(request_ids)))
 
     async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
-        """Put weights in place; answers with the checksum of what was loaded, raises WeightsUnavailable."""
+        """Load weights; return the checksum of what was loaded. Raises WeightsUnavailable."""
         return await self._in_turn(number, lambda engine: load_weights(engine, _fetched(buckets), policy_version))
 
     async def begin_weights(self, number: int, channel: BroadcastGroup | None) -> None:
@@ -275,18 +275,18 @@ class EngineActor:
         await self._in_turn(number, lambda engine: engine.wake())
 
     async def stats(self) -> EngineStats:
-        """State of the engine as of its last step; answers while the engine steps."""
+        """Return the state of the engine after its last step, even while it steps."""
         return self._running.stats
 
     async def live(self) -> list[LiveResponse]:
-        """Lengths of all unfinished responses; answers after the step or the command that runs."""
+        """Return the lengths of all unfinished responses, after the current step or command."""
         return await asyncio.wrap_future(self._running.ask(lambda engine: engine.live()))
 
     @ray.method(num_returns="streaming")
     async def events(
         self, heartbeat_s: float = HEARTBEAT_S, step_limit_s: float = STEP_LIMIT_S
     ) -> AsyncIterator[Batch]:
-        """Responses as they end, batch by batch, and empty batches meanwhile; raises EngineDied when the engine fails.
+        """Yield responses as they end, and empty batches as heartbeats; raises EngineDied when the engine fails.
 
         A step that takes longer than `step_limit_s` is a failure.
         """

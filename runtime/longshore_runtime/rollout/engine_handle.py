@@ -1,4 +1,4 @@
-"""The driver's end of an engine: calls go to its actor; what happens there arrives in the driver's event queue."""
+"""The driver's end of an engine: calls go to its actor, and its events arrive in the driver's queue."""
 
 import itertools
 import threading
@@ -12,11 +12,11 @@ from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import wait_ended, within
 from longshore_runtime.cluster.placement import placement
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, Loaded
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.types import EngineStats, LiveResponse, Request
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 
 T = TypeVar("T")
@@ -24,13 +24,13 @@ T = TypeVar("T")
 START_LIMIT_S: Final = 900.0
 """Seconds after which an engine that has its pod but has not started counts as lost."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for GPUs that others hold, which the operator reports."""
+"""Time limit for a pod, which may wait for GPUs that others hold. The operator reports the wait."""
 _SILENCE_LIMIT_S: Final = 300.0
-"""Many times HEARTBEAT_S: compiling keeps a process busy."""
+"""Many times HEARTBEAT_S, because compiling may keep the process from sending heartbeats."""
 _READER_LIMIT_S: Final = 10.0
-"""For the thread that reads the events of an engine that is gone."""
+"""Time limit for the reader thread of an engine that is gone."""
 
-# Every call that is under way takes one of these, also one that waits for its turn.
+# Each pending call counts towards max_concurrency, also one that waits for its turn.
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
 
 
@@ -45,7 +45,7 @@ class Reply(Generic[T]):
         self._reference = reference
 
     def get(self, timeout_s: float | None = None) -> T:
-        """The answer; raises EngineDied when the engine is gone, EngineLate when late, and what its actor raises."""
+        """Wait for the answer; raises EngineDied, EngineLate after `timeout_s`, or what the actor raises."""
         try:
             answer: T = ray.get(self._reference, timeout=timeout_s)
         except ray.exceptions.RayError as error:
@@ -86,13 +86,13 @@ class EngineHandle:
 
     @property
     def is_placed(self) -> bool:
-        """Whether its pod is there."""
+        """Whether its pod is running."""
         placed, _ = ray.wait([self._placed], timeout=0)
         return bool(placed)
 
     @property
     def is_starting(self) -> bool:
-        """Whether its start has neither succeeded nor failed."""
+        """Whether it is still starting."""
         answered, _ = ray.wait([self._start], timeout=0, fetch_local=False)
         return not answered
 
@@ -122,7 +122,7 @@ class EngineHandle:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
-        # Nobody reads the reply: if the command fails, so does the engine, and its stream of events says so.
+        # The reply is not read: if the command fails, the engine fails, and the event stream reports that.
         self._actor.add.remote(next(self._numbers), requests)
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -130,26 +130,26 @@ class EngineHandle:
         self._actor.abort.remote(next(self._numbers), request_ids)
 
     def publish(self, buckets: Sequence[Any], policy_version: int) -> Reply[str]:
-        """Load weights, given by references to their buckets; the answer is the checksum of what was loaded.
+        """Load weights, given by references to their buckets; the reply is the checksum of what was loaded.
 
-        It raises WeightsUnavailable when they cannot be fetched: the engine then has none, and takes others.
+        The reply raises WeightsUnavailable if they cannot be fetched; the engine then waits for other weights.
         """
         return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> Reply[None]:
-        """Prepare for weights that come bucket by bucket; `channel`: by broadcast."""
+        """Prepare for weights that come bucket by bucket, by broadcast if there is a `channel`."""
         return Reply(self._actor.begin_weights.remote(next(self._numbers), channel))
 
     def load_bucket(self, bucket: SharedBucket) -> Reply[None]:
-        """Load some of them; the answer is there when the bucket may be overwritten."""
+        """Load a bucket; once the reply has come, the bucket may be overwritten."""
         return Reply(self._actor.load_bucket.remote(next(self._numbers), bucket))
 
     def finish_weights(self) -> Reply[str]:
-        """All have come: the answer is the checksum of what was loaded. The engine reads no bucket any more."""
+        """Finish after the last bucket; the reply is the checksum of what was loaded."""
         return Reply(self._actor.finish_weights.remote(next(self._numbers)))
 
     def serve(self, policy_version: int) -> Reply[None]:
-        """Have the engine take requests for them, and the memory that these need."""
+        """Have the engine allocate its KV cache and take requests for the loaded weights."""
         return Reply(self._actor.serve.remote(next(self._numbers), policy_version))
 
     def loaded(self) -> Reply[Loaded]:
@@ -157,11 +157,11 @@ class EngineHandle:
         return Reply(self._actor.loaded.remote())
 
     def live(self) -> Reply[list[LiveResponse]]:
-        """Lengths of all unfinished responses, after the step or the command that runs."""
+        """Ask for the lengths of all unfinished responses, after the current step or command."""
         return Reply(self._actor.live.remote())
 
     def stats(self) -> Reply[EngineStats]:
-        """State and counters, as of the last step."""
+        """Ask for state and counters after the last step."""
         return Reply(self._actor.stats.remote())
 
     def sleep(self) -> Reply[None]:
@@ -205,7 +205,7 @@ class EngineHandle:
             self._emit(EngineLost(self.engine, reason))
 
     def _end(self) -> bool:
-        """Whether it was alive until now."""
+        """Mark the engine as ended; return whether it was alive until now."""
         with self._lock:
             was_alive, self._alive, self._ended = self._alive, False, True
         return was_alive

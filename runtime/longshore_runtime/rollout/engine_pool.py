@@ -12,6 +12,7 @@ from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
 from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
@@ -27,32 +28,33 @@ from longshore_runtime.rollout.fleet import (
     require_possible,
 )
 from longshore_runtime.rollout.published import Delivered, Failure, PublishedWeights
-from longshore_runtime.types import EngineStats, LiveResponse, Request
 
 log = structlog.get_logger()
 
 _SLEEP_LIMIT_S: Final = 120.0
-"""Falling asleep and waking copy the weights between host and GPU, which takes seconds."""
+"""Time limit for falling asleep or waking, which copies weights between host and GPU in seconds."""
 _ANSWER_LIMIT_S: Final = 60.0
-"""Engines answer for counters at once, even during a step."""
+"""Time limit for counters, which engines return at once, even during a step."""
 _TAKES_WEIGHTS: Final = frozenset({EngineState.WAITING, EngineState.LOADING, EngineState.SERVING})
 
 
 class EnginePool:
-    """Only engines that have confirmed the current weights serve: no other is ever given a request.
+    """The engines of a job. Only those that have confirmed the current weights get requests.
 
-    The states of the engines (`EngineStates`) say who serves, who gets weights and whose loss is reported; the pool
-    performs. An engine runs commands in the order in which they were sent. To one that joins, weights are sent under
-    the lock and only while they are the current ones, so that newer ones come after them.
+    `EngineStates` decides which engines serve, which get weights, and whose loss is reported; the pool carries it out.
 
-    One thread drives the pool; `release` and `live` may be called from others. Each engine has a thread that reads its
-    events, and one that joins has a thread that waits for its start: they change states, too, hence the lock.
+    Threads: the driver calls all methods; `release` and `live` may also be called from others. Each engine has a thread
+    that reads its events, and a restarted engine has one that waits for its start (`_join`). These threads change
+    states, too, so states are read and changed under the lock.
+
+    Order of weights: an engine runs commands in the order in which they were sent. A restarted engine is sent weights
+    under the lock, and only while they are the current ones, so that newer ones always come later.
     """
 
     def __init__(
         self, workers: Workers, spec: EngineSpec, model: str, output: str, events: Events, notify: Notify = ignore
     ) -> None:
-        """Begin to start engines of the configured size in all worker pods; `notify` hears of those that are gone."""
+        """Begin to start engines in all worker pods; `notify` is called for each that is lost."""
         self._workers, self._spec, self._model, self._output = workers, spec, model, output
         self._events, self._notices = events, EngineNotices(notify)
         self._lock = threading.RLock()
@@ -60,12 +62,12 @@ class EnginePool:
         self._current: PublishedWeights | None = None
         self._stopped = False
         self.delivered: Delivered | None = None
-        """How far the delivery of published weights is; read from any thread. None: none is under way."""
+        """Progress of the present delivery of weights, or None; any thread may read it."""
         self._joining = Joining()
         self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
         self._states = EngineStates(handle.engine for handle in self._fleet)
         self._parked: Fleet | None = None
-        """Engines of another size, asleep."""
+        """Sleeping engines of another size."""
 
     @property
     def tp_size(self) -> int:
@@ -73,7 +75,7 @@ class EnginePool:
         return self._fleet.tp_size
 
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
-        """Engines in these worker pods that take requests."""
+        """Return the engines in these worker pods that take requests."""
         return tuple(engine for engine in self.serving() if self.pod_of(engine) in pods)
 
     def pod_of(self, engine: int) -> int:
@@ -81,12 +83,12 @@ class EnginePool:
         return self._fleet.place(engine).worker
 
     def num_gpus_of(self, engine: int) -> int:
-        """GPUs of an engine, pretended or not; 1 in pods without."""
+        """Return the GPUs of an engine; 1 in pods without GPUs."""
         assert engine in self._fleet
         return self._fleet.tp_size if self._workers.gpus_per_pod else 1
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Places of the engines, in their order."""
+        """Return the places of the engines, by number."""
         with self._lock:
             places = [(handle.engine, handle.place) for handle in self._fleet]
         return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
@@ -104,11 +106,11 @@ class EnginePool:
                 self._started(handle)
 
     def starting(self) -> FleetStart:
-        """How far the start of the engines is; called from any thread while `wait_for_all` waits."""
+        """Return how far the start of the engines is; may be called from any thread."""
         return self._fleet.starting()
 
     def serving(self) -> Sequence[int]:
-        """Engines that take requests."""
+        """Return the engines that take requests."""
         with self._lock:
             return [engine for engine in self._states.of(EngineState.SERVING) if self._fleet[engine].alive]
 
@@ -122,19 +124,19 @@ class EnginePool:
         self._fleet[engine].abort(request_ids)
 
     def stats(self) -> Mapping[int, EngineStats]:
-        """State of the engines that answer."""
+        """Return the state of the engines that answer."""
         return answers({engine: self._fleet[engine].stats() for engine in self.serving()}, _ANSWER_LIMIT_S)
 
     def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
-        """Lengths of the unfinished responses of the engines that answer in time."""
+        """Return the lengths of unfinished responses, of the engines that answer in time."""
         with self._lock:
             replies = {engine: self._fleet[engine].live() for engine in self.serving()}
         return answers(replies, timeout_s)
 
     def publish(self, weights: PublishedWeights) -> None:
-        """Every started engine loads the weights and proves it by their checksum; one that fails is lost.
+        """Have every started engine load the weights and confirm their checksum; one that fails is lost.
 
-        Raises TrainerLost when the weights are gone before any engine has them.
+        Raises TrainerLost if the weights are gone before any engine has loaded them.
         """
         with self._lock:
             assert not self._states.are_out_of_round, "sleeping engines take no weights"
@@ -158,20 +160,20 @@ class EnginePool:
     def sleep(self) -> None:
         """Put all engines to sleep, so that the trainers get the accelerators; engines that are starting start first.
 
-        The next things must be to `wake` the engines and to publish weights.
+        `wake` and `publish` have to follow before the next round.
         """
         if self._states.are_out_of_round:
             return
         self._leave_round()
         self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
         with self._lock:
-            self._current = None  # The object store needs the room: the next weights are made before engines load them.
+            self._current = None  # The object store needs the room for the next weights.
 
     def release(self, engines: Collection[int], timeout_s: float) -> None:
-        """Put engines on which nothing runs to sleep until the next `wake`, for the trainers; returns when they are.
+        """Put idle engines to sleep until the next `wake`, and return when the trainers can have their GPUs.
 
-        One that has not fallen asleep in time is killed, which frees its memory as well; so is one that is starting in
-        the same pod, since pods leave the rollout as a whole.
+        An engine that does not fall asleep within `timeout_s` is killed, which frees its memory, too. So is one that is
+        starting in the same pod, because pods leave the rollout as a whole.
         """
         with self._lock:
             pods = {self.pod_of(engine) for engine in engines}
@@ -182,7 +184,7 @@ class EnginePool:
         self._put_to_sleep(handles, timeout_s)
 
     def wake(self) -> None:
-        """Take the accelerators back, also for retired engines; the next thing must be to publish weights."""
+        """Give the accelerators back to all engines; `publish` has to follow before the next round."""
         with self._lock:
             self._current = None
             replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
@@ -194,7 +196,7 @@ class EnginePool:
     def replace(self, engine: int) -> None:
         """Restart a lost engine; EngineJoined follows when it serves. Its pod may have to come back first.
 
-        One that is out of the round comes back with the next `wake`.
+        An engine that is out of the round comes back with the next `wake` instead.
         """
         with self._lock:
             if self._stopped or engine not in self._fleet or self._states[engine] is not EngineState.LOST:
@@ -203,11 +205,10 @@ class EnginePool:
             self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
-        """Between rounds: from here on, engines of this size serve, with the current weights if there are any.
+        """Between two rounds, replace the engines by engines of another size, with the current weights if any.
 
-        The engines that served until now stay, asleep, so that the way back is quick. Raises EngineStartError when
-        engines of this size cannot start within `timeout_s`: then those of the old size serve again, as far as they
-        are there; the loss of the others is reported.
+        The old engines are put to sleep, which makes the way back quick. Raises EngineStartError if engines of this
+        size do not start within `timeout_s`; then the old ones serve again, and the loss of any is reported.
         """
         if tp_size == self.tp_size:
             return
@@ -238,20 +239,20 @@ class EnginePool:
             fleet.stop()
 
     def _leave_round(self) -> None:
-        """No engine serves, and none is about to join."""
+        """Take all engines out of the round, and wait for those that are about to join."""
         with self._lock:
             self._states.leave()
         self._joining.wait(START_LIMIT_S)
 
     def _park(self, fleet: Fleet) -> None:
-        """Free the GPUs of the fleet for other engines: by sleep if that frees their memory, otherwise by ending it."""
+        """Free the GPUs of a fleet for other engines: put it to sleep if that frees memory, otherwise end it."""
         if self._spec.accelerator and not self._spec.options.sleep_level:
             fleet.stop()
         else:
             self._put_to_sleep(list(fleet), _SLEEP_LIMIT_S)
 
     def _fleet_of(self, tp_size: int) -> Fleet:
-        """Return the parked fleet if it has this size, otherwise a new one; only one can be parked."""
+        """Return the parked fleet if it has this size, otherwise a new one. A parked fleet of another size ends."""
         parked, self._parked = self._parked, None
         if parked is not None and parked.tp_size == tp_size:
             return parked
@@ -260,9 +261,9 @@ class EnginePool:
         return self._new_fleet(tp_size)
 
     def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
-        """Wake these engines, start those that are missing, and give them the weights.
+        """Wake these engines, start missing ones, and publish the current weights to them.
 
-        Raises EngineStartError where none of them serves; with `must_start` also where one cannot start.
+        Raises EngineStartError if none of them serves; with `must_start`, also if one cannot start.
         """
         with self._lock:
             self._fleet = fleet
@@ -289,7 +290,7 @@ class EnginePool:
                 raise EngineStartError(f"rollout.engine: no engine of {fleet.tp_size} GPUs loads the weights")
 
     def _report_missing(self) -> None:
-        """The round that follows starts engines again that were lost between two."""
+        """Report engines that were lost between two rounds, so that the next round restarts them."""
         with self._lock:
             for engine in self._states.of(EngineState.MISSING):
                 self._states.change(engine, EngineEvent.REPORTED)
@@ -306,7 +307,7 @@ class EnginePool:
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
 
     def _join(self, handle: EngineHandle) -> None:
-        """Wait for a new engine and give it the current weights; runs in a separate thread."""
+        """Wait for a restarted engine and send it the current weights; runs in a thread of its own."""
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:
@@ -316,7 +317,9 @@ class EnginePool:
         self._started(handle)
         while (weights := self._lacks(handle)) is not None:
             try:
-                copies = weights.stored()  # This takes time.
+                copies = (
+                    weights.stored()
+                )  # Takes seconds, so it runs without the lock; the loop checks again afterwards.
             except (WeightsUnavailable, TrainerLost) as unavailable:
                 self._cannot_join(handle, weights, str(unavailable))
                 return
@@ -333,19 +336,19 @@ class EnginePool:
                 return
 
     def _started(self, handle: EngineHandle) -> None:
-        """Register an engine that has started; it may have been lost or replaced meanwhile."""
+        """Note that an engine has started, unless it has been lost or replaced meanwhile."""
         with self._lock:
             if self._is_current(handle):
                 self._states.change(handle.engine, EngineEvent.STARTED)
 
     def _lacks(self, handle: EngineHandle) -> PublishedWeights | None:
-        """The current weights, if an engine that has started should have them and has not been sent them."""
+        """Return the current weights if a started engine has not been sent them, otherwise None."""
         with self._lock:
             waits = self._is_current(handle) and self._states[handle.engine] is EngineState.WAITING
             return self._current if waits else None
 
     def _cannot_join(self, handle: EngineHandle, weights: PublishedWeights, reason: str) -> None:
-        """An engine waits for the next weights. If no other has or gets these either, a round would wait in vain."""
+        """Leave an engine without weights until the next ones; report if no engine has or gets the current weights."""
         log.warning("an engine cannot join", engine=handle.engine, reason=reason)
         with self._lock:
             if self._lacks(handle) is weights and not self._states.of(EngineState.LOADING) and not self.serving():
@@ -358,7 +361,7 @@ class EnginePool:
     def _has_weights(
         self, handle: EngineHandle, weights: PublishedWeights, failure: Failure | None, *, joins: bool = False
     ) -> bool:
-        """Whether an engine has loaded them. It serves then, unless it left the round or newer ones are coming."""
+        """Return whether an engine has loaded weights. It then serves, unless newer ones come or it left the round."""
         if isinstance(failure, EngineDied):
             self._lose(handle, str(failure))
             return False
@@ -371,7 +374,7 @@ class EnginePool:
         return failure is None
 
     def _answered(self, handle: EngineHandle, weights: PublishedWeights, event: EngineEvent) -> EngineState | None:
-        """An engine has loaded weights or not. None: newer ones were published, or another engine is in its place."""
+        """Change the state by an answer about weights; None: the weights or the engine have been replaced."""
         if self._current is not weights or not self._is_current(handle):
             return None
         return self._states.change(handle.engine, event)
@@ -387,9 +390,9 @@ class EnginePool:
             self._on_engine_event(EngineLost(handle.engine, reason))
 
     def _on_engine_event(self, event: Event) -> None:
-        """Hand an event of an engine to the driver; called from the engines' threads.
+        """Pass an event of an engine to the driver; called from the engines' threads.
 
-        The loss of an engine that is out of the round does not concern the driver: it comes back with the next `wake`.
+        The loss of an engine that is out of the round is not passed on: the engine comes back with the next `wake`.
         """
         with self._lock:
             if isinstance(event, EngineLost):

@@ -10,9 +10,9 @@ from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
 from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.engine_protocol import Completion, EngineStats
 from longshore_runtime.rewards.scoring import ScoreResult
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.types import Completion, EngineStats
 
 
 @dataclass(frozen=True)

@@ -21,27 +21,27 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 _PLACE_LIMIT_S: Final = 60.0
-"""A pod that is there takes an engine within seconds; the engines of the others need not wait for one that is not."""
+"""A running pod accepts an engine within seconds; engines must not wait longer for a pod that is missing."""
 
 _LOADED_LIMIT_S: Final = 1.0
-"""Imports keep the process of an engine from answering; there will be another question."""
+"""Imports may keep an engine's process from answering; the next progress report asks again."""
 
 Start = Callable[[Place, int | None], EngineHandle]
-"""Begins to start an engine in a place, with a number (None: one that no engine of the job had)."""
+"""Begin to start an engine in a place, with this number (None: a number that no engine of the job has had)."""
 
 
 @dataclass(frozen=True)
 class FleetStart:
-    """How far the start of a fleet is."""
+    """Progress of the start of a fleet."""
 
     num_started: int
     num_engines: int
     loading: Mapping[int, float]
-    """Share of the weights that each engine has read which is in its pod and has not started yet."""
+    """Share of the weights that each starting engine has read; without engines that still wait for their pod."""
 
     @property
     def detail(self) -> str:
-        """What the others wait for: the engine that has read least."""
+        """Sentence about the engine that has read least, which the others wait for."""
         if not self.loading:
             return ""
         engine, share = min(self.loading.items(), key=lambda one: (one[1], one[0]))
@@ -72,7 +72,7 @@ class Fleet:
         return self._handles[self._index(engine)]
 
     def place(self, engine: int) -> Place:
-        """Where an engine is."""
+        """Return the place of an engine."""
         return self._places[self._index(engine)]
 
     def restart(self, engine: int) -> EngineHandle:
@@ -83,15 +83,15 @@ class Fleet:
         return self._handles[index]
 
     def refill(self) -> None:
-        """Begin to start engines where none is left, under new numbers: no driver has asked for these."""
+        """Begin to start engines in empty places, under new numbers, because no `replace` asks for the old ones."""
         for index, handle in enumerate(self._handles):
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
 
     def activate(self, timeout_s: float) -> dict[int, EngineDied | EngineStartError]:
-        """Wake the engines that have started and wait for the others; returns those that do not serve then, and why.
+        """Wake started engines and wait for the others; return those that do not serve, with the reason.
 
-        Those of a pod that is not there do not.
+        Engines whose pod is missing do not.
         """
         deadline_s = time.monotonic() + timeout_s
         place_deadline_s = time.monotonic() + min(timeout_s, _PLACE_LIMIT_S)
@@ -112,7 +112,7 @@ class Fleet:
         return lost
 
     def starting(self) -> "FleetStart":
-        """How far the start of the engines is."""
+        """Return how far the start of the engines is."""
         starting = [handle for handle in self if handle.is_starting]
         loading: dict[int, float] = {}
         for handle in starting:
@@ -134,19 +134,19 @@ class Fleet:
 
 
 class Joining:
-    """Engines that start again while others serve, each in a thread that waits for it. Not thread-safe."""
+    """Engines that restart while others serve; a thread waits for each of them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._threads: list[tuple[EngineHandle, threading.Thread]] = []
 
     def begin(self, handle: EngineHandle, join: Callable[[EngineHandle], None]) -> None:
-        """Have a thread `join` an engine that has begun to start."""
+        """Call `join` in a new thread, for an engine that has begun to start."""
         thread = threading.Thread(target=join, args=(handle,), name=f"rejoin-{handle.engine}", daemon=True)
         self._threads = [*((other, joins) for other, joins in self._threads if joins.is_alive()), (handle, thread)]
         thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for engines that are starting; one that still waits for its pod is not worth the wait."""
+        """Wait for engines that are starting, but not for those whose pod is missing."""
         deadline_s = time.monotonic() + timeout_s
         for handle, thread in self._threads:
             if handle.is_placed:
@@ -154,7 +154,7 @@ class Joining:
 
 
 def require_possible(tp_size: int, workers: Workers) -> None:
-    """Raises EngineStartError where engines of this size do not fill the worker pods."""
+    """Raise EngineStartError unless engines of this size fill the worker pods."""
     if workers.gpus_per_pod == 0:
         raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
     if workers.gpus_per_pod % tp_size:
@@ -164,10 +164,9 @@ def require_possible(tp_size: int, workers: Workers) -> None:
 
 
 def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float, notices: EngineNotices) -> list[EngineHandle]:
-    """Returns when none of these engines holds more of a GPU than a sleeping one does.
+    """Free the GPUs of these engines; return those that had to be killed for it.
 
-    To that end it kills those that are starting and those that do not fall asleep in time, and returns them. Users are
-    notified of the latter.
+    Engines that are starting, or that do not fall asleep in time, are killed. Users get a notice of the latter.
     """
     handles = list(handles)
     killed = [handle for handle in handles if not handle.alive and not handle.ended]
@@ -191,7 +190,7 @@ def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float, notices: Eng
 def failures(
     replies: Iterable[tuple[EngineHandle, Reply[None]]], timeout_s: float
 ) -> list[tuple[EngineHandle, EngineDied]]:
-    """Engines that do not answer in time or are gone, with the reason."""
+    """Return the engines that do not answer in time or are gone, with the reason."""
     deadline_s = time.monotonic() + timeout_s
     failed = []
     for handle, reply in replies:
@@ -203,7 +202,7 @@ def failures(
 
 
 def answers(replies: Mapping[int, Reply[T]], timeout_s: float) -> dict[int, T]:
-    """Of the engines that answer in time."""
+    """Return the answers of the engines that answer in time."""
     deadline_s = time.monotonic() + timeout_s
     answered: dict[int, T] = {}
     for engine, reply in replies.items():
@@ -215,5 +214,5 @@ def answers(replies: Mapping[int, Reply[T]], timeout_s: float) -> dict[int, T]:
 
 
 def remaining_s(deadline_s: float) -> float:
-    """Until a time of the monotonic clock; 0 once it is over."""
+    """Return the seconds until a time of the monotonic clock; 0 if it is over."""
     return max(0.0, deadline_s - time.monotonic())

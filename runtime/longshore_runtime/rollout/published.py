@@ -1,4 +1,4 @@
-"""Weights that are published: how they reach engines, and which engines have them."""
+"""Weights on their way to engines, and which engines have them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 
 PUBLISH_LIMIT_S: Final = 900.0
-"""An engine that has not loaded weights by then is taken for lost."""
+"""Seconds after which an engine that has not loaded the weights counts as lost."""
 
 Failure = EngineDied | WeightsUnavailable
-"""Why an engine does not have the weights: it is lost, or they cannot be had any more."""
+"""Why an engine does not have the weights: the engine is lost, or the weights are."""
 
 Outcome = tuple[EngineHandle, Failure | None]
 
 
 @dataclass
 class Delivered:
-    """How far a delivery is. Whoever delivers counts, and any thread may read."""
+    """Progress of a delivery. The delivering thread writes it; any thread may read it."""
 
     num_engines: int
     num_confirmed: int = 0
     """Engines that have loaded the weights and proved it by their checksum."""
     num_bytes: int = 0
-    """Of the weights, that every engine has loaded which gets them straight from the trainers."""
+    """Bytes of the weights that every engine has loaded, counted when engines read them directly from the trainers."""
 
 
 class PublishedWeights(Protocol):
@@ -35,24 +35,24 @@ class PublishedWeights(Protocol):
         """Optimizer steps so far."""
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
-        """Load them into these engines, which prove it by their checksum; returns when all have or have failed."""
+        """Load the weights into these engines; return when each has confirmed the checksum or failed."""
 
     def stored(self) -> "StoredWeights":
-        """Copies of them, for engines that come later; raises WeightsUnavailable."""
+        """Return copies for engines that join later; raises WeightsUnavailable if the trainers are gone."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredWeights:
-    """Implements `PublishedWeights` with objects of Ray, which it ships between the pods."""
+    """Implement `PublishedWeights` with objects of Ray, which transfers them between pods."""
 
     buckets: tuple[Any, ...]
-    """They do not pass through this process."""
+    """References to Ray objects; the values never pass through this process."""
     checksum: str
     """`weights.buckets.combined_checksum` of the buckets."""
     policy_version: int
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
-        """All at once."""
+        """Send the weights to all engines at once, and wait for their checksums."""
         outcomes: list[Outcome] = []
         for engine, reply in [(engine, self.send(engine)) for engine in engines]:
             outcomes.append((engine, self.failure(reply)))
@@ -60,7 +60,7 @@ class StoredWeights:
         return outcomes
 
     def stored(self) -> "StoredWeights":
-        """They are."""
+        """Return this object: it consists of copies already."""
         return self
 
     def send(self, engine: EngineHandle) -> Reply[str]:
@@ -68,12 +68,12 @@ class StoredWeights:
         return engine.publish(self.buckets, self.policy_version)
 
     def failure(self, reply: Reply[str]) -> Failure | None:
-        """Wait for what `send` returned."""
+        """Wait for the answer to `send`; return why the engine does not have the weights, or None if it has them."""
         return failure(self.checksum, reply)
 
 
 def failure(checksum: str, reply: Reply[str]) -> Failure | None:
-    """Wait until an engine has loaded weights; why it has not, or has loaded others than those of this checksum."""
+    """Wait until an engine has loaded weights; return None if their checksum is right, otherwise what went wrong."""
     try:
         loaded = reply.get(PUBLISH_LIMIT_S)
     except (EngineDied, WeightsUnavailable) as failure:

@@ -20,6 +20,8 @@ from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import Tokenizer
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
@@ -39,16 +41,15 @@ from longshore_runtime.rollout.events import (
 )
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
-from longshore_runtime.types import Completion, PromptRecord
 
 log = structlog.get_logger()
 
 _BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
-"""Kinds that need nothing of the user."""
+"""Kinds that do not depend on anything from the user."""
 PULSE_S: Final = 2.0
 """Seconds between two checks of how rewards keep up."""
 _FAULTS: Final = frozenset({ErrorKind.FAULT, ErrorKind.LOST, ErrorKind.BROKEN})
-"""Of the infrastructure: another attempt may succeed."""
+"""Errors of the infrastructure: another attempt may succeed."""
 
 
 @dataclass
@@ -70,7 +71,7 @@ class RewardPool:
         on_pressure: Callable[[RewardPressure], None] | None = None,
         on_worker: Callable[[Surroundings], None] | None = None,
     ) -> None:
-        """`on_pressure` is told every PULSE_S while a round runs, and at its end; `on_worker` by every new worker."""
+        """`on_pressure` is called every PULSE_S during a round and at its end, `on_worker` for every new worker."""
         self._functions = {function.name: function for lane in lanes for function in lane.functions}
         self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
         self._tokenizer = tokenizer
@@ -80,7 +81,7 @@ class RewardPool:
         self._on_worker = on_worker
         self._pulse = None if on_pressure is None else Pulse(events, RewardPulse(), PULSE_S)
         self._sized = [number for number, lane in enumerate(lanes) if lane.is_sized]
-        assert len(self._sized) == (on_pressure is not None), "somebody is told about the one lane that is sized"
+        assert len(self._sized) == (on_pressure is not None), "pressure is reported if and only if one lane is sized"
         self._lanes = [RewardWorkers(number, lane, factory, events) for number, lane in enumerate(lanes)]
         self._timeouts = {
             name: AdaptiveTimeout(_limits_of(f)) for name, f in self._functions.items() if _is_adaptive(f)
@@ -117,7 +118,7 @@ class RewardPool:
                 self._events.put(other)
 
     def use(self, prompts: Sequence[PromptRecord]) -> None:
-        """Begin a round whose draws refer to these prompts."""
+        """Begin a round; draws refer to `prompts` by index."""
         self._prompts = prompts
         self._round += 1
         self._completions, self._results, self._groups = {}, {}, {}
@@ -125,7 +126,7 @@ class RewardPool:
         self.rest()
 
     def rest(self) -> None:
-        """End a round: stop to score responses that no group waits for."""
+        """End a round: drop responses that are queued for scoring."""
         for lane in self._lanes:
             lane.queue.clear()
         self._report_pressure()
@@ -201,7 +202,7 @@ class RewardPool:
         return {name: timeout.export_state() for name, timeout in self._timeouts.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Undo `export_state`."""
+        """Restore what `export_state` returned."""
         for name, timeout in self._timeouts.items():
             if name in state:
                 timeout.load_state(state[name])
@@ -293,7 +294,7 @@ class RewardPool:
         return None if group.missing else self._group_scored(task.response.draw)
 
     def _failed(self, task: ScoreTask, error: str, *, is_fatal: bool) -> GroupScored | None:
-        """The rewards of a group cannot be computed. Nobody cares where no group waits, unless nothing ever will be."""
+        """Report that a response cannot be scored; return its group if that waits for it or the error `is_fatal`."""
         draw = task.response.draw
         if draw not in self._groups and not is_fatal:
             return None

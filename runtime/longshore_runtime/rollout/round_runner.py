@@ -1,4 +1,4 @@
-"""Driver of the round protocol with real engines and reward workers. It decides nothing."""
+"""Drive the round protocol with real engines and reward workers. All decisions are the protocol's."""
 
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +18,7 @@ from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import (
@@ -33,7 +34,6 @@ from longshore_runtime.rollout.events import (
     WorkerLost,
     WorkerReady,
 )
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request
 
 log = structlog.get_logger()
 
@@ -78,23 +78,23 @@ class Scorer(Protocol):
 
 
 class RoundObserver(Protocol):
-    """Observer of a round, told what the round itself does not need."""
+    """Receiver of what happens in a round; the round does not depend on it."""
 
     def progressed(self, progress: RoundProgress) -> None:
-        """The round has begun, or responses have finished."""
+        """Called when the round has begun, and when responses have finished."""
 
     def milestone(self, progress: RoundProgress) -> None:
-        """The load of the engines now decides whether some of them `retire`."""
+        """Called at each milestone, when the load of the engines decides whether some of them `retire`."""
 
     def train_on(self, group: ScoredGroup) -> None:
-        """A group of the batch is accepted and has its rewards; each group once."""
+        """Called once for each accepted group, when it has its rewards."""
 
     def on_event(self, event: Event) -> None:
-        """An event that is not about sampling or scoring."""
+        """Called for events that are not about sampling or scoring."""
 
 
 class RoundRunner:
-    """One use per round."""
+    """One round: performs commands of the protocol, and passes events to it."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class RoundRunner:
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
     ) -> None:
-        """`kept`: tokens that responses of this round continue from. `milestones`: when the observer is told of one.
-        `pace`: told what the engines do.
+        """`kept`: tokens that responses continue from. `milestones`: when the observer's `milestone` is called.
+        `pace`: learns from what the engines do.
         """
         self._policy = policy
         self._pace = pace
@@ -192,7 +192,7 @@ class RoundRunner:
             case messages.EngineJoined():
                 self._receive(event)
             case WeightsLost(reason=reason):
-                if not self._engines.serving():  # Otherwise it speaks of weights before these.
+                if not self._engines.serving():  # Otherwise the event is about earlier weights.
                     raise TrainerLost(reason)
             case StopRequested():
                 raise Interrupted("the pod was asked to stop")
@@ -204,7 +204,7 @@ class RoundRunner:
         for completion in event.completions:
             response = self._responses.get(completion.request_id)
             if response is None:
-                continue  # Of a round that was given up.
+                continue  # It belongs to a round that was aborted.
             self._completions[response] = completion
             finished = completion.finish_reason is not FinishReason.ABORT
             requests.append(messages.EndedRequest(response, completion.num_tokens, finished, completion.engine_step))
@@ -216,7 +216,7 @@ class RoundRunner:
         if event.error is not None and event.is_fatal:
             raise UserError(event.error)
         if group is None:
-            return  # The batch was complete without it: its rewards were asked for and are of no use.
+            return  # The batch was complete without this group, so its rewards are not needed.
         if event.error is not None:
             self._receive(messages.RewardsFailed(event.draw, event.error))
             return

@@ -4,8 +4,8 @@ from typing import Final
 
 from longshore.api.model import Data
 from longshore_runtime.data.dataset import PromptSets, Tokenizer
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.tasks import counting
-from longshore_runtime.types import PromptRecord
 
 NUM_TRAIN_PROMPTS: Final = 4096
 

@@ -1,1 +1,1 @@
-"""What the outside sees of a run: metrics, the ledger of draws, and RLJob.status.runtime."""
+"""What a run reports: metrics, the ledger of draws, records, and RLJob.status.runtime."""

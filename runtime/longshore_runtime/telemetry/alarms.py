@@ -1,4 +1,4 @@
-"""Tells people of signs that the job does not learn; `policy.training_alarms` decides which."""
+"""Report signs that the job does not learn; `policy.training_alarms` decides which."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -11,20 +11,20 @@ from longshore.policy.training_alarms import (
     after_evaluation,
     after_step,
 )
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import FinishReason
 
 
 class AlarmReport(Protocol):
-    """Whom alarms are told."""
+    """Receiver of alarms."""
 
     def notice(self, reason: str, message: str) -> None:
-        """Once, when an alarm is raised."""
+        """Report an alarm once, when it is raised."""
 
     def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
-        """All that last now."""
+        """Report all alarms that hold at present."""
 
 
 class Alarms:
@@ -36,21 +36,21 @@ class Alarms:
         self._state = AlarmState()
 
     def step(self, number: int, result: RoundResult, trained: StepTraining) -> None:
-        """A step was trained."""
+        """Update the alarms after a step."""
         self._notify_new(*after_step(self._state, step_signals(result, trained), self._limits, number))
 
     def evaluated(self, state: RunState) -> None:
-        """Held-out prompts were scored."""
+        """Update the alarms after an evaluation."""
         before, latest = state.held_out_before, state.held_out_latest
         assert before is not None and latest is not None
         self._notify_new(*after_evaluation(self._state, before.rewards, latest.rewards, state.step))
 
     def export(self) -> dict[str, Any]:
-        """What belongs to a checkpoint."""
+        """Return the state for a checkpoint."""
         return self._state.export()
 
     def load(self, exported: Mapping[str, Any]) -> None:
-        """A run continues; episodes that last are shown, and not told again."""
+        """Continue from a checkpoint: alarms that still hold are listed, without a second notice."""
         self._state = AlarmState.load(exported)
         self._report.alarms(self._state.raised)
 
@@ -62,7 +62,7 @@ class Alarms:
 
 
 def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
-    """What a step shows of itself."""
+    """Return what the alarms are computed from."""
     responses = [one for group in result.groups for one in group.responses]
     return StepSignals(
         num_responses=len(responses),

@@ -32,7 +32,7 @@ class Background(Generic[T]):
 
     @property
     def num_lost(self) -> int:
-        """Items that were dropped, or that could not be handled."""
+        """Number of items that were dropped or could not be handled."""
         with self._lock:
             return self._num_lost
 
@@ -44,7 +44,7 @@ class Background(Generic[T]):
             self._lost("it does not keep up with the job")
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Wait, with a limit, until all items are done: a service may hang."""
+        """Wait until all items are done, but not longer than `limit_s`, because a service may hang."""
         try:
             self._items.put(None, timeout=limit_s)
             self._thread.join(limit_s)

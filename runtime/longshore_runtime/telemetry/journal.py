@@ -1,4 +1,4 @@
-"""Append-only JSON lines that follow a job over restarts: on resume, lines past the checkpoint are cut off."""
+"""Append-only JSON lines that survive restarts of a job. On resume, lines after the checkpoint are cut off."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +19,12 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """Bytes written so far, all of them on the disk."""
+        """Size of the file in bytes, after making sure that all of it is on the disk."""
         sync(self._path)
         return self._path.stat().st_size
 
     def rewind(self, position: int) -> None:
-        """Forget what was written after `position`."""
+        """Cut off what was written after `position`, in bytes."""
         assert position <= self._path.stat().st_size, f"{self._path.name} is shorter than the checkpoint says"
         with self._path.open("r+b") as file:
             file.truncate(position)

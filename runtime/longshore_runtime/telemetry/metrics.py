@@ -14,7 +14,7 @@ from longshore_runtime.telemetry.trackers import Trackers
 
 
 class MetricsWriter:
-    """Writes the metrics of each step to `<output>/tensorboard` and `<output>/metrics.jsonl`."""
+    """Write the metrics of each step to `<output>/tensorboard`, `<output>/metrics.jsonl` and all other places."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class MetricsWriter:
         self._gauge = Gauge("longshore_step_metric", "Metric of the last training step", ["name"], registry=registry)
 
     def rewind(self, step: int, position: int) -> None:
-        """Resume after `step`: later values are replaced."""
+        """Resume after `step`: values of later steps are replaced. `position`: size of the journal then, in bytes."""
         self.journal.rewind(position)
         if self._writer is not None:
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Values of one step."""
+        """Write the values of one step."""
         if self._writer is not None:
             summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
             self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))

@@ -1,4 +1,4 @@
-"""MLflow, through its client package. Imported only if a job names it."""
+"""Send metrics to MLflow with its client package. Imported only if a job names it."""
 
 import os
 import re
@@ -32,7 +32,7 @@ _RETRIES: Final = 2
 
 
 class _Authorization(RequestHeaderProvider):
-    """The client itself takes tokens from the environment only, which programs that score responses would inherit."""
+    """Adds the token to requests: the client reads it only from the environment, which programs inherit."""
 
     header: str | None = None
 
@@ -54,7 +54,7 @@ def _authorization(user: str | None, token: str | None) -> str | None:
 
 
 class MlflowTracker:
-    """One run, found again by a tag with the uid of the job."""
+    """One run of MLflow; a later attempt finds it by a tag with the uid of the job."""
 
     def __init__(self, options: Mlflow, token: str | None) -> None:
         # The client takes these from nowhere else.
@@ -89,7 +89,7 @@ class MlflowTracker:
         self._client.set_terminated(self._run_id, "FINISHED" if succeeded else "FAILED")
 
     def pause(self) -> None:
-        """The run stays as it is: another attempt continues it."""
+        """Leave the run open, for the next attempt to continue."""
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
@@ -106,7 +106,7 @@ class MlflowTracker:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Names with dots; long values are cut."""
+    """Flatten nested settings to names with dots, and cut long values."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

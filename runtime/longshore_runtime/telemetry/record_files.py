@@ -12,11 +12,11 @@ from longshore_runtime.durable import sync
 
 _MOST_SPARED_BYTES: Final = 4 << 30
 _SPARED_SHARE: Final = 0.05
-"""What records leave of a volume: a checkpoint that finds no room ends the job, a record does not."""
+"""Room that records leave on a volume: a checkpoint that finds no room ends the job, a lost record does not."""
 
 
 class StepFiles:
-    """Files such as `step-000012.parquet`. Whoever reads sees whole files only; hidden ones are being written."""
+    """Files such as `step-000012.parquet`; unfinished ones are hidden, so readers only see complete files."""
 
     def __init__(self, directory: Path, prefix: str, suffix: str, max_bytes: int) -> None:
         self._directory = directory
@@ -25,7 +25,7 @@ class StepFiles:
         self._max_bytes = max_bytes
 
     def rewind(self, step: int) -> None:
-        """Forget what comes after `step`, and what nobody finished writing."""
+        """Delete files of steps after `step`, and unfinished ones."""
         if not self._directory.is_dir():
             return
         for path in self._directory.glob(f".{self._prefix}*"):
@@ -35,7 +35,10 @@ class StepFiles:
                 path.unlink()
 
     def write(self, step: int, content: bytes) -> None:
-        """The file of this step, in place of the one that an earlier attempt may have left."""
+        """Write the file of a step, replacing the one of an earlier attempt.
+
+        Raises ValueError if `content` exceeds the limit, and OSError if the volume has no room.
+        """
         if len(content) > self._max_bytes:
             raise ValueError(
                 f"the record of step {step} has {len(content):,} bytes, more than {self._max_bytes:,} bytes for all"
@@ -46,7 +49,7 @@ class StepFiles:
         target = self._directory / f"{self._prefix}{step:06d}{self._suffix}"
         unfinished = target.with_name(f".{target.name}")
         unfinished.write_bytes(content)
-        # Whole, or not there: a rename may reach the disk before the content does.
+        # A rename may reach the disk before the content does; syncing first rules out an incomplete file.
         sync(unfinished)
         unfinished.replace(target)
 
@@ -61,7 +64,7 @@ class StepFiles:
             num_bytes -= size
 
     def _files(self) -> Iterator[tuple[int, Path]]:
-        """Oldest step first."""
+        """Yield step and path of every file, oldest step first."""
         found = ((self._name.fullmatch(path.name), path) for path in self._directory.iterdir())
         yield from sorted((int(match[1]), path) for match, path in found if match)
 

@@ -1,4 +1,4 @@
-"""Reports what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
+"""Report what a run does: metrics and ledger on disk, milestones in RLJob.status.runtime."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,16 @@ from typing import Any, Final
 import structlog
 
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
+from longshore.api.round_status import RepurposingBenefit, RolloutLoad, RolloutTimes, RoundStatus, RoundSummary
 from longshore.api.runtime_status import (
-    Alarm,
     ChosenFactors,
-    DrawCounts,
-    HeldOutReward,
     JobSize,
-    KindCount,
     Notice,
     Progress,
     ProgressUnit,
     PromptCounts,
-    RepurposingBenefit,
     ResponseTokens,
     RewardLoad,
-    RolloutLoad,
-    RolloutTimes,
-    RoundKind,
-    RoundStatus,
-    RoundSummary,
     RuntimeActivity,
     RuntimeStatus,
     WarmStart,
@@ -33,16 +24,18 @@ from longshore.api.runtime_status import (
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
-from longshore.policy.training_alarms import AlarmState, RaisedAlarm
+from longshore.policy.training_alarms import RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.run_state import KindTotals, RunState
+from longshore_runtime.run_state import RunState
 from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.ledger import ledger_row
 from longshore_runtime.telemetry.metrics import MetricsWriter
+from longshore_runtime.telemetry.status_fields import draw_counts, held_out_reward, reported_alarms, state_fields
 from longshore_runtime.telemetry.status_reporter import StatusSink
-from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
+from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, repurposing_metrics, step_metrics
 from longshore_runtime.trainer.updates import StepTraining
 
 log = structlog.get_logger()
@@ -50,17 +43,6 @@ log = structlog.get_logger()
 _NUM_MILESTONES: Final = 1 + round((LAST_SHARE - FIRST_SHARE) / CHECK_EVERY_SHARE)
 _MILESTONES: Final = tuple(round(FIRST_SHARE + number * CHECK_EVERY_SHARE, 2) for number in range(_NUM_MILESTONES))
 """Fractions of a round at which telemetry is sent, around the scale-down decision (RollPacker, 4.4)."""
-
-
-def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
-    """Return the first report of an attempt, which shows the progress of the newest checkpoint."""
-    if checkpoint is None:
-        return first
-    exported = checkpoint.state()
-    state = RunState.load(exported["run"], {})
-    alarms = _alarms(AlarmState.load(exported["alarms"]).raised) if "alarms" in exported else []
-    fields = {**_state_fields(state, state.policy), "alarms": alarms, "checkpoint_step": checkpoint.step}
-    return first.model_copy(update=fields)
 
 
 class Recorder:
@@ -72,14 +54,14 @@ class Recorder:
     def __init__(
         self, metrics: MetricsWriter, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
     ) -> None:
-        """`num_gpus` of the job, by which throughput is divided."""
+        """`first`: the status to begin with; `num_gpus`: GPUs of the job, by which throughput is divided."""
         self._num_gpus = num_gpus
         self._metrics = metrics
         self._ledger = ledger
         self._sink = sink
         self._status = first
         self._lock = threading.RLock()
-        """Of the status."""
+        """Guards `_status`, which several threads change."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
 
@@ -88,7 +70,7 @@ class Recorder:
         self._update(activity=activity, progress=None)
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
-        """Report the progress of the activity; `total` 0: not known."""
+        """Report the progress of the activity; a `total` of 0 means that it is not known."""
         self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))
 
     def download(self, repository: str, num_bytes: int, total_bytes: int) -> None:
@@ -104,7 +86,7 @@ class Recorder:
         self._update(warm_start=warm_start)
 
     def begin(self) -> None:
-        """Begin a run without a checkpoint, and discard what an attempt without one left."""
+        """Begin a run without a checkpoint: discard what an earlier attempt has written."""
         self._metrics.rewind(0, 0)
         self._ledger.rewind(0)
 
@@ -112,10 +94,10 @@ class Recorder:
         """Continue a run from a checkpoint."""
         self._metrics.rewind(state.step, exported["metrics"])
         self._ledger.rewind(exported["ledger"])
-        self._update(**_state_fields(state, state.policy), checkpoint_step=state.step)
+        self._update(**state_fields(state, state.policy), checkpoint_step=state.step)
 
     def export(self) -> dict[str, int]:
-        """Positions that belong to a checkpoint."""
+        """Return the positions in metrics and ledger for a checkpoint, in bytes."""
         return {"metrics": self._metrics.journal.position, "ledger": self._ledger.position}
 
     def reward_pressure(self, pressure: RewardPressure) -> None:
@@ -137,11 +119,11 @@ class Recorder:
 
     @property
     def size(self) -> JobSize | None:
-        """With how many worker pods the job runs."""
+        """Size that the job reports: the number of its worker pods."""
         return self._status.size
 
     def resized(self, size: JobSize) -> None:
-        """The job runs with this size."""
+        """Report the size that the job runs with."""
         self._update(size=size)
 
     @property
@@ -158,8 +140,8 @@ class Recorder:
             self._update(notices=[*before, newest][-MAX_REPORTED:])
 
     def alarms(self, raised: Sequence[RaisedAlarm]) -> None:
-        """Report the present alarms."""
-        self._update(alarms=_alarms(raised))
+        """Report all alarms that hold at present."""
+        self._update(alarms=reported_alarms(raised))
 
     def round_progress(self, state: RunState, progress: RoundProgress) -> None:
         """Report a round's start, and its progress at milestones only."""
@@ -176,7 +158,7 @@ class Recorder:
         self._update(activity=RuntimeActivity.ROLLOUT, round=now, progress=None)
 
     def milestone(self, progress: RoundProgress, load: RolloutLoad, benefit: RepurposingBenefit | None = None) -> None:
-        """Report present and projected load and the expected benefit, by which the operator may repurpose pods."""
+        """Report load and expected benefit, from which the operator decides whether to repurpose pods."""
         running = self._status.round
         assert running is not None, "a round has begun"
         fraction = round(progress.fraction_finished, 3)
@@ -198,7 +180,7 @@ class Recorder:
         self._update(rollout_times=times)
 
     def factors(self, chosen: ChosenFactors) -> None:
-        """What strategy Auto has chosen."""
+        """Report the factors that strategy Auto has chosen."""
         self._update(auto=chosen)
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
@@ -220,13 +202,13 @@ class Recorder:
         repurposed: RepurposingTimes | None = None,
     ) -> None:
         """Report a finished step, after which every pod samples again."""
-        values = step_metrics(result, trained, times, queue_length, self._num_gpus) | _repurposing(repurposed)
+        values = step_metrics(result, trained, times, queue_length, self._num_gpus) | repurposing_metrics(repurposed)
         self._metrics.write(state.step, values)
-        self._ledger.append(_ledger_row(state.step, result, trained))
+        self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)
         self._update(
-            **_state_fields(state, {}),
-            draws=_draw_counts(state, queue_length),
+            **state_fields(state, {}),
+            draws=draw_counts(state, queue_length),
             round=RoundStatus(number=state.step, kind=result.end.kind, fraction_finished=1.0),
             recent_rounds=self._recent_rounds(state.step, result),
             trainer_pods=[],
@@ -262,7 +244,7 @@ class Recorder:
         }
         self._metrics.write(state.step, values)
         log.info("held-out reward", step=state.step, **{name: round(value, 3) for name, value in values.items()})
-        self._update(held_out=_held_out(state))
+        self._update(held_out=held_out_reward(state))
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Report a complete checkpoint."""
@@ -289,83 +271,3 @@ class Recorder:
             if updated != self._status:
                 self._status = updated
                 self._sink.report(updated)
-
-
-def _alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:
-    return [
-        Alarm(reason=alarm.reason.value, message=alarm.message[:MAX_MESSAGE_CHARACTERS], step=alarm.step)
-        for alarm in raised
-    ]
-
-
-def _repurposing(times: RepurposingTimes | None) -> dict[str, float]:
-    """Metrics of the repurposing in a step that had one."""
-    if times is None:
-        return {}
-    return {
-        "repurpose/control_path_s": times.control_path_s,
-        "repurpose/hand_over_s": times.hand_over_s,
-        "repurpose/num_moved": times.num_moved,
-        **({"repurpose/saved_s": times.saved_s} if times.saved_s is not None else {}),
-    }
-
-
-def _state_fields(state: RunState, policy: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "step": state.step,
-        "short": _kind_count(state.kinds.get(RoundKind.SHORT, KindTotals())),
-        "long": _kind_count(state.kinds.get(RoundKind.LONG, KindTotals())),
-        "full": _kind_count(state.kinds.get(RoundKind.FULL, KindTotals())),
-        "held_out": _held_out(state),
-    }
-    if policy:
-        fields["draws"] = _draw_counts(state, len(policy["leftovers"]))
-    return fields
-
-
-def _draw_counts(state: RunState, queue_length: int) -> DrawCounts:
-    return DrawCounts(
-        trained=state.trained, zero_variance=state.zero_variance, rejected=state.rejected, deferred=queue_length
-    )
-
-
-def _kind_count(totals: KindTotals) -> KindCount:
-    return KindCount(
-        rounds=totals.rounds,
-        rollout_s=round(totals.rollout_s, 3),
-        samples=totals.samples,
-        preemptions=totals.preemptions,
-    )
-
-
-def _held_out(state: RunState) -> HeldOutReward:
-    before, latest = state.held_out_before, state.held_out_latest
-    return HeldOutReward(
-        before=before and round(before.overall, 4),
-        latest=latest and round(latest.overall, 4),
-        long_before=before and round(before.longest_quartile, 4),
-        long_latest=latest and round(latest.longest_quartile, 4),
-    )
-
-
-def _ledger_row(step: int, result: RoundResult, trained: StepTraining) -> dict[str, Any]:
-    """Which draws the step consumed, which it deferred, which it replaced, and where gradients were streamed by which
-    replica each response was computed: enough to audit that none was lost or counted twice."""
-    replicas: dict[str, list[str]] = {}
-    for response, replica in sorted(trained.replica_of.items()):
-        replicas.setdefault(str(replica), []).append(str(response))
-    return {
-        **({"replicas": replicas} if replicas else {}),
-        "step": step,
-        "kind": result.end.kind.value,
-        "trained": {str(group.draw): [one.response.index for one in group.responses] for group in result.groups},
-        "zero_variance": [
-            str(group.draw) for group in result.groups if len({one.reward for one in group.responses}) == 1
-        ],
-        "dropped": [str(group.draw) for group in result.dropped],
-        "deferred": [str(draw) for draw in result.end.deferred],
-        "rejected": {str(draw): why for draw, why in result.rejected.items()},
-        "policy_versions": sorted(
-            {run.policy_version for group in result.groups for one in group.responses for run in one.completion.runs}
-        ),
-    }

@@ -1,4 +1,4 @@
-"""Puts together what records the steps of a session: files in the output, and spans for a collector."""
+"""Put together what records the steps of a session: files in the output, and spans for a collector."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +28,11 @@ def recording(
     places: Callable[[], Places],
     notify: Notify,
 ) -> Iterator[StepRecords]:
-    """Records steps within the block; at its end everything is written and sent. `names`: attributes of all spans."""
+    """Record steps within the block; at its end, write and send what waits. `names`: attributes of all spans."""
     with contextlib.ExitStack() as stack:
         export = None
         if collector is not None:
-            on_trouble = _telling(notify, NoticeReason.TRACKER_FAILED)
+            on_trouble = _notify_with(notify, NoticeReason.TRACKER_FAILED)
             export = TraceExport(collector, token("openTelemetry"), names, on_trouble)
             stack.callback(export.close)
         steps = StepRecords(
@@ -41,12 +41,12 @@ def recording(
             job,
             decoder,
             places,
-            _telling(notify, NoticeReason.RECORDS_INCOMPLETE),
+            _notify_with(notify, NoticeReason.RECORDS_INCOMPLETE),
             None if export is None else export.give,
         )
         stack.callback(steps.close)
         yield steps
 
 
-def _telling(notify: Notify, reason: NoticeReason) -> Callable[[str], None]:
+def _notify_with(notify: Notify, reason: NoticeReason) -> Callable[[str], None]:
     return lambda message: notify(reason.value, message)

@@ -13,9 +13,10 @@ from longshore.policy.round import ResponseId
 from longshore.record.build import engine_seconds
 from longshore.record.history import history
 from longshore.record.model import RecordOutcome
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, StepDone
-from longshore_runtime.types import PromptRecord, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 _AT_ONCE: Final = 16
 """Responses between which other threads get their turn: the next round runs meanwhile."""
@@ -64,14 +65,14 @@ Row = dict[str, Any]
 
 
 class Decoder(Protocol):
-    """What is used of a Hugging Face tokenizer here."""
+    """The part of a Hugging Face tokenizer that is used here."""
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], /, *, skip_special_tokens: bool) -> list[str]:
-        """Texts of token sequences."""
+        """Return the texts of token sequences."""
 
 
 def samples_file(done: StepDone | EvaluationDone, job: JobFacts, decoder: Decoder, share: float) -> bytes | None:
-    """The file of a step or an evaluation; None where none of its prompts is among those that are kept."""
+    """Return the file of a step or an evaluation; None if it has no prompt whose responses are kept."""
     rows = list(_of_step(done, job, share) if isinstance(done, StepDone) else _of_evaluation(done, job, share))
     if not rows:
         return None
@@ -88,7 +89,7 @@ def _table(rows: Sequence[Row], decoder: Decoder) -> pa.Table:
 
 
 def is_kept(draw: Draw, share: float) -> bool:
-    """Whether the responses of a prompt are kept: the same prompts in every epoch and attempt."""
+    """Return whether the responses of a prompt are kept; the answer is the same in every epoch and attempt."""
     return zlib.crc32(str(draw.index).encode()) < share * 2**32
 
 
@@ -114,7 +115,7 @@ def _rows(
     samples: Mapping[ResponseId, Sample],
     share: float,
 ) -> Iterator[Row]:
-    """`groups` with their outcomes; `step`: what all rows have in common; `samples`: what was trained on."""
+    """Build a row for each response of `groups`; `step`: columns of all rows, `samples`: what was trained on."""
     found = history(result.messages)
     seconds = engine_seconds(found.stays)
     engines: dict[ResponseId, list[int]] = {}
@@ -146,7 +147,7 @@ def _group(group: ScoredGroup, record: PromptRecord) -> Mapping[str, Any]:
 
 
 def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
-    """`sample`: None where it was not trained on."""
+    """Build the columns of one response; `sample` is None if it was not trained on."""
     completion = one.completion
     return {
         "response_index": one.response.index,

@@ -1,4 +1,4 @@
-"""Reports RLJob.status.runtime by server-side apply, and nothing else. The newest report wins; training never waits."""
+"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits."""
 
 import threading
 from typing import Final, Protocol
@@ -17,17 +17,17 @@ _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
 class StatusSink(Protocol):
-    """Takes reports of the coordinator."""
+    """Receiver of the coordinator's reports."""
 
     def report(self, status: RuntimeStatus) -> None:
-        """Publish; does not wait."""
+        """Publish a status; does not wait."""
 
     def close(self) -> None:
-        """Publish what is still waiting."""
+        """Publish the last report, and end."""
 
 
 class StatusReporter:
-    """Writer in a separate thread. A report that cannot be written is logged, and the next one is tried."""
+    """Write reports in a separate thread. A report that cannot be written is logged, and the next one is tried."""
 
     def __init__(self, access: Access, namespace: str, job: str) -> None:
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)

@@ -7,15 +7,15 @@ from functools import cached_property
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
 from longshore.rounds import messages
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import PromptRecord
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """Values only: it is read while the next step runs."""
+    """A finished step. It holds only values, because it is read while the next step runs."""
 
     step: int
     marks: StepMarks
@@ -27,7 +27,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EvaluationDone:
-    """An evaluation of the weights after a step; 0: before the first. Values only, as above."""
+    """An evaluation of the weights after `step`; 0 means before the first step. It holds only values, too."""
 
     step: int
     result: RoundResult
@@ -35,7 +35,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is equal for all steps of an attempt."""
+    """Facts that are the same for all steps of an attempt."""
 
     attempt: int
     prompts: Mapping[int, PromptRecord]
@@ -49,20 +49,20 @@ class JobFacts:
 
     @cached_property
     def prompt_of(self) -> Mapping[int, int]:
-        """Row of the data by index of the draw, where they differ."""
+        """Row of the data for each index of a draw, where the two differ."""
         return {index: record.index for index, record in self.prompts.items() if index != record.index}
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where engines and trainer replicas are, now."""
+    """Current places of engines and trainer replicas."""
 
     engines: tuple[LanePlace, ...] = ()
     trainers: tuple[LanePlace, ...] = ()
 
 
 def step_facts(done: StepDone, places: Places, job: JobFacts) -> StepFacts:
-    """What the record of the round is made from."""
+    """Return what the record of the round is built from."""
     result = done.result
     return StepFacts(
         step=done.step,
@@ -96,7 +96,7 @@ def _updates(trained: StepTraining) -> tuple[UpdatePasses, ...]:
 
 
 def _handed_over_s(result: RoundResult, times: RepurposingTimes | None) -> float | None:
-    """When the trainers of repurposed pods were awake."""
+    """Return when the trainers of repurposed pods were awake, or None without repurposing."""
     if times is None:
         return None
     left = [now_s for now_s, message in result.messages if isinstance(message, messages.EnginesRetired)]

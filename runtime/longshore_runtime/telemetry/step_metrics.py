@@ -4,19 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.record.facts import StepMarks
+from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import has_zero_variance
 from longshore_runtime.sums import CorrectionSums
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import FinishReason, Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Where the time of a step went."""
+    """Durations of the parts of a step."""
 
     step_s: float
     regroup_s: float
@@ -29,7 +31,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, marks: StepMarks, rollout_s: float) -> "StepTimes":
-        """From when its parts began and ended."""
+        """Return the durations between the marks of a step."""
         return cls(
             step_s=marks.published_s - marks.begun_s,
             regroup_s=marks.regrouped_s - marks.begun_s,
@@ -51,7 +53,7 @@ class LengthSummary:
 
 
 def lengths(samples: Sequence[Sample]) -> LengthSummary:
-    """Response lengths of a step."""
+    """Summarize the response lengths of a step."""
     values = sorted(len(sample.response_tokens) for sample in samples)
     return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
@@ -59,7 +61,7 @@ def lengths(samples: Sequence[Sample]) -> LengthSummary:
 def step_metrics(
     result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int, num_gpus: int
 ) -> dict[str, float]:
-    """All metrics of a step."""
+    """Return all metrics of a step, by name; `num_gpus` divides the throughput."""
     samples = trained.samples
     responses = [one for group in result.groups for one in group.responses]
     scores = [sample.reward for sample in samples]
@@ -131,7 +133,7 @@ def step_metrics(
 
 
 def correction_metrics(sums: CorrectionSums) -> dict[str, float]:
-    """Under verl's names and by its definitions; empty where nothing is corrected."""
+    """Return the metrics of the rollout correction, named and defined as in verl; empty without a correction."""
     if not sums.num_tokens:
         return {}
     num_tokens = sums.num_tokens
@@ -152,12 +154,24 @@ def correction_metrics(sums: CorrectionSums) -> dict[str, float]:
     return {f"rollout_corr/{name}": value for name, value in values.items()}
 
 
+def repurposing_metrics(times: RepurposingTimes | None) -> dict[str, float]:
+    """Return the metrics of a repurposing; none for a step without one."""
+    if times is None:
+        return {}
+    return {
+        "repurpose/control_path_s": times.control_path_s,
+        "repurpose/hand_over_s": times.hand_over_s,
+        "repurpose/num_moved": times.num_moved,
+        **_optional("repurpose/saved_s", times.saved_s),
+    }
+
+
 def _optional(name: str, value: float | None) -> dict[str, float]:
     return {} if value is None else {name: value}
 
 
 def _rewards(result: RoundResult) -> dict[str, float]:
-    """Means by reward function and by domain, and how scoring kept up with the rollout."""
+    """Return mean rewards by function and by domain, and how scoring kept up with the rollout."""
     stats = result.rewards
     values: dict[str, list[float]] = {}
     for group in result.groups:
@@ -177,7 +191,7 @@ def _rewards(result: RoundResult) -> dict[str, float]:
 
 
 def _selection(result: RoundResult) -> dict[str, float]:
-    """Where the round had groups of that difficulty: 0 is the hardest quarter of the reward's scale, 3 the easiest."""
+    """Return the selection bias by difficulty: the quarters of the reward scale, from 0 (hardest) to 3 (easiest)."""
     return {
         f"selection/{name}/difficulty_{place}": value
         for place, selected in enumerate(result.selection.by_difficulty)

@@ -19,33 +19,33 @@ MAX_WAITING: Final = 3
 
 
 class StepSink(Protocol):
-    """Takes every step that is done."""
+    """Receiver of finished steps and evaluations."""
 
     def rewind(self, step: int) -> None:
-        """The run continues after `step`; 0: it begins."""
+        """Prepare for a run that continues after `step`; 0: that begins."""
 
     def keep(self, done: StepDone) -> None:
-        """A step is done; does not wait."""
+        """Record a finished step; does not wait."""
 
     def keep_evaluation(self, done: EvaluationDone) -> None:
-        """Held-out prompts were scored; does not wait."""
+        """Record an evaluation; does not wait."""
 
 
 class NoRecords:
     """Implements `StepSink` without recording anything."""
 
     def rewind(self, step: int) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
     def keep(self, done: StepDone) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def keep_evaluation(self, done: EvaluationDone) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class StepRecords:
-    """Writes files, and hands each record of a round on."""
+    """Write the files of finished steps, and pass each record of a round on."""
 
     def __init__(
         self,
@@ -58,8 +58,9 @@ class StepRecords:
         on_record: Callable[[RoundRecord], None] | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        """`places` is asked by the driver's thread. The thread of this object tells `on_trouble` once why a step is not
-        recorded, and gives `on_record` every record."""
+        """`places` is called in the driver's thread. The thread of this object calls `on_trouble` once, if a step is
+        not recorded, and `on_record` with every record.
+        """
         self._options = options
         self._job = job
         self._decoder = decoder
@@ -76,7 +77,7 @@ class StepRecords:
 
     @property
     def num_lost(self) -> int:
-        """Steps that were not recorded, or not wholly."""
+        """Number of steps whose record is missing or incomplete."""
         return self._thread.num_lost
 
     def rewind(self, step: int) -> None:
@@ -86,15 +87,15 @@ class StepRecords:
         self._rounds.rewind(step)
 
     def keep(self, done: StepDone) -> None:
-        """A step is done; does not wait."""
+        """Record a finished step; does not wait."""
         self._thread.give((done, self._places()))
 
     def keep_evaluation(self, done: EvaluationDone) -> None:
-        """Held-out prompts were scored; does not wait."""
+        """Record an evaluation; does not wait."""
         self._thread.give(done)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write what waits, and end."""
         self._thread.close()
 
     def _write(self, item: tuple[StepDone, Places] | EvaluationDone) -> None:

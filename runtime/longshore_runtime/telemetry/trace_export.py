@@ -1,4 +1,4 @@
-"""Spans of every step, sent to a collector by OTLP over HTTP in a separate thread."""
+"""Send spans of every step to a collector, by OTLP over HTTP in a separate thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -22,7 +22,7 @@ _ANSWER_LIMIT_S: Final = 10.0
 
 
 class TraceExport:
-    """Exporter for which each step is a separate trace."""
+    """Exporter of steps, each as a trace of its own."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class TraceExport:
         attributes: Mapping[str, str],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """`attributes` of the job."""
+        """`attributes` are those of the job, on every span."""
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._exporter = OTLPSpanExporter(
             f"{options.endpoint.rstrip('/')}/v1/traces", headers=headers, timeout=_ANSWER_LIMIT_S
@@ -49,15 +49,15 @@ class TraceExport:
 
     @property
     def num_lost(self) -> int:
-        """Steps whose spans were not sent."""
+        """Number of steps whose spans were not sent."""
         return self._thread.num_lost
 
     def give(self, record: RoundRecord) -> None:
-        """A step was recorded; does not wait."""
+        """Send the spans of a recorded step; does not wait."""
         self._thread.give(record)
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send what waits, and end."""
         self._thread.close()
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
@@ -78,7 +78,7 @@ class TraceExport:
 
 
 class _Ended(SpanProcessor):
-    """Collects spans that have ended. The processors of the SDK drop what a large step has at once."""
+    """Collect spans that have ended. The processors of the SDK drop spans if a large step ends many at once."""
 
     def __init__(self) -> None:
         self._spans: list[ReadableSpan] = []
@@ -87,7 +87,7 @@ class _Ended(SpanProcessor):
         self._spans.append(span)
 
     def take(self) -> list[ReadableSpan]:
-        """All of them, once."""
+        """Return all spans so far, and forget them."""
         spans, self._spans = self._spans, []
         return spans
 

@@ -26,7 +26,7 @@ RETRY_S: Final = 30.0
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker shows of a job."""
+    """What a tracker shows about a job."""
 
     uid: str
     """uid of the job, unchanged by new attempts."""
@@ -39,7 +39,7 @@ class TrackedRun:
 
     @classmethod
     def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "TrackedRun":
-        """The run of a job."""
+        """Describe the run of a job."""
         config = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return cls(uid, tracking.name or job, tracking.project, tracking.group, _without_credentials(config), output)
 
@@ -54,19 +54,19 @@ def _without_credentials(value: Any) -> Any:
 
 
 class Tracker(Protocol):
-    """One service. Called by one thread; any method may raise anything and take long."""
+    """One tracking service. One thread calls it; any method may raise any exception and take long."""
 
     def start(self, run: TrackedRun) -> int:
-        """Begin the run, or continue it; returns the last step that it has, -1 if none."""
+        """Begin or continue the run; return its last step, or -1 if it has none."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of a step."""
+        """Send the metrics of a step."""
 
     def finish(self, *, succeeded: bool) -> None:
-        """End the run with the job."""
+        """End the run, because the job has ended."""
 
     def pause(self) -> None:
-        """End the attempt; the job may continue with another one."""
+        """Leave the run, because the attempt has ended; the job may continue with another one."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,21 @@ class TrackerThread:
 
     @property
     def num_lost(self) -> int:
-        """Steps that the tracker did not get."""
+        """Number of steps that the tracker did not get."""
         return self._thread.num_lost
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of a step; does not wait."""
+        """Send the metrics of a step; does not wait."""
         self._thread.give(_Step(step, values))
 
     def close(self, succeeded: bool | None, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Send what waits, and whether the job succeeded; None: it may continue."""
+        """Send what waits, and whether the job succeeded (None: it may continue)."""
         self._is_closing.set()
         self._thread.give(_End(succeeded))
         self._thread.close(limit_s)
 
     def _handle(self, item: _Step | _End) -> None:
-        """Retry until it succeeds. At the end of the session, the first failure ends all that waits."""
+        """Send one item, with retries until it succeeds. After `close`, the first failure drops all items that wait."""
         if self._has_given_up:
             raise ConnectionError("it is not reached")
         while True:
@@ -167,7 +167,7 @@ class Trackers:
         self._threads = threads
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of a step; does not wait."""
+        """Send the metrics of a step; does not wait."""
         for thread in self._threads.values():
             thread.log(step, values)
 
@@ -178,13 +178,13 @@ class Trackers:
 
 
 def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
-    """Return the trackers that a job names."""
+    """Start the trackers that a job names."""
     makers = _makers(tracking)
     return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
 
 
 def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
-    """Their packages take seconds to import: the threads do it."""
+    """Return functions that make the trackers. They run in the trackers' threads, because imports take seconds."""
 
     def wandb() -> Tracker:
         from longshore_runtime.telemetry.wandb_tracker import WandbTracker
@@ -205,7 +205,7 @@ def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:
 
 
 def token(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token of a tracker, from the file that the operator mounts; None: it has none."""
+    """Return the token of a tracker, from the file that the operator mounts, or None if there is none."""
     directory = environment.get(contract.ENV_TRACKING_TOKENS)
     path = Path(directory or "/nonexistent") / name
     return path.read_text().strip() if directory and path.is_file() else None

@@ -1,4 +1,4 @@
-"""Weights & Biases. Imported only where a job names it."""
+"""Send metrics to Weights & Biases. Imported only if a job names it."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ _INIT_LIMIT_S: Final = 60.0
 
 
 class WandbTracker:
-    """One run, whose id is the uid of the job."""
+    """One run of Weights & Biases, whose id is the uid of the job."""
 
     def __init__(self, options: Wandb, token: str | None) -> None:
         self._options = options

@@ -23,7 +23,7 @@ from longshore_runtime.storage import JobStorage
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
-from longshore_runtime.types import Sample, Trainer, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, Trainer, UpdateReport
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket

@@ -3,10 +3,8 @@
 A replica is one rank, or several consecutive ones that hold it together; each rank is an actor.
 """
 
-import contextlib
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,29 +14,19 @@ from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.cluster.actors import wait_ended
-from longshore_runtime.cluster.placement import placement
-from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
-from longshore_runtime.rollout.events import Event, ReplicaLost
+from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer.actor import TrainerActor
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
-from longshore_runtime.trainer.failures import cause
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
-from longshore_runtime.types import Sample, TrainResult
+from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, TrainerWorld
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
-_FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for GPUs that others hold, which the operator reports."""
-_PODS_LIMIT_S: Final = 600.0
-"""Time for a lost pod to return: usually, image and volumes are already on its node."""
-_CALL_LIMIT_S: Final = 1800.0
-"""Reading or writing a model takes less, also from slow storage."""
 _METER_LIMIT_S: Final = 10.0
 """Read beside the work of a rank; whoever reports progress does without if it takes longer."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
@@ -90,17 +78,11 @@ class TrainerGroup:
         """
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
-        self._model = model
-        self._output = output
         self._delivery = delivery or Delivery()
         self._clock = clock or SystemClock()
-        self._events: queue.SimpleQueue[Event] | None = None
-        self._actors: list[Any] = []
-        self.generation = 0
-        """Number of restarts so far."""
+        self._world = TrainerWorld(places, spec, model, output)
         self.num_given = 0
-        """Samples that this world was asked to compute gradients or log-probabilities of; one counts each time."""
-        self._start(_FIRST_PODS_LIMIT_S)
+        """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
 
     @property
     def num_replicas(self) -> int:
@@ -119,28 +101,26 @@ class TrainerGroup:
         """Return the replicas all of whose ranks are in these worker pods."""
         return self._replicas.within(pods)
 
+    @property
+    def generation(self) -> int:
+        """Number of restarts so far."""
+        return self._world.generation
+
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:
         """Report the loss of a rank as an event from now on, so that it is noticed during a round."""
-        self._events = events
-        generation = self.generation
+        self._world.watch(events)
 
-        def notify(future: "Future[None]") -> None:
-            reason = f"a trainer replica is gone ({type(future.exception()).__name__})"
-            events.put(ReplicaLost(reason, generation))
-
-        for actor in self._actors:
-            actor.lasts.remote().future().add_done_callback(notify)
-
-    def restart(self, timeout_s: float = _PODS_LIMIT_S) -> None:
-        """End all ranks and start a new world in the same places, as `__init__` did; `load` has to follow.
+    def restart(self, timeout_s: float = PODS_LIMIT_S) -> None:
+        """End all ranks and start them again in the same places, as `__init__` did; `load` has to follow.
 
         Raises TrainerLost when the pods are not there (again) within `timeout_s`.
         """
-        self.stop()
-        self.generation += 1
-        self._start(timeout_s)
-        if self._events is not None:
-            self.watch(self._events)
+        self.num_given = 0
+        self._world.restart(timeout_s)
+
+    def stop(self) -> None:
+        """End all replicas."""
+        self._world.stop()
 
     def train(self, samples: Sequence[Sample]) -> TrainResult:
         """Compute the gradient over all samples and make one optimizer step."""
@@ -165,7 +145,7 @@ class TrainerGroup:
         Returns a Ray object that is there when the replica is done with them.
         """
         part = ray.put(samples)
-        passes = [(rank, self._actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
+        passes = [(rank, self._world.actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
         self.num_given += len(samples)
         update.samples += samples
         update.passes += passes
@@ -176,7 +156,7 @@ class TrainerGroup:
         """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
         pending = [
-            (part, rank, self._actors[rank].log_probs.remote(given))
+            (part, rank, self._world.actors[rank].log_probs.remote(given))
             for replica, part in enumerate(parts)
             if part
             for given in [ray.put(part)]
@@ -185,7 +165,7 @@ class TrainerGroup:
         self.num_given += len(samples)
         found: dict[ResponseId, tuple[float, ...]] = {}
         passes = []
-        answers = self._get([one for *_, one in pending], timeout_s)
+        answers = self._world.get([one for *_, one in pending], timeout_s)
         for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
             found |= {part[place].response: of_sample for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
@@ -215,18 +195,20 @@ class TrainerGroup:
             parts = [ray.put(ordered[replica :: self.num_replicas]) for replica in range(self.num_replicas)]
             update.differences = [
                 actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
-                for rank, actor in enumerate(self._actors)
+                for rank, actor in enumerate(self._world.actors)
             ]
         # Ranks get the sums from each other, so the driver does not wait for them before the update.
         sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
-        update.steps = [actor.update.remote(update.denominator, max_mismatch, *sums) for actor in self._actors]
+        update.steps = [actor.update.remote(update.denominator, max_mismatch, *sums) for actor in self._world.actors]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
         """Wait for an update that was ended; raises LogProbMismatch for one that was refused."""
         assert update.steps, "the update was not ended"
         # One wait for all: the first failure ends it.
         num_passes, num_steps = len(update.passes), len(update.steps)
-        answers = self._get([answer for _, answer in update.passes] + update.steps + update.differences, timeout_s)
+        answers = self._world.get(
+            [answer for _, answer in update.passes] + update.steps + update.differences, timeout_s
+        )
         passes, steps = answers[:num_passes], answers[num_passes : num_passes + num_steps]
         differences = answers[num_passes + num_steps :]
         seconds = [seconds for _, seconds in steps]
@@ -245,12 +227,12 @@ class TrainerGroup:
 
     def num_computed(self) -> float:
         """How many of those that were given are computed, within a call as well; called from any thread."""
-        firsts = [self._actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
-        return sum(self._get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
+        firsts = [self._world.actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
+        return sum(self._world.get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
 
     def policy_version(self) -> int:
         """Number of optimizer steps so far, including those in progress."""
-        (version,) = self._get([self._actors[0].policy_version.remote()])
+        (version,) = self._world.get([self._world.actors[0].policy_version.remote()])
         return int(version)
 
     def weights(self, policy_version: int) -> PublishedWeights:
@@ -267,12 +249,12 @@ class TrainerGroup:
         Does not wait; the returned function does, and raises WeightsUnavailable if they were of another version.
         """
         ranks = self._replicas.ranks(0)
-        streams = [self._actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
+        streams = [self._world.actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
 
         def copies() -> StoredWeights:
-            self._get([stream.completed() for stream in streams])
+            self._world.get([stream.completed() for stream in streams])
             *buckets, checksum = streams[0]
-            return StoredWeights(tuple(buckets), self._get([checksum])[0], policy_version)
+            return StoredWeights(tuple(buckets), self._world.get([checksum])[0], policy_version)
 
         return copies
 
@@ -285,8 +267,8 @@ class TrainerGroup:
         max_bucket_bytes: int = MAX_BUCKET_BYTES,
     ) -> Sending:
         """See `SendingTrainers`: all ranks of the replicas that are read take part."""
-        writers = {rank: self._actors[rank] for rank in self._replicas.writers(readers)}
-        sending = Sending(writers, readers, self._get)
+        writers = {rank: self._world.actors[rank] for rank in self._replicas.writers(readers)}
+        sending = Sending(writers, readers, self._world.get)
         sending.begin(max_bucket_bytes, policy_version, in_pieces=in_pieces)
         return sending
 
@@ -305,50 +287,24 @@ class TrainerGroup:
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
-        savers = self._actors if self._spec.saves_together else self._actors[:1]
-        self._get([actor.save.remote(directory) for actor in savers], timeout_s or _CALL_LIMIT_S)
+        savers = self._world.actors if self._spec.saves_together else self._world.actors[:1]
+        self._world.get([actor.save.remote(directory) for actor in savers], timeout_s or CALL_LIMIT_S)
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""
-        self._get([actor.load.remote(directory) for actor in self._actors])
+        self._world.get([actor.load.remote(directory) for actor in self._world.actors])
 
     def discard(self) -> None:
         """Discard accumulated gradients."""
-        self._get([actor.discard.remote() for actor in self._actors])
+        self._world.get([actor.discard.remote() for actor in self._world.actors])
 
-    def sleep(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:
+    def sleep(self, replicas: Collection[int] | None = None, timeout_s: float = CALL_LIMIT_S) -> None:
         """Free the GPUs of these replicas (None: of all) for the engines; accumulated gradients are kept."""
-        self._get([actor.sleep.remote() for actor in self._actors_of(replicas)], timeout_s)
+        self._world.get([actor.sleep.remote() for actor in self._actors_of(replicas)], timeout_s)
 
-    def wake(self, replicas: Collection[int] | None = None, timeout_s: float = _CALL_LIMIT_S) -> None:
+    def wake(self, replicas: Collection[int] | None = None, timeout_s: float = CALL_LIMIT_S) -> None:
         """Take them back; the replicas that sleep on are not needed for it, nor for `give` to those that woke."""
-        self._get([actor.wake.remote() for actor in self._actors_of(replicas)], timeout_s)
-
-    def stop(self) -> None:
-        """End all replicas."""
-        for actor in self._actors:
-            ray.kill(actor)
-        wait_ended(self._actors)
-
-    def _start(self, pods_limit_s: float) -> None:
-        self.num_given = 0
-        self._actors = [
-            placement(place.worker, gpus=place.gpus, component=place.component).remote(TrainerActor)
-            for place in self._replicas.places
-        ]
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.stop)  # A rank that waits for one that failed would keep its GPU.
-            # Ray starts an actor as soon as its pod is there.
-            answers = [actor.rendezvous.remote() for actor in self._actors]
-            rendezvous = self._get(answers, pods_limit_s, late="a pod of the trainers is not there")[0]
-            size = len(self._actors)
-            self._get(
-                [
-                    actor.start.remote(self._spec, self._model, self._output, rendezvous, size, rank=rank)
-                    for rank, actor in enumerate(self._actors)
-                ]
-            )
-            undo.pop_all()
+        self._world.get([actor.wake.remote() for actor in self._actors_of(replicas)], timeout_s)
 
     def _work(self, passes: Sequence[tuple[int, float, float]], update_s: float = 0.0) -> UpdatePasses:
         """From (rank, when it was given, seconds): the first rank of a replica tells for all of them."""
@@ -360,20 +316,4 @@ class TrainerGroup:
 
     def _actors_of(self, replicas: Collection[int] | None) -> list[Any]:
         chosen = range(self.num_replicas) if replicas is None else replicas
-        return [self._actors[rank] for replica in chosen for rank in self._replicas.ranks(replica)]
-
-    def _get(
-        self,
-        references: Sequence[Any],
-        timeout_s: float = _CALL_LIMIT_S,
-        late: str = "a trainer replica does not answer",
-    ) -> list[Any]:
-        try:
-            results: list[Any] = ray.get(list(references), timeout=timeout_s)
-        except ray.exceptions.RayTaskError as error:
-            raise cause(error) from error
-        except ray.exceptions.GetTimeoutError as error:
-            raise TrainerLost(f"{late} after {timeout_s:.0f} s") from error
-        except ray.exceptions.RayError as error:
-            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
-        return results
+        return [self._world.actors[rank] for replica in chosen for rank in self._replicas.ranks(replica)]

@@ -11,7 +11,7 @@ import structlog
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 log = structlog.get_logger()
 

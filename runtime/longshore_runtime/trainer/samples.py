@@ -8,8 +8,10 @@ from longshore.policy.advantages import batch_advantages
 from longshore.policy.aggregation import denominator
 from longshore.policy.balancing import balance
 from longshore.policy.overlong import overlong_punishment
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.types import Completion, PromptRecord, Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 
 def samples_of(

@@ -14,7 +14,7 @@ from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 class StreamedUpdate:

@@ -1,6 +1,6 @@
-"""Weights in buckets, so that nobody but Ray's object store, which spills, ever holds all of them beside the model.
+"""Gather weights into buckets, so that only Ray's object store, which can spill, holds a second copy of all of them.
 
-In the store they are NumPy arrays, which it ships without a copy.
+Buckets are NumPy arrays, which the store transfers without a copy.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ MAX_BUCKET_BYTES: Final = 512 << 20
 def buckets(
     named: Iterable[tuple[str, npt.NDArray[np.float32]]], max_bytes: int = MAX_BUCKET_BYTES
 ) -> Iterator[Bucket]:
-    """Gather parameters, in their order, into buckets of at most `max_bytes`; larger ones are cut into slices."""
+    """Gather parameters in their order into buckets of at most `max_bytes`; larger parameters are cut into slices."""
     bucket: dict[str, npt.NDArray[np.float32] | Slice] = {}
     num_bytes = 0
     size_bytes = bucket_size(max_bytes)
@@ -46,7 +46,7 @@ def _sliced(
 
 
 def checksums(bucket: Bucket) -> dict[str, Checksum]:
-    """Of every parameter, or slice of one."""
+    """Return the checksum of every parameter, or slice of one, in a bucket."""
     return {
         name: _checksum(values.values, values.shape, values.start)
         if isinstance(values, Slice)
@@ -56,7 +56,7 @@ def checksums(bucket: Bucket) -> dict[str, Checksum]:
 
 
 def combined_checksum(parts: Iterable[Mapping[str, Checksum]]) -> str:
-    """128 bits over the checksums of all parameters, however they came: what trainer and engines compare."""
+    """Hash all checksums to 128 bits, equal however parameters were cut; trainers and engines compare it."""
     total: dict[str, Checksum] = {}
     for part in parts:
         for name, checksum in part.items():
@@ -68,9 +68,9 @@ def combined_checksum(parts: Iterable[Mapping[str, Checksum]]) -> str:
 
 
 class Receipt:
-    """What an engine has loaded so far. Refuses parameters that the model lacks, and values that came before.
+    """Check what an engine loads: it refuses parameters that the model lacks, and values that came before.
 
-    Slices of a parameter come in their order, and leave nothing out.
+    Slices of a parameter must come in their order, without gaps.
     """
 
     def __init__(self, expected: Iterable[str] | None = None, optional: Iterable[str] = ()) -> None:
@@ -80,7 +80,7 @@ class Receipt:
         self._taken: dict[str, Checksum] = {}
 
     def take(self, checksums: Mapping[str, Checksum]) -> None:
-        """The parameters of one more bucket; raises ValueError."""
+        """Take the parameters of a bucket; raise ValueError for unknown, repeated or missing ones."""
         if repeated := sorted(name for name, one in checksums.items() if self._repeats(name, one)):
             raise ValueError(f"the published weights have {len(repeated)} parameters twice, first {repeated[0]!r}")
         if self._expected is not None and (unknown := sorted(checksums.keys() - self._expected - self._optional)):
@@ -90,7 +90,7 @@ class Receipt:
             self._taken[name] = self._taken[name] + one if name in self._taken else one
 
     def complete(self) -> str:
-        """The combined checksum; raises ValueError if anything would stay at its old value."""
+        """Return the combined checksum; raise ValueError if a value of the model did not come."""
         if missing := sorted((self._expected or set()) - self._taken.keys()):
             raise ValueError(f"the published weights lack {len(missing)} parameters of the model, first {missing[0]!r}")
         _require_all_values(name for name, one in self._taken.items() if not one.is_whole)

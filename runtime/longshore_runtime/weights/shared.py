@@ -1,4 +1,4 @@
-"""What tells an engine where a bucket is that a rank of the trainer wrote: in memory that both see, or on its way."""
+"""Descriptions of a bucket that a trainer rank wrote: where engines find it, in shared memory or by broadcast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +8,13 @@ from longshore_runtime.weights.slices import Checksum
 
 @dataclass(frozen=True)
 class BufferHandle:
-    """What another process opens a shared buffer by."""
+    """What another process needs to open a shared buffer."""
 
     num_bytes: int
     file: str = ""
-    """In the host's memory; "": on a GPU."""
+    """Path of the file in host memory; empty for a buffer on a GPU."""
     cuda_ipc: bytes = b""
-    """On a GPU: what CUDA needs, in a form that only processes with GPUs read. One process may open it, once."""
+    """Pickled CUDA IPC handle of a buffer on a GPU; one process may open it, once."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Slot:
     checksum: Checksum
     """Checksum of what was written, with type and shape."""
     cut: int | None = None
-    """Dimension along which ranks have equal parts of the parameter, this one by its place; None: it is whole."""
+    """Dimension along which each rank has an equal part of the parameter; None if the parameter is whole."""
 
 
 @dataclass(frozen=True)
 class BucketPart:
-    """One bucket, in a buffer of one rank."""
+    """The part of a bucket in the buffer of one rank."""
 
     buffer: BufferHandle | None
-    """None: it is only broadcast."""
+    """None if it is only broadcast."""
     slots: tuple[Slot, ...]
 
     @property
@@ -46,31 +46,31 @@ class BucketPart:
 
 @dataclass(frozen=True)
 class BroadcastGroup:
-    """Where the members of a broadcast meet: a rank of the trainer, which is 0, and workers of engines."""
+    """Address where the members of a broadcast meet: a trainer rank, which has rank 0, and workers of engines."""
 
     host: str
     port: int
     size: int
     first: int = 0
-    """Of an engine's workers, which count on from there."""
+    """Rank of the engine's first worker; the others follow."""
     limit_s: float = 120.0
-    """To meet, and to pass a bucket on: all members are there, and have nothing else to do."""
+    """Time limit for meeting, and for one bucket. It can be short, because all members are there and idle."""
 
 
 @dataclass(frozen=True)
 class SharedBucket:
-    """One bucket for the workers of an engine."""
+    """One bucket, as the workers of an engine read it."""
 
     parts: tuple[BucketPart, ...]
-    """One for each, in their order, or one for all."""
+    """One part for each worker, in their order, or one for all of them."""
 
     def part(self, worker: int) -> BucketPart:
-        """What a worker reads."""
+        """Return the part that a worker reads."""
         return self.parts[worker % len(self.parts)]
 
     @property
     def checksums(self) -> dict[str, Checksum]:
-        """Of every parameter, or slice of one, by its Hugging Face name; of one that is cut, of all parts."""
+        """Checksum of every parameter (or slice) by its Hugging Face name, over all parts if ranks have parts of it."""
         return {slots[0].name: _combined(slots) for slots in zip(*(part.slots for part in self.parts), strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Parameters that are larger than a bucket travel in slices; checksums prove that all of them have come."""
+"""Parameters larger than a bucket are sent in slices; checksums prove that all values have arrived."""
 
 import math
 from collections.abc import Mapping
@@ -9,27 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 _ALIGNMENT_BYTES: Final = 16
-"""Slices begin at multiples of it, so that words of every size are whole, and GPUs read values where they like to."""
+"""Slices begin at multiples of this, so that they consist of whole words and GPUs read them aligned."""
 _WORD_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """Of consecutive values of a parameter: two sums of words modulo 2^64, one of them weighted by position.
+    """Checksum of consecutive values of a parameter: two sums of words modulo 2^64, one weighted by position.
 
-    Equal on every device, and however the parameter was cut. They tell mistakes, not forgeries, and cost a GPU next to
-    nothing.
+    It is equal on every device, however the parameter was cut. It detects mistakes, not forgeries, and costs a GPU
+    almost nothing.
     """
 
     dtype: str
-    """As torch and NumPy call it, without a prefix."""
+    """Name of the type in torch and NumPy, without a prefix."""
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """Shape of the whole parameter."""
     start: int
-    """The first of the values, as they lie in a row."""
+    """Index of the first value in the flattened parameter."""
     stop: int
     sums: tuple[tuple[int, int], ...]
-    """Of each rank's part; one pair where the parameter is not cut by ranks."""
+    """A pair for each rank's part; one pair if ranks do not cut the parameter."""
 
     @property
     def is_whole(self) -> bool:
@@ -37,7 +37,7 @@ class Checksum:
         return (self.start, self.stop) == (0, math.prod(self.shape))
 
     def __add__(self, following: "Checksum") -> "Checksum":
-        """Of these values and those that follow upon them; raises ValueError for any others."""
+        """Return the checksum of both parts; raise ValueError unless `following` follows directly."""
         if following != replace(following, dtype=self.dtype, shape=self.shape, start=self.stop):
             raise ValueError("slices of a parameter do not follow upon each other")
         sums = tuple(
@@ -51,29 +51,31 @@ class Slice:
     """Consecutive values of a parameter that is larger than a bucket."""
 
     values: npt.NDArray[np.float32]
-    """In a row."""
+    """Flat array."""
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """Shape of the whole parameter."""
     start: int
-    """The first of the values."""
+    """Index of the first value in the flattened parameter."""
 
     @property
     def nbytes(self) -> int:
-        """As arrays call it."""
+        """Size in bytes, under the name that arrays use."""
         return self.values.nbytes
 
 
+Weights = Mapping[str, npt.NDArray[np.float32]]
+"""Hugging Face parameter name -> values."""
 Bucket = Mapping[str, npt.NDArray[np.float32] | Slice]
-"""Hugging Face parameter name -> values, or some of them."""
+"""Some of the weights: Hugging Face parameter name -> values, or a slice of them."""
 
 
 def bucket_size(max_bytes: int) -> int:
-    """The largest size of a bucket up to `max_bytes` that a slice fills to the end, so that no other one follows it."""
+    """Return the largest multiple of the alignment up to `max_bytes`, which a slice can fill completely."""
     return max(1, max_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def spans(num_values: int, value_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
-    """Where slices of a parameter begin and end; one that fits into a bucket of this `bucket_size` is whole."""
+    """Return (start, stop) of the slices of a parameter; one span if it fits into a bucket of `bucket_bytes`."""
     step = bucket_bytes // value_bytes
     return [(start, min(start + step, num_values)) for start in range(0, max(1, num_values), step)]
 
@@ -84,5 +86,5 @@ def word_bytes(num_values: int, value_bytes: int) -> int:
 
 
 def modular(plain: int, weighted: int) -> tuple[int, int]:
-    """Two sums as checksums have them."""
+    """Reduce two sums modulo 2^64."""
     return plain % 2**64, weighted % 2**64

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from longshore_runtime.backends.weight_sender import WeightSender
+from longshore_runtime.engine_protocol import Completion, Engine, FinishReason, Request, TokenRun
 from longshore_runtime.rollout.engine_actor import load_weights
-from longshore_runtime.types import Completion, Engine, FinishReason, Request, TokenRun, Weights
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
+from longshore_runtime.weights.slices import Weights
 
 MAX_NUM_SEQS = 8
 NUM_KV_BLOCKS = 24

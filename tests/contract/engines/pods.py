@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 import ray
 
+from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.types import Completion, Request
 from tests.contract.engines.harness import request
 
 LIMIT_S = 120.0

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from longshore_runtime.types import Completion, Weights
+from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.weights.slices import Weights
 
 
 class Reference:

@@ -18,6 +18,7 @@ from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
+from longshore_runtime.engine_protocol import LiveResponse
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_handle import EngineHandle
@@ -25,8 +26,8 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, FleetStart
 from longshore_runtime.rollout.published import Delivered, Outcome, StoredWeights
-from longshore_runtime.types import LiveResponse, Weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
+from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import PROMPT, request
 from tests.contract.engines.pods import LIMIT_S, Job
 from tests.ray_pods import Pods, worker_pods

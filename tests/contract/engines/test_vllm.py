@@ -22,9 +22,9 @@ from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.vllm_loading import PIPE, loading_reported, write_to
 from longshore_runtime.backends.weight_sender import Named, WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
-from longshore_runtime.types import Weights
 from longshore_runtime.weights.buckets import buckets
 from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import (
     BUCKET_BYTES,
     CPU,

@@ -26,6 +26,8 @@ from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import EngineStats, Request
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -38,8 +40,9 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.training import TrainingLoop
-from longshore_runtime.types import EngineStats, PromptRecord, Request, Sample, TrainResult, Weights
+from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known

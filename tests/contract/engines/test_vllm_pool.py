@@ -14,11 +14,12 @@ from longshore.api.pods import Workers
 from longshore.api.rollout import EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.engine_protocol import Completion, FinishReason, Request, TokenRun
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import StoredWeights
-from longshore_runtime.types import Completion, FinishReason, Request, TokenRun, Weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
+from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
 from tests.contract.engines.pods import LIMIT_S, Job
 from tests.contract.engines.reference import reference_log_probs

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from longshore_runtime.backends.weight_sender import WeightSender
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.engine_actor import load_weights
-from longshore_runtime.types import Completion, Weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import SharedBucket
+from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import BUCKET_BYTES, SMALL_BUCKET_BYTES, Harness, request
 
 LONG_PROMPT = tuple(range(10, 100))

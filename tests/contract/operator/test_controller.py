@@ -12,8 +12,9 @@ import yaml
 from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import Access, from_kubeconfig
 from longshore_kube.client import Client, Patch
-from longshore_operator.controller import EVENT_BURST, RESYNC, Controller
+from longshore_operator.controller import Controller
 from longshore_operator.handlers import JobNews
+from longshore_operator.job_memory import EVENT_BURST, RESYNC
 from longshore_operator.kube import RLJOBS, KubeClient, Object
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.observed import pod_view

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.replicas import OPTIONS, make_samples
 
 Named = Mapping[str, Any]

@@ -14,7 +14,8 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import Sample, Trainer, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport
+from longshore_runtime.weights.slices import Weights
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.ranks import kept_ranks
 

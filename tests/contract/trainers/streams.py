@@ -11,7 +11,7 @@ from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.types import Sample, TrainResult, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainResult, UpdateReport
 
 
 class StillClock:

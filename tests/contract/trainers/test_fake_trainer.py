@@ -12,7 +12,7 @@ from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.world import World
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import OPTIONS, make_samples, step
 
 SAMPLES = make_samples()

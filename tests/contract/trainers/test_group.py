@@ -95,7 +95,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     restored = published(trainers, 2)
     assert all(np.array_equal(saved[name], restored[name]) for name in saved), "bit by bit"
 
-    ray.kill(trainers._actors[1])
+    ray.kill(trainers._world.actors[1])
     with pytest.raises(TrainerLost):
         trainers.train(BATCHES[0])
     trainers.stop()

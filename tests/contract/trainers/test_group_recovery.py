@@ -84,14 +84,14 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
     if moment == "accumulate":
         num_given = len(BATCHES[0]) + (MANY + 1) * len(BATCHES[1])
         assert len(BATCHES[0]) < trainers.num_computed() < trainers.num_given == num_given, "it is read meanwhile"
-    ray.kill(trainers._actors[last])
+    ray.kill(trainers._world.actors[last])
     if moment == "accumulate":
         trainers.end(update)
     with pytest.raises(TrainerLost):
         trainers.finish(update, timeout_s=LIMIT_S)
     assert generation_of(events) == 0
     if backend is TrainerBackend.TORCH:  # Whoever waits for ranks that gave up themselves is ended by the restart.
-        ray.get(trainers._actors[0].discard.remote(), timeout=LIMIT_S)
+        ray.get(trainers._world.actors[0].discard.remote(), timeout=LIMIT_S)
 
     trainers.restart()
     assert trainers.generation == 1
@@ -104,7 +104,7 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
     assert result.update.policy_version == 2
     assert_same_weights(kind, before, expected.weights, published(trainers, 2))
 
-    ray.kill(trainers._actors[0])
+    ray.kill(trainers._world.actors[0])
     while generation_of(events) == 0:  # The old world's other ranks were ended by the restart.
         pass
     with pytest.raises(TrainerLost):

@@ -17,7 +17,7 @@ from longshore_runtime.backends import losses
 from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, token_losses
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
 from tests.properties import examples

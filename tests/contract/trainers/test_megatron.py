@@ -1,4 +1,4 @@
-"""What the Megatron trainer adds to `types.Trainer`: ranks that share a replica."""
+"""What the Megatron trainer adds to `Trainer`: ranks that share a replica."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import UpdateReport, Weights
+from longshore_runtime.trainer_protocol import UpdateReport
+from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks
 from tests.contract.trainers.tiny_models import Family, build

@@ -13,7 +13,8 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.places import Place
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import Sample, Weights
+from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.replicas import OPTIONS
 from tests.ray_pods import worker_pods
 from tests.unit.runtime.test_updates import group, samples_of

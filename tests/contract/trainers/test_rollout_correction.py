@@ -16,7 +16,7 @@ from longshore_runtime.backends.losses import sample_losses
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.telemetry.step_metrics import correction_metrics
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.replicas import options_of, without_kl
 from tests.properties import examples
 

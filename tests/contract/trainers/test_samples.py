@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from longshore.api.algorithm import Algorithm, AlgorithmName
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import (
     batch_samples,
@@ -17,7 +19,6 @@ from longshore_runtime.trainer.samples import (
     shares,
     step_denominator,
 )
-from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
 from tests.contract.trainers.replicas import make_samples, options_of, with_masks
 
 RECORDS = {index: PromptRecord(index, "p", (7, index), "a") for index in range(9)}

@@ -1,4 +1,4 @@
-"""What several ranks to a replica add to the torch trainer: see `types.Trainer`."""
+"""What several ranks to a replica add to the torch trainer: see `Trainer`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,8 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport, Weights
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import (
     OPTIONS,

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.types import Sample, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, step, with_masks, without_kl
 

@@ -1,4 +1,4 @@
-"""What every trainer promises, whatever trains inside: see `types.Trainer`."""
+"""What every trainer promises, whatever trains inside: see `Trainer`."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from longshore.api.algorithm import AlgorithmName, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, Trainer, TrainerOptions
+from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.replicas import (
     OPTIONS,
     Kind,

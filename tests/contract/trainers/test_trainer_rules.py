@@ -14,7 +14,7 @@ from longshore_runtime.backends.trainer_rules import (
 )
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import OPTIONS
 
 DEVICE = torch.device("meta")

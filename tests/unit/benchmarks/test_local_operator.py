@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from benchmarks.local_operator import LocalOperator
 
-from longshore.api.runtime_status import PodLoad, RepurposingBenefit, RolloutLoad, RoundKind, RoundStatus, RuntimeStatus
+from longshore.api.round_status import PodLoad, RepurposingBenefit, RolloutLoad, RoundKind, RoundStatus
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, Overlay
 from longshore_runtime.rollout.events import AssignmentChanged, Event

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.text import line_text
 from longshore_client.view import job_view

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api.contract import ExitCode
-from longshore.api.runtime_status import (
+from longshore.api.round_status import (
     PodLoad,
     RepurposingBenefit,
     RolloutLoad,
@@ -13,8 +13,8 @@ from longshore.api.runtime_status import (
     RoundKind,
     RoundStatus,
     RoundSummary,
-    RuntimeStatus,
 )
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Overlay, PlannerStatus, RLJobStatus
 from longshore_operator.plan import Event, LabelPod
 from tests.unit.operator.model import Cluster

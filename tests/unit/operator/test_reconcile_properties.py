@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.runtime_status import RoundKind, RuntimeStatus
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, ConditionStatus, Phase, RLJobStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import OperatorConfig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.page.timeline import digest, lengths, round_view
 from longshore.record.model import LaneKind, RecordOutcome, RoundRecord, StayEnd
 from tests.page_job import NUM_GPUS, record

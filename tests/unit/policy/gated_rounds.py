@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate, StepOutcome
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundEnd, RoundPolicy

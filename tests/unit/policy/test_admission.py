@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy, TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import AdmissionRules, BatchShape, RoundPolicy

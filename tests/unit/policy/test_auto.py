@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import Rollout, Strategy, TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.auto import Auto
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape

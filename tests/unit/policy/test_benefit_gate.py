@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import EARNED_SHARE, MAX_BALANCE, BenefitGate
 from tests.properties import examples
 from tests.unit.policy.gated_rounds import LOAD, REPLICAS, Played, World, never_s, play

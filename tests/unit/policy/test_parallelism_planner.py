@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.parallelism_planner import ParallelismPlanner, Regroup, RolloutProfile, best_sizes
 
 SHORT, LONG, FULL = RoundKind.SHORT, RoundKind.LONG, RoundKind.FULL

@@ -3,7 +3,7 @@
 import pytest
 
 from longshore.api.rollout import ReorderRolloutSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.reorder_rollout import ReorderRollout
 from longshore.policy.round import ResponseFinished, ResponseId

@@ -1,6 +1,6 @@
 """Where requests go."""
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.routing import Router

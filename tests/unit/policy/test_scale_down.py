@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 from longshore.policy.scale_down import (

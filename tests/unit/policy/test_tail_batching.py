@@ -3,7 +3,7 @@
 import pytest
 
 from longshore.api.rollout import TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import ResponseFinished, ResponseId
 from longshore.policy.round_plan import Acceptance

@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from longshore.api.runtime_status import RepurposingBenefit, RolloutLoad
+from longshore.api.round_status import RepurposingBenefit, RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.progress import RoundProgress
 

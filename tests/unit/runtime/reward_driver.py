@@ -14,13 +14,14 @@ from longshore.api.reward import Judge, RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.types import Completion, FinishReason, PromptRecord, TokenRun
 from tests.unit.runtime.reward_servers import Pods
 
 LIMIT_S = 120.0

@@ -21,10 +21,10 @@ from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request, TokenRun
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
-from longshore_runtime.types import Completion, EngineStats, FinishReason, Request, TokenRun
 
 EVERYTHING = AdmissionSettings()
 ALL_DRAWS = {Draw(epoch, index) for epoch in range(9) for index in range(50)}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.status import Assignment, Baseline, Overlay
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.elastic.baseline import AppliedBaseline

@@ -8,9 +8,9 @@ from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoint import CheckpointStore, export_model, export_progress
+from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import require_own, sign
-from longshore_runtime.types import Completion, FinishReason, TokenRun
 
 KEPT = {
     ResponseId(Draw(1, 5), 2): Completion(

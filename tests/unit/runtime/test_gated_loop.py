@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from longshore.api.rollout import Strategy
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.elastic.repurposing import RepurposingOptions
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse
 from longshore_runtime.trainer.group import PendingUpdate
-from longshore_runtime.types import EngineStats, LiveResponse, Sample, TrainResult
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.unit.runtime.test_training_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
 
 

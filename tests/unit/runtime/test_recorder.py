@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from longshore.api.round_status import RolloutLoad, RoundKind
 from longshore.api.runtime_status import (
     Notice,
     ProgressUnit,
     PromptCounts,
     RewardLoad,
     RewardSurroundings,
-    RolloutLoad,
-    RoundKind,
     RuntimeActivity,
     RuntimeStatus,
 )

@@ -15,7 +15,7 @@ from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.types import Sample, TrainResult
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.contract.trainers.replicas import OPTIONS, make_samples
 from tests.properties import examples
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import Strategy
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import LogProbMismatch, UserError
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
-from longshore_runtime.types import Completion
 from tests.properties import examples
 from tests.unit.runtime.test_training_loop import ALGORITHM, NUM_STEPS, UNDISTURBED, Outcome, run
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore.api.runtime_status import RolloutLoad, RoundKind
+from longshore.api.round_status import RolloutLoad, RoundKind
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
+from longshore_runtime.engine_protocol import EngineStats, LiveResponse
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
-from longshore_runtime.types import EngineStats, LiveResponse
 from tests.unit.runtime.elastic_parts import AtOnce, Report
 from tests.unit.runtime.scripted import Observer, ScriptedEngines, StillClock, build, runner
 

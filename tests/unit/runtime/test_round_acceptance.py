@@ -10,9 +10,9 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.types import EngineStats
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     EVERYTHING,

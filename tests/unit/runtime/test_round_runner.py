@@ -5,11 +5,11 @@ from collections import deque
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import Event, ReplicaLost, StopRequested
-from longshore_runtime.types import FinishReason
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     Observer,

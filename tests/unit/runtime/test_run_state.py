@@ -2,7 +2,7 @@
 
 import orjson
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore_runtime.run_state import HeldOutScore, KindTotals, RunState
 
 

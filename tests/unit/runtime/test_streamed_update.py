@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import make_samples
 from tests.contract.trainers.streams import Replicas, StillClock, stream
 

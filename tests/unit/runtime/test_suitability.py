@@ -3,9 +3,9 @@
 import pytest
 
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.errors import UserError
-from longshore_runtime.types import PromptRecord
 
 
 def test_a_token_without_an_embedding_is_told_with_its_row() -> None:

@@ -9,7 +9,7 @@ from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.types import TrainerOptions
+from longshore_runtime.trainer_protocol import TrainerOptions
 
 ALGORITHM = Algorithm(
     name=AlgorithmName.DAPO,

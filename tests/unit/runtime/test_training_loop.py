@@ -30,8 +30,10 @@ from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.elastic.auto_factors import AutoFactors
+from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import LogProbMismatch, SizeChanged, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -44,8 +46,8 @@ from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.training import TrainingLoop
-from longshore_runtime.types import Completion, FinishReason, PromptRecord, Request, Sample, TrainResult
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.replicas import OPTIONS
 from tests.properties import examples

@@ -13,7 +13,7 @@ from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.group import OldLogProbs
 from longshore_runtime.trainer.step_progress import StepProgress
-from longshore_runtime.types import Sample, TrainResult
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.unit.runtime.test_training_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
 
 BATCH = ALGORITHM.prompts_per_step * ALGORITHM.responses_per_prompt

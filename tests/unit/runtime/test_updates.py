@@ -12,18 +12,13 @@ from longshore.policy.draws import Draw
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
-from longshore_runtime.types import (
-    Completion,
-    FinishReason,
-    PromptRecord,
-    Sample,
-    TokenRun,
-    TrainResult,
-)
+from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.contract.trainers.replicas import OPTIONS
 
 ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)

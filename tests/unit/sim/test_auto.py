@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import Strategy, TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.decode_rate import DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.parallelism_planner import ParallelismPlanner
 from longshore.sim.rollout_profile import rollout_profile
 from tests.unit.sim.measured import profile, spec

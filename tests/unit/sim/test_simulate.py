@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GPUS

@@ -22,7 +22,7 @@ from statistics import NormalDist, fmean
 from typing import Final
 
 from longshore.api.rollout import EngineSettings, Rollout, Strategy, TailBatchingSettings
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId

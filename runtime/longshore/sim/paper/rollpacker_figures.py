@@ -7,7 +7,7 @@ from functools import cache
 from statistics import fmean
 from typing import Final
 
-from longshore.api.runtime_status import RoundKind
+from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape

@@ -1,4 +1,4 @@
-"""What a Hugging Face configuration says about a model's shape, and which models can be mapped."""
+"""Read a model's shape from its Hugging Face configuration, and refuse models that cannot be mapped."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ class Architecture:
 
 
 def read_architecture(config: Any) -> Architecture:
-    """Shape of a transformers configuration; raises ValueError, naming the reason, for a model without a mapping."""
+    """Return the shape of a model; raises ValueError, naming the reason, for a model without a mapping."""
     kind = config.model_type
     if kind not in SUPPORTED_TYPES:
         raise ValueError(

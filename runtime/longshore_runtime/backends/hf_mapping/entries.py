@@ -1,4 +1,4 @@
-"""Names: which Hugging Face tensors make which Megatron parameter, on which pipeline stage."""
+"""Map names: which Hugging Face tensors make up which Megatron parameter, on which pipeline stage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class ParameterEntry:
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
-    """Hugging Face numbers of a stage's layers."""
+    """Return the Hugging Face numbers of a stage's layers."""
     per_stage = num_layers // num_stages
     return range(stage * per_stage, (stage + 1) * per_stage)
 
 
 def stage_entries(architecture: Architecture, stage: int, num_stages: int) -> list[ParameterEntry]:
-    """All parameters of one pipeline stage (counted from 0)."""
+    """Return all parameters of a pipeline stage (counted from 0)."""
     vocabulary = Vocabulary(architecture.vocab_size)
     first, last = stage == 0, stage == num_stages - 1
     entries: list[ParameterEntry] = []

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoint directories without the model that they describe."""
+"""Read and write Hugging Face checkpoint directories without building the model."""
 
 import shutil
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ _COMPANIONS = (
 
 
 class TensorFiles:
-    """The tensors of all safetensors files in a directory, each read when it is asked for."""
+    """Tensors of all safetensors files in a directory, each read on demand."""
 
     def __init__(self, directory: Path) -> None:
-        """Index them; raises ValueError when there are none."""
+        """Index the files; raises ValueError if there are none."""
         self._directory = directory
         self._files: dict[str, Path] = {}
         for file in sorted(directory.glob("*.safetensors")):
@@ -37,12 +37,12 @@ class TensorFiles:
             raise ValueError(f"{directory.name} holds no *.safetensors files")
 
     def holds_two_heads(self) -> bool:
-        """Whether there is an output layer, and its values are not those of the embedding."""
+        """Return whether there is an output layer whose values differ from the embedding."""
         embedding, head = (self._files.get(name) for name in (EMBEDDING, HEAD))
         return None not in (embedding, head) and not torch.equal(self.read(EMBEDDING), self.read(HEAD))
 
     def read(self, name: str) -> Tensor:
-        """One tensor, on the host; raises ValueError when it is not there."""
+        """Read a tensor to the host; raises ValueError if it does not exist."""
         if name not in self._files:
             raise ValueError(f"{self._directory.name} holds no tensor {name!r}")
         with safe_open(self._files[name], framework="pt") as opened:
@@ -51,7 +51,7 @@ class TensorFiles:
 
 
 def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> None:
-    """A checkpoint that transformers opens: fp32 weights, and configuration and tokenizer of `source`."""
+    """Write a checkpoint that transformers can open: fp32 weights, with configuration and tokenizer of `source`."""
     target.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.from_pretrained(source, local_files_only=True)
     config.dtype = "float32"

@@ -1,4 +1,4 @@
-"""How Megatron fuses Hugging Face tensors into one parameter and cuts it into tensor-parallel shards. All exact."""
+"""Fuse Hugging Face tensors into Megatron parameters and cut these into tensor-parallel shards. All exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +12,16 @@ Piece = tuple[Tensor, int | None]
 
 
 class ShardLayout(Protocol):
-    """One parameter: `whole(shards(tensors, size))` is `tensors`, bit by bit."""
+    """Layout of one parameter: `whole(shards(tensors, size))` is `tensors`, bit by bit."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """The parameter on each of `size` tensor-parallel ranks."""
+        """Return the parameter on each of `size` tensor-parallel ranks."""
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """The Hugging Face tensors from the parameters of all ranks."""
+        """Return the Hugging Face tensors, given the parameters of all ranks."""
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """One rank's parts of the Hugging Face tensors; None where these are not equal parts."""
+        """Return one rank's parts of the Hugging Face tensors; None if ranks do not have equal parts."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Replicated:
     """The same on every rank."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Copies."""
+        """Return the tensor once per rank."""
         (tensor,) = tensors
         return [tensor] * size
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """Any of them."""
+        """Return the tensor of the first rank."""
         return [shards[0]]
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """All of it."""
+        """Return the whole tensor."""
         return [(shard, None)]
 
 
@@ -49,16 +49,16 @@ class Cut:
     dim: int
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Equal pieces."""
+        """Return equal pieces."""
         (tensor,) = tensors
         return _cut(tensor, size, self.dim)
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """Joined."""
+        """Join the pieces."""
         return [torch.cat(list(shards), self.dim)]
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """The shard."""
+        """Return the shard."""
         return [(shard, self.dim)]
 
 
@@ -69,18 +69,18 @@ class Vocabulary:
     vocab_size: int
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Padded and cut."""
+        """Pad the rows, and cut them into equal pieces."""
         (tensor,) = tensors
         missing = padded_vocab_size(self.vocab_size, size) - self.vocab_size
         padding = tensor.new_zeros(missing, tensor.shape[1])
         return _cut(torch.cat([tensor, padding]) if missing else tensor, size, 0)
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """Joined, without the padding."""
+        """Join the pieces, without the padding."""
         return [torch.cat(list(shards))[: self.vocab_size]]
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """The last ranks may have fewer tokens."""
+        """Return None: the last ranks may have fewer tokens."""
         return None
 
 
@@ -92,19 +92,19 @@ class QueryKeyValue:
     head_dim: int
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Interleaved, and cut between groups."""
+        """Interleave, and cut between query groups."""
         groups = [tensor.reshape(self.num_query_groups, -1, *tensor.shape[1:]) for tensor in tensors]
         return _cut(torch.cat(groups, 1).flatten(0, 1), size, 0)
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """Queries, keys and values."""
+        """Return queries, keys and values."""
         fused = torch.cat(list(shards))
         groups = fused.reshape(self.num_query_groups, -1, *fused.shape[1:])
         widths = [groups.shape[1] - 2 * self.head_dim, self.head_dim, self.head_dim]
         return [part.flatten(0, 1) for part in torch.split(groups, widths, 1)]
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """Queries, keys and values of this rank's groups."""
+        """Return queries, keys and values of this rank's groups."""
         return [(piece, 0) for piece in replace(self, num_query_groups=self.num_query_groups // size).whole([shard])]
 
 
@@ -113,22 +113,22 @@ class GateUp:
     """Each rank's piece of the gate above its piece of the up projection."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Both cut, then joined rank by rank."""
+        """Cut both, then join them rank by rank."""
         gate, up = tensors
         return [torch.cat(pair) for pair in zip(_cut(gate, size, 0), _cut(up, size, 0), strict=True)]
 
     def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """Gate and up projection."""
+        """Return gate and up projection."""
         pairs = [shard.chunk(2) for shard in shards]
         return [torch.cat([pair[part] for pair in pairs]) for part in range(2)]
 
     def pieces(self, shard: Tensor, size: int) -> list[Piece] | None:
-        """The two halves."""
+        """Return the two halves."""
         return [(piece, 0) for piece in self.whole([shard])]
 
 
 def padded_vocab_size(vocab_size: int, size: int) -> int:
-    """Rows of a vocabulary that `size` ranks share equally."""
+    """Return the rows of a vocabulary, padded so that `size` ranks have equally many."""
     return -(-vocab_size // size) * size
 
 

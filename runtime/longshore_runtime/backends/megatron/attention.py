@@ -17,16 +17,16 @@ from longshore_runtime.backends.megatron.context import positions
 
 
 class CausalAttention(MegatronModule):
-    """Takes the place of `DotProductAttention`; right padding needs no mask, since no real token looks at it."""
+    """Replacement of `DotProductAttention`. Right padding needs no mask, since no real token attends to it."""
 
     def __init__(self, config: Any, softmax_scale: float | None = None, pg_collection: Any = None, **_: Any) -> None:
-        """Signature of Megatron's core attention modules."""
+        """Take the arguments of Megatron's core attention modules."""
         super().__init__(config=config)
         self._scale = softmax_scale
         self._group = pg_collection.cp
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **_: Any) -> Tensor:
-        """[tokens of this rank, batch, heads, head dim] each; returns [the same tokens, batch, heads * head dim]."""
+        """Map [tokens of this rank, batch, heads, head dim] each to [the same tokens, batch, heads * head dim]."""
         size, rank = self._group.size(), self._group.rank()
         mask = None
         if size > 1:
@@ -49,7 +49,7 @@ class CausalAttention(MegatronModule):
         return output.permute(2, 0, 1, 3).flatten(2)
 
     def _gather(self, part: Tensor) -> Tensor:
-        """From all ranks; the gradient is summed over them."""
+        """Gather values from all ranks; their gradient is summed over ranks."""
         gathered: Tensor = gather_from_sequence_parallel_region(
             part.contiguous(), tensor_parallel_output_grad=True, group=self._group
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longshore_runtime.backends.megatron.context import padded_length, positions
-from longshore_runtime.types import Sample
+from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class MicroBatch:
 
     @property
     def predicts(self) -> Tensor:
-        """Which tokens predict a response token."""
+        """Mask of the tokens that predict a response token."""
         return self.numbers >= 0
 
     @property
     def targets(self) -> Tensor:
-        """All response tokens in the order of their numbers."""
+        """All response tokens, in the order of their numbers."""
         tokens = [token for sample in self.samples for token in sample.response_tokens]
         return torch.tensor(tokens, device=self.tokens.device)
 
 
 def micro_batch(samples: Sequence[Sample], size: int, rank: int, device: torch.device) -> MicroBatch:
-    """For context-parallel rank `rank` of `size`."""
+    """Build the micro-batch of context-parallel rank `rank` of `size`."""
     lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
     width = padded_length(max(lengths), size)
     tokens = torch.zeros(len(samples), width, dtype=torch.long)

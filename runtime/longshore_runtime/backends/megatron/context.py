@@ -1,19 +1,19 @@
-"""Which tokens of a sequence a context-parallel rank holds."""
+"""Divide the tokens of a sequence among context-parallel ranks."""
 
 import torch
 from torch import Tensor
 
 
 def padded_length(length: int, size: int) -> int:
-    """Tokens after padding, so that every rank gets two equal chunks; no padding for one rank."""
+    """Return the length after padding, with which every rank gets two equal chunks; one rank needs no padding."""
     multiple = 1 if size == 1 else 2 * size
     return -(-length // multiple) * multiple
 
 
 def positions(num_tokens: int, size: int, rank: int) -> Tensor:
-    """Positions of a rank's tokens: one chunk from the front and one from the back, since later ones attend to more.
+    """Return the positions of a rank's tokens: a chunk from the front and one from the back, to balance the work.
 
-    Megatron's rotary embeddings make the same cut.
+    Megatron's rotary embeddings assume the same division.
     """
     if size == 1:
         return torch.arange(num_tokens)

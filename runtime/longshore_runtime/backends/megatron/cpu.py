@@ -1,4 +1,4 @@
-"""Megatron-core 0.16 on a machine without CUDA: what it asks of CUDA unconditionally, answered by the host."""
+"""Run Megatron-core 0.16 without CUDA: its unconditional CUDA calls are replaced by calls on the host."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +14,7 @@ _TYPE_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float64: "torch.cu
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:
-    """Around everything that runs Megatron: nothing on CUDA, substitutes for its CUDA calls elsewhere."""
+    """Wrap everything that runs Megatron: without CUDA, its CUDA calls are substituted within the block."""
     return nullcontext() if device.type == "cuda" else _on_host()
 
 
@@ -36,7 +36,7 @@ def _on_host() -> Iterator[None]:
 
 
 class _CudaIsHost(TorchFunctionMode):
-    """`device="cuda"`, pinned memory, `.cuda()` and the names of CUDA tensor types mean the host's."""
+    """Redirect `device="cuda"`, pinned memory, `.cuda()` and names of CUDA tensor types to the host."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The contiguous buffers that Megatron keeps weights and gradients in, given up and taken back."""
+"""Release and restore the contiguous buffers in which Megatron keeps weights and gradients."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class GradientMemory:
-    """See `accumulation.GradientBuffers`."""
+    """Gradient buffers of Megatron; see `accumulation.GradientBuffers`."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._model = model
@@ -16,27 +16,27 @@ class GradientMemory:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The buffers: sums of this rank, unreduced."""
+        """Return the buffers, with unreduced sums of this rank."""
         return [buffer.grad_data for buffer in self._model.buffers]
 
     @property
     def gradients(self) -> Iterator[Tensor]:
-        """This rank's shard of every parameter's."""
+        """Return this rank's shard of every parameter's gradient."""
         return (parameter.main_grad for parameter in self._model.module.parameters())
 
     def place(self) -> None:
-        """Take the memory; the buffers are zeros."""
+        """Allocate the buffers, filled with zeros."""
         for tensor, size in zip(self.tensors, self._sizes, strict=True):
             tensor.untyped_storage().resize_(size)
         self._model.zero_grad_buffer()
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the buffers."""
         _release(self.tensors)
 
 
 class WeightMemory:
-    """The weights: in the buffers, of which all parameters are views, or on the host."""
+    """Weights, either in the buffers, of which all parameters are views, or on the host."""
 
     def __init__(self, model: DistributedDataParallel, device: torch.device) -> None:
         self._buffers = list(model.buffers)
@@ -45,7 +45,7 @@ class WeightMemory:
         self._asleep = False
 
     def offload(self) -> None:
-        """Leave the device; nothing may use a parameter's values from now on, but through `shard`."""
+        """Move the weights to the host; parameters may then be read through `shard` only."""
         if self._asleep:
             return
         tensors = self._tensors
@@ -57,7 +57,7 @@ class WeightMemory:
         self._asleep = True
 
     def reload(self) -> None:
-        """Come back."""
+        """Move the weights back to the device."""
         if not self._asleep:
             return
         for kept, tensor in zip(self._kept, self._tensors, strict=True):
@@ -66,7 +66,7 @@ class WeightMemory:
         self._asleep = False
 
     def shard(self, parameter: Tensor) -> Tensor:
-        """A parameter's values on the device; of an offloaded one a copy."""
+        """Return a parameter's values on the device; a copy if they are offloaded."""
         if not self._asleep:
             return parameter.detach()
         for kept, buffer in zip(self._kept, self._buffers, strict=True):

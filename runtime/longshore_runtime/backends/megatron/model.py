@@ -21,10 +21,10 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
 
 class ShardedModel(GPTModel):
-    """Ends in hidden states: logits are made of the tokens that predict a response, and of a few at a time."""
+    """A model that ends in hidden states; logits are computed for response tokens only, a few at a time."""
 
     def __init__(self, config: Any, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype) -> None:
-        """This rank's part of a model with this transformers configuration, its weights to be filled in."""
+        """Build this rank's part of a model, without its weights."""
         self.architecture = read_architecture(config)
         super().__init__(
             config=_transformer_config(self.architecture, sizes, device, dtype),
@@ -40,7 +40,7 @@ class ShardedModel(GPTModel):
         self.to(device, dtype)
 
     def response_tokens(self, hidden: Tensor, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of all response tokens, and entropies, from this rank's hidden states (last stage)."""
+        """Compute log-probabilities and entropies of all response tokens from hidden states (last stage)."""
         order = batch.numbers[batch.predicts]
         log_probs, entropies = vocab_parallel_log_probs(
             hidden.transpose(0, 1)[batch.predicts],
@@ -67,7 +67,7 @@ class ShardedModel(GPTModel):
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Each context-parallel rank adds its tokens' values; each takes their gradients back from an equal loss."""
+    """Sum over context-parallel ranks; each rank gets the gradient of its own values, as all have the same loss."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: torch.distributed.ProcessGroup) -> Tensor:
@@ -82,7 +82,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def data_parallel(model: ShardedModel) -> DistributedDataParallel:
-    """Gradients collect in buffers of the parameters' precision; nothing is reduced before `finalize_model_grads`."""
+    """Wrap a model: gradients add up in buffers of the parameters' precision, until `finalize_model_grads`."""
     config = DistributedDataParallelConfig(
         use_distributed_optimizer=True, overlap_grad_reduce=False, overlap_param_gather=False, bucket_size=None
     )

@@ -1,4 +1,4 @@
-"""AdamW whose state is spread over the data-parallel ranks (Megatron's distributed optimizer)."""
+"""AdamW whose state is distributed over the data-parallel ranks (Megatron's distributed optimizer)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from megatron.core.distributed import DistributedDataParallel, finalize_model_gr
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
-from longshore_runtime.types import TrainerOptions
+from longshore_runtime.trainer_protocol import TrainerOptions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -45,7 +45,7 @@ class DistributedAdamW:
         self._owned = list(self._owned_parts())
 
     def reduce(self, denominator: float) -> float:
-        """Add the gradients up over all ranks that share a parameter, divide, and return the norm of the whole."""
+        """Sum gradients over all ranks that share a parameter, divide them, and return the norm of all."""
         finalize_model_grads([self._model])
         self._model.scale_gradients(1.0 / denominator)
         for owned in self._owned:
@@ -53,7 +53,7 @@ class DistributedAdamW:
         return self._norm()
 
     def step(self, learning_rate: float, scale: float) -> None:
-        """Scale the reduced gradients, update every owned part, and let all ranks have the result."""
+        """Scale the reduced gradients, update every owned part, and send the result to all ranks."""
         for owned in self._owned:
             assert owned.part.grad is not None, "reduce comes first"
             owned.part.grad *= scale
@@ -62,7 +62,7 @@ class DistributedAdamW:
         self._optimizer.step_with_ready_grads()
 
     def whole_moment(self, moment: str, parameter: Tensor) -> Tensor:
-        """One of `MOMENTS` for this rank's shard of a parameter: a collective call of its data-parallel ranks."""
+        """Return one of `MOMENTS` of this rank's shard of a parameter; data-parallel ranks must call this together."""
         whole = torch.zeros_like(parameter).view(-1)
         for owned in self._owned:
             if owned.parameter is parameter and (state := self._optimizer.state.get(owned.part)):
@@ -70,12 +70,12 @@ class DistributedAdamW:
         return self.add_up(whole).view_as(parameter)
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Replace values by their sum over the data-parallel ranks (context-parallel ones included), in place."""
+        """Sum values over the data-parallel ranks, context-parallel ones included, in place."""
         dist.all_reduce(values, group=self._model.dp_cp_group)
         return values
 
     def restore(self, moments: dict[str, dict[Tensor, Tensor]], num_steps: int) -> None:
-        """Put moments, by parameter, in place; each rank keeps what it owns."""
+        """Restore moments, given by parameter; each rank keeps what it owns."""
         for owned in self._owned:
             state = {
                 moment: values[owned.parameter].reshape(-1)[owned.where].to(owned.part).clone()
@@ -84,7 +84,7 @@ class DistributedAdamW:
             self._optimizer.state[owned.part] = {"step": torch.tensor(float(num_steps)), **state}
 
     def move_state(self, device: torch.device) -> None:
-        """Bring the moments to another device; steps need them on that of the parameters."""
+        """Move the moments to another device; steps need them on that of the parameters."""
         for state in self._optimizer.state.values():
             for moment in MOMENTS:
                 state[moment] = state[moment].to(device)
@@ -97,7 +97,7 @@ class DistributedAdamW:
                 yield _Owned(parameter, part, slice(place.start, place.end))
 
     def _norm(self) -> float:
-        """Over every parameter once: not over copies that tensor-parallel ranks or tied embeddings hold."""
+        """Return the norm over every parameter once, without copies on tensor-parallel ranks or of tied embeddings."""
         gradients = self._optimizer.get_main_grads_for_grad_norm()
         device = self._model.buffers[0].grad_data.device
         squares = torch.zeros([], dtype=torch.float64, device=device)

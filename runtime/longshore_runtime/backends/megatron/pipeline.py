@@ -1,4 +1,4 @@
-"""Micro-batches through the pipeline stages, forwards and backwards (Megatron's 1F1B schedule)."""
+"""Run micro-batches through the pipeline stages, forward and backward (Megatron's 1F1B schedule)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ def run(
     backward: bool,
     meter: WorkMeter,
 ) -> list[T]:
-    """What `finish` says of each micro-batch; empty on all stages but the last. `meter` hears of those on the way.
+    """Return the results of `finish` for each micro-batch; empty on all stages but the last. `meter` counts them.
 
     `finish` gets a micro-batch's number and its hidden states, and returns a loss to be differentiated (without
     `backward`: ignored) and the result. Every rank of a replica calls this with the same micro-batches.
@@ -57,7 +57,7 @@ def run(
 
 
 def from_last_stage(value: T) -> T:
-    """The last stage's value, on every stage of the replica."""
+    """Return the last stage's value on every stage of the replica."""
     group = parallel_state.get_pipeline_model_parallel_group()
     if group.size() == 1:
         return value

@@ -33,7 +33,7 @@ from longshore_runtime.backends.pretrained import TWO_HEADS
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.types import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.work_meter import WorkMeter
 
 _OPTIMIZER_DIRECTORY = "optimizer"
@@ -41,7 +41,7 @@ _STATE_FILE = "trainer.pt"
 
 
 class MegatronTrainer:
-    """One rank (see `types.Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
     All ranks of a replica call each method together, `accumulate` and `compare` with the same samples; all ranks of the
     world call `compare`, `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
@@ -101,7 +101,7 @@ class MegatronTrainer:
         return from_last_stage(sums)
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """On the ranks of the last stage; see `types.Trainer`."""
+        """Compute log-probabilities on the ranks of the last stage; see `Trainer`."""
         self.wake()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         order = pack(lengths, self._options.max_tokens_per_micro_batch)
@@ -116,7 +116,7 @@ class MegatronTrainer:
         }
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
-        """All ranks together: the gradients, added up over replicas, against those of one pass over all samples."""
+        """Compare the gradients of all replicas with those of one pass over all samples; see `Trainer`."""
         self.wake()
         in_loss = [sample for sample in samples if sample.num_loss_tokens]
         with self._computing():
@@ -125,7 +125,7 @@ class MegatronTrainer:
             )
 
     def update(self, denominator: float) -> UpdateReport:
-        """All ranks together: sum, divide by `denominator`, clip to the global norm, one AdamW step."""
+        """Sum over all ranks, divide by `denominator`, clip to the global norm, and make one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
         self._accumulation.collect()
@@ -146,17 +146,17 @@ class MegatronTrainer:
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """Current weights by Hugging Face name (tied ones once), gathered one by one on the replica's first rank."""
+        """Yield weights by Hugging Face name (tied ones once), gathered one by one on the replica's first rank."""
         for name, tensor in self.named_weights():
             yield name, tensor.float().numpy()
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
-        """Likewise on the device, one by one on every rank of the replica; see `types.Trainer`."""
+        """Yield the same on the device, one by one on every rank of the replica; see `Trainer`."""
         architecture, shard = self._model.architecture, self._shard_of_weight
         return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 
     def save(self, directory: Path) -> None:
-        """Weights and tokenizer (Hugging Face format), moments by the same names, policy version and random state.
+        """Write weights and tokenizer (Hugging Face format), moments by name, policy version and random state.
 
         All ranks of the world call it; its first rank writes.
         """
@@ -205,12 +205,12 @@ class MegatronTrainer:
             torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """Bring the weights back; gradients and the optimizer's state come when they are needed."""
+        """Move the weights back; gradients and optimizer state follow when they are needed."""
         self._weights.reload()
         self._reference_place.wake()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What `weights` yields, in the precision of the trainer; a sleeping rank needs memory for one at a time."""
+        """Yield weights in the precision of the trainer; a sleeping rank needs memory for one at a time."""
         return self._gathered(self._shard_of_weight)
 
     def _pass_over(self, samples: Sequence[Sample], *, backward: bool) -> GradientSums:
@@ -233,7 +233,7 @@ class MegatronTrainer:
             return self._log_probs(self._reference, self._reference, batches)
 
     def _log_probs(self, stages: torch.nn.Module, model: ShardedModel, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        """Of all response tokens of each micro-batch, on the last stage; `stages` is what the pipeline runs."""
+        """Compute log-probabilities of all response tokens of each micro-batch; `stages` is what the pipeline runs."""
 
         def finish(number: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
             log_probs, _ = model.response_tokens(hidden, batches[number], self._options.temperature)

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies when each tensor-parallel rank has the logits of a part of the vocabulary.
+"""Compute log-probabilities and entropies when each tensor-parallel rank has a part of the vocabulary.
 
 Only sums over the vocabulary cross ranks: three numbers per token, never the logits.
 """
@@ -23,7 +23,7 @@ def vocab_parallel_log_probs(
     group: dist.ProcessGroup,
     vocab_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of `targets` under softmax(logits / temperature), and entropies (without gradient).
+    """Compute log-probabilities of `targets` under softmax(logits / temperature), and entropies (no gradient).
 
     `head` gives this rank's part of the logits; equal parts, one after the other, are the vocabulary, of which entries
     from `vocab_size` on are padding.

@@ -1,4 +1,4 @@
-"""Between a rank's parameters and whole tensors by Hugging Face name."""
+"""Convert between a rank's parameters and whole tensors by Hugging Face name."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from longshore_runtime.backends.hf_mapping.layouts import Piece
 
 
 def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """This rank's part of the tensors that `read` returns, by Megatron name."""
+    """Return this rank's part of the tensors that `read` returns, by Megatron name."""
     tensor = parallel_state.get_tensor_model_parallel_group()
     stage, num_stages = _stage()
     for entry in stage_entries(architecture, stage, num_stages):
@@ -25,7 +25,7 @@ def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterato
 def gather(
     architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """The whole tensors that `shard` returns the parts of, one after the other, on the host.
+    """Yield whole tensors, of which `shard` returns this rank's parts, one after the other on the host.
 
     All ranks of a replica iterate to the end together; the first alone gets anything, since a copy per rank might not
     fit the host. `device` is that of the parts.
@@ -43,7 +43,7 @@ def gather(
 def gather_everywhere(
     architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device, *, in_pieces: bool
 ) -> Iterator[tuple[str, Tensor, int | None]]:
-    """Likewise on `device`, for every rank of the replica.
+    """Yield the same on `device`, for every rank of the replica.
 
     `in_pieces`: a rank gets its equal part of what tensor parallelism cuts, with the dimension of the cut. Nothing else
     is gathered over tensor-parallel ranks.
@@ -56,7 +56,7 @@ def gather_everywhere(
 
 
 def _entries(architecture: Architecture) -> Iterator[tuple[ParameterEntry, int]]:
-    """Every entry, and the stage that owns it."""
+    """Yield every entry, with the stage that owns it."""
     _, num_stages = _stage()
     for owner in range(num_stages):
         for entry in stage_entries(architecture, owner, num_stages):
@@ -80,7 +80,7 @@ def _whole(entry: ParameterEntry, shard: Tensor) -> list[Tensor]:
 
 
 def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> list[Tensor]:
-    """What the owner has, on the first stage."""
+    """Return the owner's value on the first stage."""
     stage, _ = _stage()
     if owner == 0 or stage not in (0, owner):
         return tensors
@@ -100,7 +100,7 @@ def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> 
 
 
 def _to_all_stages(pieces: list[Piece], owner: int, device: torch.device) -> list[Piece]:
-    """What the owner has."""
+    """Return the owner's value on all stages."""
     stage, num_stages = _stage()
     if num_stages == 1:
         return pieces

@@ -1,4 +1,4 @@
-"""Joining the trainer's world and cutting it into Megatron's process groups."""
+"""Join the trainer's world, and divide it into Megatron's process groups."""
 
 import torch
 import torch.distributed as dist

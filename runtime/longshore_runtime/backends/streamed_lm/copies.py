@@ -1,4 +1,4 @@
-"""How a layer gets into a device buffer: at once, or on a second CUDA stream beside the computation."""
+"""Copy layers into device buffers: at once, or on a second CUDA stream during the computation."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -10,45 +10,45 @@ _cuda: Final[Any] = torch.cuda  # Its streams and events have no types.
 
 
 class Copies(Protocol):
-    """Orders copies into numbered buffers against the computations that read them."""
+    """Order of copies into numbered buffers and computations that read these."""
 
     def writes(self, memory: Tensor) -> None:
-        """This is the memory of a buffer: whoever gets it next gets it after the copies that are under way then."""
+        """Register the memory of a buffer, which must not be used for anything else before its copies are done."""
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         """Fill the buffer by calling `copy`, after the last computation that reads it."""
 
     def await_filled(self, buffer: int) -> None:
-        """What is computed from here on finds the buffer filled."""
+        """Let computations from here on wait until the buffer is filled."""
 
     def release(self, buffer: int) -> None:
-        """What was computed so far is the last that reads the buffer."""
+        """Allow the next copy after the computations so far, which are the last to read the buffer."""
 
     def wait_all(self) -> None:
-        """Wait for all copies and computations: buffers may be given back."""
+        """Wait for all copies and computations, so that buffers can be freed."""
 
 
 class ImmediateCopies:
-    """Copies and computations one after the other, as called: on the CPU, and on a GPU without pipelining."""
+    """Copies and computations in the order of the calls: on the CPU, and on a GPU without pipelining."""
 
     def writes(self, memory: Tensor) -> None:
-        """On the stream that it was allocated on."""
+        """Do nothing: copies run on the stream that the buffer was allocated on."""
 
     def start(self, buffer: int, copy: Callable[[], None]) -> None:
         copy()
 
     def await_filled(self, buffer: int) -> None:
-        """Filled already."""
+        """Do nothing: the buffer is filled."""
 
     def release(self, buffer: int) -> None:
-        """Nothing runs beside."""
+        """Do nothing: nothing runs concurrently."""
 
     def wait_all(self) -> None:
-        """Nothing is under way but what the allocator orders itself."""
+        """Do nothing: the allocator orders computations itself."""
 
 
 class StreamCopies:
-    """Copies on a stream of their own; CUDA events order them, and the host waits for nothing."""
+    """Copies on a CUDA stream of their own, ordered by CUDA events, so that the host never waits."""
 
     def __init__(self, device: torch.device, num_buffers: int) -> None:
         self._device = device

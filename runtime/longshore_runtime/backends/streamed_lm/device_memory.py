@@ -1,4 +1,4 @@
-"""How much memory a device has, and how much of it nobody uses."""
+"""Measure how much memory a device has, and how much of it is free."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ _UNLIMITED: Final = 1 << 62
 
 
 def total_bytes(device: torch.device) -> int:
-    """All that there is."""
+    """Return the memory of a device, in bytes."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _UNLIMITED
 
 
 def free_bytes(device: torch.device) -> int:
-    """What no tensor of this process and no other process has: what is free, and what the allocator keeps for later."""
+    """Return the free bytes, including those that this process's allocator caches."""
     if device.type != "cuda":
         return _UNLIMITED
     free, _ = torch.cuda.mem_get_info(device)

@@ -24,7 +24,7 @@ class LayerLayout:
     """Where the parameters of a decoder layer lie in a flat buffer."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
-        """Raises ValueError for a layer that is more than parameters of one type."""
+        """Describe a layer; raises ValueError for one with buffers or parameters of several types."""
         dtypes = {parameter.dtype for parameter in layer.parameters()}
         if len(dtypes) != 1 or any(True for _ in layer.buffers()):
             raise ValueError("its decoder layers mix types of numbers or hold buffers")
@@ -40,15 +40,15 @@ class LayerLayout:
 
     @property
     def num_bytes(self) -> int:
-        """Size of a flat buffer."""
+        """Size of a flat buffer, in bytes."""
         return self.num_elements * self.dtype.itemsize
 
     def flat(self, device: torch.device) -> Tensor:
-        """A flat buffer, not filled."""
+        """Allocate a flat buffer."""
         return torch.empty(self.num_elements, dtype=self.dtype, device=device)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters by name, as views of a flat buffer."""
+        """Return the parameters by name, as views of a flat buffer."""
         return {
             entry.name: flat[entry.offset : entry.offset + entry.shape.numel()].view(entry.shape)
             for entry in self._entries

@@ -18,7 +18,7 @@ _TOO_LITTLE_MEMORY: Final = "the GPU has less memory left than judge.gpuMemory r
 
 
 class StreamedJudge:
-    """Answers greedily, as a chat if the tokenizer has a chat template."""
+    """A judge that replies greedily, as a chat if the tokenizer has a chat template."""
 
     def __init__(self, options: StreamedJudgeOptions) -> None:
         """Load model and tokenizer; raises JudgeSetupError."""
@@ -49,7 +49,7 @@ class StreamedJudge:
         return [next(replies) if obstacle is None else NoReply(obstacle) for obstacle in obstacles]
 
     def measure(self, question_tokens: int, reply_tokens: int) -> tuple[float, int | None]:
-        """Seconds that a question and a reply of such lengths take, and the most GPU memory that was held meanwhile.
+        """Measure the seconds of a question and a reply of such lengths, and the peak of GPU memory in bytes.
 
         Raises NoReply or NoReplyYet as `complete` does.
         """
@@ -68,11 +68,11 @@ class StreamedJudge:
         return elapsed_s, torch.cuda.max_memory_allocated() if self._on_gpu else None
 
     def close(self) -> None:
-        """Give the weights up."""
+        """Free the weights."""
         self._model = None
 
     def _obstacle(self, question_tokens: int, reply_tokens: int) -> str | None:
-        """Why a question of such a length can have no reply: one sentence."""
+        """Return why a question of such a length can have no reply: one sentence."""
         assert self._model is not None, "it was closed"
         limit = self._model.max_context_tokens
         if question_tokens + reply_tokens > limit:
@@ -97,7 +97,7 @@ class StreamedJudge:
 
     @property
     def _stop(self) -> frozenset[int]:
-        """The tokens that end a reply: the tokenizer's, and those that the model's generation config adds."""
+        """Return the tokens that end a reply: the tokenizer's, and those of the model's generation config."""
         assert self._model is not None
         return self._model.stop_tokens | {self._tokenizer.eos_token_id} - {None}
 
@@ -113,7 +113,7 @@ class StreamedJudge:
 
 @contextlib.contextmanager
 def _gpu_errors() -> Iterator[None]:
-    """Raises NoReplyYet where memory is short, and DeviceBroken after errors that end all use of the GPU."""
+    """Raise NoReplyYet if memory is short, and DeviceBroken after errors that end all use of the GPU."""
     try:
         yield
     except (DoesNotFit, torch.OutOfMemoryError) as error:  # What never fits was refused before.

@@ -30,9 +30,9 @@ class _Layer(DynamicLayer):
 
 
 def kv_cache(shape: DecoderShape, batch: int, capacity_tokens: int, dtype: torch.dtype, device: torch.device) -> Cache:
-    """An empty cache for `batch` sequences of up to `capacity_tokens`.
+    """Allocate an empty cache for `batch` sequences of up to `capacity_tokens`.
 
-    One tensor for all layers, made before any activation: keys and values that outlive the activations beside which
+    All layers share one tensor, allocated before any activation: keys and values that outlive activations next to which
     they are made would cut the allocator's free memory into pieces.
     """
     sizes = (shape.num_layers, 2, batch, shape.num_kv_heads, capacity_tokens, shape.head_dim)

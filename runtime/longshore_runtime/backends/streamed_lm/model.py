@@ -1,4 +1,4 @@
-"""Scores tokens and replies greedily with a Hugging Face decoder, most of whose layers may lie in host memory."""
+"""Score tokens and reply greedily with a Hugging Face decoder, most of whose layers may be in host memory."""
 
 import math
 import time
@@ -45,7 +45,7 @@ class StreamOptions:
 
 
 class StreamedLM:
-    """A decoder-only model without gradients. Weights that lie elsewhere change none of its results."""
+    """A decoder-only model without gradients. Its results do not depend on where weights are stored."""
 
     def __init__(self, model: Any, device: torch.device, options: StreamOptions) -> None:
         """Take over a Hugging Face model that is in host memory; raises ValueError for one that cannot be streamed."""
@@ -88,7 +88,7 @@ class StreamedLM:
         return frozenset(stop if isinstance(stop, list) else [] if stop is None else [stop])
 
     def require_room(self, num_tokens: int) -> None:
-        """Raises DoesNotFit when prompt and reply of so many tokens never fit into the reserved memory, even alone."""
+        """Raise DoesNotFit if prompt and reply of so many tokens never fit into the reserved memory, even alone."""
         resident_layers(num_tokens, 1, self.shape, self._most_bytes(), ring_buffers=self._num_buffers)
 
     @property
@@ -100,7 +100,7 @@ class StreamedLM:
     def generate(
         self, prompts: Sequence[_Tokens], max_tokens: int, stop: Collection[int], limit_s: float = math.inf
     ) -> list[list[int]]:
-        """Greedy replies of up to `max_tokens`, without the token of `stop` that ends one.
+        """Return greedy replies of up to `max_tokens`, without the token of `stop` that ends each.
 
         Raises DoesNotFit for a prompt that does not fit into the reserved memory, or into what is free of it now, and
         TimeoutError when the first token after `limit_s` is due.
@@ -205,7 +205,7 @@ class StreamedLM:
 
 
 class _StreamedLayer(torch.nn.Module):
-    """Stands in the model for a decoder layer whose weights are fetched when it runs."""
+    """Replacement of a decoder layer, whose weights are fetched when it runs."""
 
     def __init__(self, layer: torch.nn.Module, index: int, ring: LayerRing) -> None:
         super().__init__()

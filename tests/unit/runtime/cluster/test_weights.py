@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore_runtime.types import Weights
 from longshore_runtime.weights.buckets import Receipt, buckets, checksums, combined_checksum
-from longshore_runtime.weights.slices import Bucket, Checksum, Slice, bucket_size, spans
+from longshore_runtime.weights.slices import Bucket, Checksum, Slice, Weights, bucket_size, spans
 
 WEIGHTS: Weights = {"a": np.array([[1.0, 2.0]], dtype=np.float32), "b": np.array([3.0], dtype=np.float32)}
 SIZES = st.lists(st.integers(0, 40), max_size=20)

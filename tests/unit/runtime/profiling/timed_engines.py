@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
+from longshore_runtime.engine_protocol import Completion, EngineStats, Request
 from longshore_runtime.profiling.engine_probe import EngineProbe
 from longshore_runtime.profiling.staircase import EngineLimits
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.types import Completion, EngineStats, Request
 
 LIMITS = EngineLimits(max_num_seqs=8, max_context_tokens=256, kv_capacity_tokens=4096)
 

@@ -7,9 +7,9 @@ import pytest
 
 from longshore.api.reward import Code, RewardFunction, RewardKind
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.routing import routed
-from longshore_runtime.types import PromptRecord
 
 MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS, domains=["algebra", "geometry"])
 CODE = RewardFunction(name="code", kind=RewardKind.CODE, domains=["code"])

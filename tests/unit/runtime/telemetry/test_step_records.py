@@ -14,10 +14,10 @@ from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore.record.facts import LanePlace
 from longshore.record.model import RecordOutcome, RoundRecord
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.telemetry.samples import SCHEMA, is_kept
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
-from longshore_runtime.types import PromptRecord
 from tests.unit.runtime import test_training_loop as loop
 
 Json = dict[str, Any]

@@ -1,0 +1,82 @@
+"""Merge the user's template into a pod without giving up what isolates the pod and ties it to its job."""
+
+from typing import Any
+
+from longshore.api import contract
+from longshore.api.pods import PodOptions
+from longshore_operator import template
+from longshore_operator.plan import OperatorConfig
+
+USER_ID = 1000
+"""User and group of the runtime image; volumes are made writable for the group."""
+_CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+POD_SECURITY: dict[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_RESTRICTED_POD: dict[str, Any] = {field: POD_SECURITY[field] for field in ("runAsNonRoot", "seccompProfile")}
+"""Part of the security context that a template cannot change, unless privileged templates are allowed."""
+_OWN_FIELDS = (
+    "restartPolicy", "hostname", "subdomain", "serviceAccountName", "automountServiceAccountToken",
+    "enableServiceLinks",
+)  # fmt: skip
+"""Fields of a pod that only the operator sets, with the same exception."""
+_NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "nodeName", "priority")
+"""Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
+_POWERS = ("privileged", "procMount", "capabilities")
+"""Fields of a container's security context that give it power over its node."""
+
+
+def with_template(
+    pod: dict[str, Any], config: OperatorConfig, options: PodOptions, requests: dict[str, str]
+) -> dict[str, Any]:
+    """Merge the user's template into a pod, then restore what makes the pod the job's and isolates it from its node.
+
+    `template_rules` refuses templates that ask for more; this second check does not rely on it. Containers that a
+    template adds get the restricted security context, too. `requests` are defaults for the main container.
+    """
+    own, limits = pod["metadata"], pod["spec"]["containers"][0]["resources"].get("limits", {})
+    merged: dict[str, Any] = template.merge(pod, options.template)
+    metadata = merged["metadata"] | {field: own[field] for field in ("name", "namespace", "ownerReferences")}
+    metadata["labels"] = metadata["labels"] | own["labels"]
+    spec = dict(merged["spec"])
+    privileged = config.allow_privileged_templates
+    if not privileged:
+        spec = {
+            field: value
+            for field, value in spec.items()
+            if field not in _OWN_FIELDS and (field not in _NODE_FIELDS or value is False)
+        }
+        spec |= {field: pod["spec"][field] for field in _OWN_FIELDS if field in pod["spec"]}
+        spec["securityContext"] = spec["securityContext"] | _RESTRICTED_POD
+    for kind in ("containers", "initContainers"):
+        if spec.get(kind):
+            spec[kind] = [_restricted(container, privileged) for container in spec[kind]]
+    for container in spec["containers"]:
+        if container["name"] == contract.CONTAINER and "resources" in container:
+            container["resources"] = _with_requests(container["resources"], requests, limits)
+    return merged | {"metadata": metadata, "spec": spec}
+
+
+def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
+    requested = container.get("securityContext") or {}
+    if privileged:
+        return container | {"securityContext": template.merge(_CONTAINER_SECURITY, requested)}
+    kept = {field: value for field, value in requested.items() if field not in _POWERS}
+    return container | {"securityContext": kept | _CONTAINER_SECURITY}
+
+
+def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limits: dict[str, str]) -> dict[str, Any]:
+    """Add missing requests. A request is at most the user's limit: the API server refuses a larger one."""
+    limits = resources.get("limits") or {}
+    added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
+    return {**resources, "requests": added | (resources.get("requests") or {})}

@@ -1,0 +1,27 @@
+"""One row of the data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One row of the data: what is sampled from and scored against."""
+
+    index: int
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+    answer: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """The whole row."""
+    source: str = ""
+    """Where the row came from, for messages."""
+    domain: str = ""
+    rewards: tuple[str, ...] = ()
+    """Reward functions that score its responses."""
+    reference: object = None
+    """The unconverted answer of the row, which may be other than a text."""
+    messages: tuple[Mapping[str, object], ...] = ()
+    """The prompt as a conversation; empty if it is plain text."""
+    data_set: str = ""
+    """Name of its data set, if several are mixed."""

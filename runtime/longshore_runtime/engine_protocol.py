@@ -1,0 +1,149 @@
+"""An inference engine as the rollout uses it: requests, completions, its state, and the protocol of all backends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
+from longshore_runtime.weights.slices import Bucket
+
+
+class FinishReason(StrEnum):
+    """Why a response ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Consecutive response tokens that one policy version sampled.
+
+    `log_probs` are of the real sampling distribution (temperature applied), one per token.
+    """
+
+    policy_version: int
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to sample; `partial` holds tokens kept from earlier, to be continued."""
+
+    request_id: str
+    prompt_tokens: tuple[int, ...]
+    max_tokens: int
+    """Limit of the whole response, partial tokens included."""
+    temperature: float
+    seed: int
+    partial: tuple[TokenRun, ...] = ()
+    ignores_end: bool = False
+    """Whether the response continues past end tokens, up to `max_tokens`: for measurements at a given length."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A response that ended or was aborted, with everything sampled so far (partial runs included)."""
+
+    request_id: str
+    runs: tuple[TokenRun, ...]
+    finish_reason: FinishReason
+    engine_step: int
+    """Step of the engine at which it ended: breaks ties, so that a replay makes the same decisions."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of response tokens."""
+        return sum(len(run.tokens) for run in self.runs)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All response tokens."""
+        return tuple(token for run in self.runs for token in run.tokens)
+
+    @property
+    def log_probs(self) -> tuple[float, ...]:
+        """One log-probability per response token."""
+        return tuple(value for run in self.runs for value in run.log_probs)
+
+
+@dataclass(frozen=True)
+class LiveResponse:
+    """Length of a response that an engine runs, or holds back."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    """Response tokens, including those of its partial response."""
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """State of one engine; counters grow from its start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage: float = 0.0
+    """Share of KV-cache blocks in use, 0 to 1."""
+    kv_capacity_tokens: int = 0
+    """Tokens that the KV cache holds."""
+    num_preemptions: int = 0
+    num_steps: int = 0
+    num_tokens: int = 0
+    """Tokens sampled."""
+    busy_s: float = 0.0
+    """Seconds spent in steps."""
+    read_s: float = 0.0
+    """Time of this reading, by the engine's own clock: gives the time between two readings."""
+    policy_version: int = -1
+
+
+class Engine(Protocol):
+    """An in-process inference engine, used by one thread only.
+
+    `step` runs one batch iteration. Weights may change only while nothing runs.
+    """
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Take requests into the running batch (or its waiting queue)."""
+
+    def abort(self, request_ids: Sequence[str]) -> list[Completion]:
+        """Stop requests; tokens so far come back with reason ABORT; unknown ids are ignored."""
+
+    def step(self) -> list[Completion]:
+        """Advance every running request by one token; returns the responses that ended."""
+
+    def has_work(self) -> bool:
+        """Return whether a step would do anything."""
+
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
+        """Prepare for new weights; until `serve`, the policy version is -1 and no request is taken.
+
+        `channel`: where to meet the trainer that broadcasts them. Weights that had begun to come are given up.
+        """
+
+    def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
+        """Put some parameters in place; raises ValueError for one of another model, or one that came before."""
+
+    def finish_weights(self) -> str:
+        """Drop every cached prefix, and let go of what the weights came in; raises ValueError if a parameter did not.
+
+        Returns `combined_checksum` of the buckets.
+        """
+
+    def serve(self, policy_version: int) -> None:
+        """Take requests for the loaded weights; if `sleep` freed the KV cache, allocate it again."""
+
+    def live(self) -> list[LiveResponse]:
+        """Return the lengths of all unfinished responses, running or waiting."""
+
+    def stats(self) -> EngineStats:
+        """Return state and counters."""
+
+    def sleep(self) -> None:
+        """Free the accelerator's memory for the trainer, if the hardware supports it."""
+
+    def wake(self) -> None:
+        """Take back the memory of the weights; where `sleep` freed it, requests are taken after the next load."""

@@ -1,0 +1,71 @@
+"""Fields of RLJob.status.runtime that follow from the state of a run. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longshore.api.limits import MAX_MESSAGE_CHARACTERS
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import Alarm, DrawCounts, HeldOutReward, KindCount, RuntimeStatus
+from longshore.policy.training_alarms import AlarmState, RaisedAlarm
+from longshore_runtime.checkpoint import Checkpoint
+from longshore_runtime.run_state import KindTotals, RunState
+
+
+def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:
+    """Return the first report of an attempt, which shows the progress of the newest checkpoint."""
+    if checkpoint is None:
+        return first
+    exported = checkpoint.state()
+    state = RunState.load(exported["run"], {})
+    alarms = reported_alarms(AlarmState.load(exported["alarms"]).raised) if "alarms" in exported else []
+    fields = {**state_fields(state, state.policy), "alarms": alarms, "checkpoint_step": checkpoint.step}
+    return first.model_copy(update=fields)
+
+
+def state_fields(state: RunState, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a state determines; without the state of its round `policy`, the draws are left out."""
+    fields: dict[str, Any] = {
+        "step": state.step,
+        "short": _kind_count(state.kinds.get(RoundKind.SHORT, KindTotals())),
+        "long": _kind_count(state.kinds.get(RoundKind.LONG, KindTotals())),
+        "full": _kind_count(state.kinds.get(RoundKind.FULL, KindTotals())),
+        "held_out": held_out_reward(state),
+    }
+    if policy:
+        fields["draws"] = draw_counts(state, len(policy["leftovers"]))
+    return fields
+
+
+def draw_counts(state: RunState, queue_length: int) -> DrawCounts:
+    """Return the outcomes of the draws so far; `queue_length` draws are deferred."""
+    return DrawCounts(
+        trained=state.trained, zero_variance=state.zero_variance, rejected=state.rejected, deferred=queue_length
+    )
+
+
+def held_out_reward(state: RunState) -> HeldOutReward:
+    """Return the first and the newest held-out reward."""
+    before, latest = state.held_out_before, state.held_out_latest
+    return HeldOutReward(
+        before=before and round(before.overall, 4),
+        latest=latest and round(latest.overall, 4),
+        long_before=before and round(before.longest_quartile, 4),
+        long_latest=latest and round(latest.longest_quartile, 4),
+    )
+
+
+def reported_alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:
+    """Return alarms as the status lists them."""
+    return [
+        Alarm(reason=alarm.reason.value, message=alarm.message[:MAX_MESSAGE_CHARACTERS], step=alarm.step)
+        for alarm in raised
+    ]
+
+
+def _kind_count(totals: KindTotals) -> KindCount:
+    return KindCount(
+        rounds=totals.rounds,
+        rollout_s=round(totals.rollout_s, 3),
+        samples=totals.samples,
+        preemptions=totals.preemptions,
+    )

@@ -1,0 +1,113 @@
+"""All ranks of the trainer as actors: they start together, and after the loss of one, all of them start again."""
+
+import contextlib
+import queue
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import ray
+
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.cluster.actors import wait_ended
+from longshore_runtime.cluster.placement import placement
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.events import Event, ReplicaLost
+from longshore_runtime.trainer.actor import TrainerActor
+from longshore_runtime.trainer.failures import cause
+
+_FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
+"""Pods may wait for GPUs that others hold, which the operator reports."""
+PODS_LIMIT_S: Final = 600.0
+"""Time for a lost pod to return: usually, image and volumes are already on its node."""
+CALL_LIMIT_S: Final = 1800.0
+"""Reading or writing a model takes less, also from slow storage."""
+
+
+class TrainerWorld:
+    """One actor per rank."""
+
+    def __init__(self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str) -> None:
+        """Start a rank in each place; `model` is a Hugging Face directory, relative to the storage.
+
+        Raises UserError for a model that cannot be trained so.
+        """
+        self._places = places
+        self._spec = spec
+        self._model = model
+        self._output = output
+        self._events: queue.SimpleQueue[Event] | None = None
+        self.actors: list[Any] = []
+        """In the order of their ranks."""
+        self.generation = 0
+        """Number of restarts so far."""
+        self._start(_FIRST_PODS_LIMIT_S)
+
+    def watch(self, events: "queue.SimpleQueue[Event]") -> None:
+        """Report the loss of a rank as an event from now on, so that it is noticed during a round."""
+        self._events = events
+        generation = self.generation
+
+        def notify(future: "Future[None]") -> None:  # Runs in a thread of Ray.
+            reason = f"a trainer replica is gone ({type(future.exception()).__name__})"
+            events.put(ReplicaLost(reason, generation))
+
+        for actor in self.actors:
+            actor.lasts.remote().future().add_done_callback(notify)
+
+    def restart(self, timeout_s: float) -> None:
+        """End all ranks and start them again in the same places, with the initial model.
+
+        Raises TrainerLost when the pods are not there (again) within `timeout_s`.
+        """
+        self.stop()
+        self.generation += 1
+        self._start(timeout_s)
+        if self._events is not None:
+            self.watch(self._events)
+
+    def stop(self) -> None:
+        """End all ranks."""
+        for actor in self.actors:
+            ray.kill(actor)
+        wait_ended(self.actors)
+
+    def get(
+        self,
+        references: Sequence[Any],
+        timeout_s: float = CALL_LIMIT_S,
+        late: str = "a trainer replica does not answer",
+    ) -> list[Any]:
+        """Wait for answers of ranks; the first failure ends the wait.
+
+        Raises TrainerLost for a rank that is gone or `late`, and what a rank itself has raised.
+        """
+        try:
+            results: list[Any] = ray.get(list(references), timeout=timeout_s)
+        except ray.exceptions.RayTaskError as error:
+            raise cause(error) from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TrainerLost(f"{late} after {timeout_s:.0f} s") from error
+        except ray.exceptions.RayError as error:
+            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
+        return results
+
+    def _start(self, pods_limit_s: float) -> None:
+        self.actors = [
+            placement(place.worker, gpus=place.gpus, component=place.component).remote(TrainerActor)
+            for place in self._places
+        ]
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)  # A rank that waits for one that failed would keep its GPU.
+            # Ray starts an actor as soon as its pod is there.
+            answers = [actor.rendezvous.remote() for actor in self.actors]
+            rendezvous = self.get(answers, pods_limit_s, late="a pod of the trainers is not there")[0]
+            size = len(self.actors)
+            self.get(
+                [
+                    actor.start.remote(self._spec, self._model, self._output, rendezvous, size, rank=rank)
+                    for rank, actor in enumerate(self.actors)
+                ]
+            )
+            undo.pop_all()

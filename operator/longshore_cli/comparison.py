@@ -52,6 +52,7 @@ def synchronous(document: Json) -> Json | None:
     spec["rollout"] = {"strategy": str(Strategy.SYNCHRONOUS)} | {key: rollout[key] for key in _KEPT if key in rollout}
     spec["algorithm"] = spec["algorithm"] | {"steps": min(spec["algorithm"]["steps"], MAX_STEPS)}
     spec.pop("evaluation", None)
+    spec["storage"].pop("output", None)  # Where the job itself has its checkpoints.
     metadata = document["metadata"] | {"name": f"{document['metadata']['name']}-synchronous"}
     return document | {"metadata": metadata, "spec": spec}
 

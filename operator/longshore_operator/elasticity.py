@@ -54,8 +54,9 @@ def reconcile_elasticity(context: Context) -> Outcome:
 
 def _as_it_runs(context: Context) -> RLJobSpec:
     """The spec with the worker pods that the coordinator uses."""
-    size = context.runtime.size if context.runtime is not None else None
-    return context.job.spec.resized(size.workers) if size is not None else context.job.spec
+    spec, size = context.job.spec, context.runtime.size if context.runtime is not None else None
+    # A coordinator can report any number, and the shape of a job is computed pod by pod.
+    return spec.resized(min(size.workers, spec.workers.replicas)) if size is not None else spec
 
 
 def _assign(context: Context, spec: RLJobSpec, runtime: RuntimeStatus) -> Outcome:

@@ -36,6 +36,7 @@ log = structlog.get_logger()
 
 _CRASHED: Final = 1
 _MAX_FRUITLESS_SESSIONS: Final = 3
+_ASKED_TO_STOP: Final = "the pod was asked to stop"
 
 
 def run_coordinator() -> int:
@@ -111,6 +112,7 @@ def _until_done(
     """
     num_fruitless = 0
     while True:
+        stop.require_none()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         watch = JobWatch(access, settings.namespace, settings.job, events)
         size = watch.first().size if spec.workers.is_elastic else None
@@ -148,11 +150,17 @@ class _StopSignal:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] | None = None
+        self._has_come = False
         self.install()
 
     def install(self) -> None:
         """Take the signal, also back from a library that has taken it."""
         signal.signal(signal.SIGTERM, self._on_signal)
+
+    def require_none(self) -> None:
+        """Raise Interrupted if the signal has come: a session may have ended before it took the event."""
+        if self._has_come:
+            raise Interrupted(_ASKED_TO_STOP)
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
@@ -164,7 +172,8 @@ class _StopSignal:
             self._events = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._has_come = True
         if self._events is None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one must not cut the cleaning up short.
-            raise Interrupted("the pod was asked to stop")
+            raise Interrupted(_ASKED_TO_STOP)
         self._events.put(StopRequested())

@@ -35,8 +35,9 @@ from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
-from longshore_runtime.elastic.auto_factors import AutoFactors, SpareTimeSearch
+from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import judge_processes, reward_lanes

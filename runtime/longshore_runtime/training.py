@@ -249,8 +249,8 @@ class TrainingLoop:
 
     def _prepare_retry(self) -> None:
         """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
-        if self._step is not None and self._step.repurposing is not None:
-            self._baseline.answered(self._step.repurposing.answered_epoch)
+        if self._step is not None and (repurposing := self._step.repurposing) is not None:
+            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         self._step = None
         self._recovery.guarded(self._parts.trainers.discard)
         self._turns.to_rollout(self._state.policy_version)
@@ -262,9 +262,9 @@ class TrainingLoop:
         queue_length = parts.policy.num_deferred
         times = StepTimes.of(marks, result.rollout_s)
         repurposed = None
-        if done.step.repurposing is not None:
-            repurposed = done.step.repurposing.times
-            self._baseline.answered(done.step.repurposing.answered_epoch)
+        if (repurposing := done.step.repurposing) is not None:
+            repurposed = repurposing.times
+            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         if self._gate is not None:
             outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
             saved_s = self._gate.ended(outcome)

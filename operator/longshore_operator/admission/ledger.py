@@ -110,8 +110,8 @@ class Ledger:
         """Preempted here, likewise."""
         self._unwritten_sizes: dict[Key, int] = {}
         """Worker pods that elastic jobs may have beyond those that they need, likewise."""
-        self._preempted: set[Key] = set()
-        """Jobs that were preempted and whose pods have not all ended."""
+        self._preempted: dict[Key, str] = {}
+        """Jobs that were preempted and whose pods have not all ended, and why, for people."""
         self._waiting: Mapping[Key, Wait] = {}
 
     def note(self, key: Key, application: Application) -> bool:
@@ -131,7 +131,7 @@ class Ledger:
             self._unwritten_admissions.discard(key)
             self._unwritten_preemptions.discard(key)
         if request.stage is not Stage.LEAVING:
-            self._preempted.discard(key)
+            self._preempted.pop(key, None)
         request = self._requests[key] = self._resized(request)
         return request != before
 
@@ -149,8 +149,9 @@ class Ledger:
     def forget(self, key: Key) -> bool:
         """The job holds nothing and wants nothing; returns whether it did."""
         self._mistakes.pop(key, None)
-        for keys in (self._unwritten_admissions, self._unwritten_preemptions, self._preempted):
+        for keys in (self._unwritten_admissions, self._unwritten_preemptions):
             keys.discard(key)
+        self._preempted.pop(key, None)
         self._unwritten_sizes.pop(key, None)
         return self._requests.pop(key, None) is not None
 
@@ -165,6 +166,7 @@ class Ledger:
     def decide(self) -> set[Key]:
         """Decide about all jobs; returns those of which a pass has something new to write."""
         decision = decide(self._requests.values(), self._limits)
+        self._preempted |= {key: _why_preempted(self._requests[key]) for key in decision.preempted}
         touched = {*decision.admitted, *decision.preempted, *decision.sizes}
         for key in touched:
             self._requests[key] = carried_out(self._requests[key], decision)
@@ -172,7 +174,6 @@ class Ledger:
         self._unwritten_sizes.update(decision.sizes)
         for key in decision.preempted:
             self._unwritten_preemptions.add(key)
-            self._preempted.add(key)
             self._unwritten_admissions.discard(key)
         before, self._waiting = self._waiting, decision.waiting
         changed = {key for key, wait in decision.waiting.items() if _is_news(before.get(key), wait)}
@@ -188,7 +189,7 @@ class Ledger:
         if request.stage is Stage.ADMITTED:
             return _admitted(request)
         if key in self._preempted:
-            return Standing(False, AdmittedReason.PREEMPTED, "a job of higher priority gets its GPUs", request.gpus)
+            return Standing(False, AdmittedReason.PREEMPTED, self._preempted[key], request.gpus)
         if request.stage is Stage.LEAVING:
             message = "pods of the job still end and hold their GPUs"
             return Standing(False, AdmittedReason.QUOTA_PENDING, message, request.gpus)
@@ -198,6 +199,12 @@ class Ledger:
         if wait.why is Why.TOO_LARGE:
             return Standing(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
         return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
+
+
+def _why_preempted(request: GpuRequest) -> str:
+    if request.extra is not None and request.extra.is_overdue:
+        return "it did not give worker pods back in time, and another job gets its GPUs"
+    return "a job of higher priority gets its GPUs"
 
 
 def _admitted(request: GpuRequest) -> Standing:

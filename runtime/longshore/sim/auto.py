@@ -132,7 +132,10 @@ class AutoTuner:
         self._num_deferred = facts.num_deferred
 
     def question(self, factors: TailBatchingSettings) -> Question | None:
-        """What to search for in the spare time before the next rounds; `factors`: the present ones. None: nothing."""
+        """What to search for in the spare time before the next rounds; `factors`: the present ones. None: nothing.
+
+        Raises ValueError where the job cannot be simulated.
+        """
         if not self._is_due or not self._rate.is_known:
             return None
         self._is_due = False

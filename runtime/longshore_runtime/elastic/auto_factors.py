@@ -3,11 +3,8 @@
 No round waits for a search. What it finds counts from the first round on that begins after it has ended.
 """
 
-import multiprocessing
-import os
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -17,17 +14,12 @@ from longshore.policy.rollout_pace import RolloutPace
 from longshore.record.facts import StepMarks
 from longshore.sim.auto import AutoTuner, FactorChange, Question, StepFacts
 from longshore.sim.search import SearchResult
+from longshore_runtime.elastic.spare_time import SearchFailed
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.trainer.updates import StepTraining
 
 log = structlog.get_logger()
-
-_NICENESS: Final = 19
-
-
-class SearchFailed(Exception):
-    """A search has ended without a result: one sentence why."""
 
 
 class Search(Protocol):
@@ -92,8 +84,17 @@ class AutoFactors:
     def step_ended(self, facts: StepFacts) -> None:
         """Learn from a step, and begin a search where a period has ended."""
         self._tuner.observe(facts)
-        if self._running is None and (question := self._tuner.question(self._policy.settings)) is not None:
+        if self._running is None and (question := self._question()) is not None:
             self._running = self._begin(question)
+
+    def _question(self) -> Question | None:
+        try:
+            return self._tuner.question(self._policy.settings)
+        except ValueError as error:
+            # The simulator knows fewer shapes than the runtime. Such a job keeps the factors that it has.
+            self._why = f"no other factors are searched for, because the job cannot be simulated: {error}"
+            log.warning(self._why)
+            return None
 
     def close(self) -> None:
         """Stop a search that runs."""
@@ -134,41 +135,3 @@ def step_facts(
         tokens_per_s=rate,
         other_s=marks.published_s - marks.regrouped_s - result.rollout_s - gradients_s,
     )
-
-
-class SpareTimeSearch:
-    """In a process of its own, which the machine runs when nothing else wants to. It ends with the coordinator."""
-
-    def __init__(self, question: Question) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._answers, answers = context.Pipe(duplex=False)
-        self._process = context.Process(target=_answer, args=(question, answers), name="search", daemon=True)
-        self._process.start()
-        answers.close()  # The process has the other one: when it ends, so do the answers.
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._answers.poll()
-
-    def result(self) -> SearchResult:
-        """Of one that has ended; raises SearchFailed."""
-        try:
-            found: SearchResult = self._answers.recv()
-        except EOFError as error:
-            self._process.join()
-            raise SearchFailed(f"its process ended with exit code {self._process.exitcode}") from error
-        finally:
-            self._answers.close()
-        self._process.join()
-        return found
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.join()
-        self._answers.close()
-
-
-def _answer(question: Question, answers: "Connection[SearchResult, None]") -> None:
-    os.nice(_NICENESS)
-    answers.send(question.answer())

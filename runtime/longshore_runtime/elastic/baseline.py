@@ -5,7 +5,7 @@ from typing import Protocol
 import structlog
 
 from longshore.api.round_status import RoundKind
-from longshore.api.status import Assignment
+from longshore.api.status import Assignment, Overlay
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.rollout.engine_pool import EnginePool
@@ -38,10 +38,12 @@ class AppliedBaseline:
         """(epoch, size) that could not be carried out."""
         self.epoch = 0
         """Newest assignment that was answered."""
+        self._overlay: Overlay | None = None
+        """Newest overlay that was answered; later assignments may repeat it."""
 
-    def answered(self, epoch: int) -> None:
-        """Note that a round has carried out or refused the overlay of this assignment."""
-        self.epoch = max(epoch, self.epoch)
+    def answered(self, epoch: int, overlay: Overlay | None) -> None:
+        """Note that a round has answered this assignment, and carried out or refused this overlay."""
+        self.epoch, self._overlay = max(epoch, self.epoch), overlay or self._overlay
 
     def apply(self, kind: RoundKind, number: int) -> None:
         """A round of this kind and number is about to start. Without an operator everything stays as it is."""
@@ -51,7 +53,7 @@ class AppliedBaseline:
         tp_size = assignment.baseline.tp_size_of(kind)
         error = self._regroup(assignment, tp_size)
         is_news, self.epoch = assignment.epoch > self.epoch, max(assignment.epoch, self.epoch)
-        overlay = assignment.overlay
+        overlay = assignment.overlay if assignment.overlay != self._overlay else None
         if error:
             self._report.rejected(assignment.epoch, error, tp_size)
         elif is_news and overlay is not None and (overlay.attempt, overlay.round < number) == (self._attempt, True):

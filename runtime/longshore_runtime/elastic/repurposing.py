@@ -132,6 +132,8 @@ class Repurposing:
         self._reported_s = self._arrived_s = 0.0
         self._epoch = answered_epoch
         self._overlay: Overlay | None = None
+        self.answered_overlay: Overlay | None = None
+        """The newest overlay that was carried out or refused."""
         self._leaving: tuple[int, ...] = ()
         """Engines of its pods."""
         self._measuring: list[Future[None]] = []
@@ -185,6 +187,9 @@ class Repurposing:
         if overlay is None or assignment.epoch <= self._epoch:
             return
         self._epoch = assignment.epoch
+        if overlay == self.answered_overlay:
+            return  # Something else of the assignment has changed, such as the size of the job.
+        self.answered_overlay = overlay
         if reason := refusal(overlay, self._state()):
             self._report.rejected(assignment.epoch, reason)
             return

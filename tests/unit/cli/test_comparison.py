@@ -29,6 +29,16 @@ def test_the_other_side_differs_in_nothing_but_its_rollout_and_its_length() -> N
     assert example() == ours, "the job itself stays as it was"
 
 
+def test_the_other_side_has_an_output_of_its_own() -> None:
+    """Otherwise it would find the checkpoints of the job, which are of another strategy, and fail."""
+    job = example()
+    job["spec"]["storage"]["output"] = "runs/quickstart"
+    found = synchronous(job)
+    assert found is not None
+    assert "output" not in found["spec"]["storage"]
+    assert job["spec"]["storage"]["output"] == "runs/quickstart"
+
+
 def test_a_short_job_is_compared_over_all_its_steps() -> None:
     job = example()
     job["spec"]["algorithm"]["steps"] = 3

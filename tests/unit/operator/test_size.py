@@ -193,3 +193,12 @@ class TestShrinking:
         kept = {pod.name: pod.uid for pod in job.pods.values()}
         assert kept == {name: uid for name, uid in before.items() if name != "demo-worker-1"}
         assert {pod.component for pod in job.pods.values()} == {Component.COORDINATOR, Component.WORKER}
+
+
+def test_a_coordinator_that_reports_more_pods_than_the_job_has_is_not_believed() -> None:
+    """The operator computes the shape of a job pod by pod, so an unbounded number would exhaust its memory."""
+    cluster = Cluster(spec={"workers": {"replicas": 1, "gpusPerPod": 1}, "rollout": {"handover": "Streamed"}})
+    cluster.reconcile_until_stable()
+    assert cluster.condition("RepurposeUnavailable")[:2] == ("True", "NoPodToSpare")
+    cluster.report(RuntimeStatus(attempt=1, size=JobSize(epoch=1, workers=64, held=64)))
+    assert cluster.condition("RepurposeUnavailable")[:2] == ("True", "NoPodToSpare")

@@ -12,7 +12,8 @@ from longshore.policy.round_policy import RoundPolicy
 from longshore.sim.auto import AutoTuner, Question
 from longshore.sim.search import SearchResult
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.elastic.auto_factors import AutoFactors, Search, SearchFailed
+from longshore_runtime.elastic.auto_factors import AutoFactors, Search
+from longshore_runtime.elastic.spare_time import SearchFailed
 from tests.unit.runtime.test_gated_loop import Replicas, Timed
 from tests.unit.runtime.test_training_loop import ALGORITHM, Outcome, run
 
@@ -55,10 +56,16 @@ class Endless(AtOnce):
         return False
 
 
-def train(root: Path, search: Callable[[Question], Search] = AtOnce, steps: int = STEPS, **options: Any) -> Outcome:
+def train(
+    root: Path,
+    search: Callable[[Question], Search] = AtOnce,
+    steps: int = STEPS,
+    spec: RLJobSpec = SPEC,
+    **options: Any,
+) -> Outcome:
     def auto(policy: RoundPolicy) -> AutoFactors:
         assert isinstance(policy, Auto)
-        return AutoFactors(policy, AutoTuner(SPEC), search)
+        return AutoFactors(policy, AutoTuner(spec), search)
 
     return run(
         root=root,
@@ -106,6 +113,17 @@ def test_a_search_that_is_killed_costs_nothing_but_its_result(tmp_path: Path) ->
     outcome = train(tmp_path, Killed)
     assert outcome.error == ""
     assert changes(outcome) == []
+
+
+def test_a_job_that_cannot_be_simulated_trains_with_the_factors_that_it_has(tmp_path: Path) -> None:
+    """The simulator spreads trainers over all GPUs; two replicas on five GPUs are a valid job."""
+    trainer = SPEC.trainer.model_copy(update={"data_parallel_size": 2})
+    outcome = train(tmp_path, spec=SPEC.resized(5).model_copy(update={"trainer": trainer}))
+    assert outcome.error == "" and len(outcome.ledger) >= STEPS
+    assert changes(outcome) == []
+    last = outcome.reports[-1].auto
+    assert last is not None
+    assert last.why.startswith("no other factors are searched for, because the job cannot be simulated: trainer:")
 
 
 def test_no_round_waits_for_a_search(tmp_path: Path) -> None:

@@ -74,7 +74,21 @@ def test_an_overlay_of_an_earlier_attempt_is_dead_and_no_news() -> None:
 
 
 def test_what_a_round_has_answered_is_not_refused_afterwards() -> None:
-    baseline, _, _, report = parts(assignment(4, overlay=Overlay(round=5, attempt=1, trainer_pods=[1])))
-    baseline.answered(4)
+    overlay = Overlay(round=5, attempt=1, trainer_pods=[1])
+    baseline, _, _, report = parts(assignment(4, overlay=overlay))
+    baseline.answered(4, overlay)
     baseline.apply(RoundKind.FULL, 6)
     assert report.reports == [("applied", 4, ())]
+
+
+def test_an_answered_overlay_in_an_assignment_that_changes_the_size_of_the_job_is_no_news() -> None:
+    """The operator keeps an overlay in the assignment until it knows that its round is over."""
+    overlay = Overlay(round=5, attempt=1, trainer_pods=[1])
+    baseline, known, _, report = parts(assignment(4, overlay=overlay))
+    baseline.answered(4, overlay)
+    known.assignment = assignment(5, overlay=overlay)
+    baseline.apply(RoundKind.FULL, 6)
+    baseline.answered(5, None)
+    known.assignment = assignment(6, overlay=overlay)
+    baseline.apply(RoundKind.FULL, 7)
+    assert report.reports == [("applied", 5, ()), ("applied", 6, ())]

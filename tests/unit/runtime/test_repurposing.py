@@ -10,6 +10,7 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.api.round_status import RolloutLoad, RoundKind
+from longshore.api.runtime_status import JobSize
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
@@ -239,6 +240,15 @@ def test_a_second_overlay_in_a_round_is_refused() -> None:
     story.pool.script = deque([(12, AssignmentChanged(asks(5, 0)))])
     story.run()
     assert story.answered == [("applied", 4, (1,)), ("rejected", 5, "round 5 has handed over pods 1 already")]
+
+
+def test_an_overlay_that_comes_again_with_another_size_of_the_job_is_answered_once() -> None:
+    story = Story((asks(4, 1),))
+    again = asks(5, 1).model_copy(update={"size": JobSize(epoch=5, workers=1, held=2)})
+    story.pool.script = deque([(12, AssignmentChanged(again))])
+    story.run()
+    assert [answer[0] for answer in story.answered] == ["applied"]
+    assert story.repurposing.answered_epoch == 5
 
 
 def test_an_assignment_without_overlay_waits_for_the_end_of_the_round() -> None:

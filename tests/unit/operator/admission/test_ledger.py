@@ -277,6 +277,16 @@ class TestElasticJobs:
         made = ledger(elastic_request(4, 4), request("new", 4))
         assert reason(made, "new") == f"the job needs 4 {GPU}; elastic jobs are giving GPUs back"
 
+    def test_one_that_is_stopped_because_it_did_not_answer_learns_so(self) -> None:
+        late = elastic_request(2, 4)
+        assert late.extra is not None
+        made = ledger(replace(late, extra=replace(late.extra, is_overdue=True)), request("new", 4))
+        standing = made.standing(late.key)
+        assert standing is not None
+        assert (standing.admitted, standing.reason) == (False, AdmittedReason.PREEMPTED)
+        assert standing.message == "it did not give worker pods back in time, and another job gets its GPUs"
+        assert standing.gpus == {GPU: 6}
+
 
 def granted(made: Ledger, key: Key = ("a", "elastic")) -> int | None:
     standing = made.standing(key)

@@ -1,0 +1,70 @@
+"""A search of strategy Auto in a process of its own, which the machine runs when nothing else wants to.
+
+The process imports this module before it has its low priority, and all that the search needs afterwards.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from longshore.sim.auto import Question
+    from longshore.sim.search import SearchResult
+
+_NICENESS: Final = 19
+
+
+class SearchFailed(Exception):
+    """A search has ended without a result: one sentence why."""
+
+
+class SpareTimeSearch:
+    """It ends with the coordinator. Nobody waits for it, also not until it has read its question."""
+
+    def __init__(self, question: "Question") -> None:
+        context = multiprocessing.get_context("spawn")
+        questions, self._questions = context.Pipe(duplex=False)
+        self._answers, answers = context.Pipe(duplex=False)
+        self._process = context.Process(target=_answer, args=(questions, answers), name="search", daemon=True)
+        self._process.start()
+        for end in (questions, answers):  # The process has the others: when it ends, so do both pipes.
+            end.close()
+        # A pipe holds 64 KiB, and a question may have more: the process would have to start first.
+        self._asking = threading.Thread(target=self._ask, args=(question,), name="search", daemon=True)
+        self._asking.start()
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._answers.poll()
+
+    def result(self) -> "SearchResult":
+        """Of one that has ended; raises SearchFailed."""
+        try:
+            found: SearchResult = self._answers.recv()
+        except EOFError as error:
+            self._process.join()
+            raise SearchFailed(f"its process ended with exit code {self._process.exitcode}") from error
+        finally:
+            self._answers.close()
+        self._process.join()
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+        self._asking.join()
+        self._answers.close()
+
+    def _ask(self, question: "Question") -> None:
+        # `result` says how the process has ended, if it has.
+        with self._questions, contextlib.suppress(BrokenPipeError):
+            self._questions.send(question)
+
+
+def _answer(questions: "Connection[None, Question]", answers: "Connection[SearchResult, None]") -> None:
+    os.nice(_NICENESS)
+    answers.send(questions.recv().answer())

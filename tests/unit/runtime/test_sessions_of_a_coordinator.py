@@ -1,0 +1,125 @@
+"""One session of a job follows another, unless the pod must stop."""
+
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.spec import RLJobSpec
+from longshore.api.status import Assignment
+from longshore_runtime import coordinator
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+
+SPEC = RLJobSpec.model_validate(
+    {
+        "model": {"builtin": "Tiny"},
+        "data": {"builtin": "Counting"},
+        "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 32},
+        "reward": {"functions": [{"name": "task", "kind": "Task"}]},
+        "workers": {"replicas": 2, "minReplicas": 1},
+        "storage": {"claimName": "shared"},
+    }
+)
+
+
+def terminated() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass
+class Story:
+    """Sessions that end as the test says; the last one is done."""
+
+    ends: list[Callable[[], None]]
+    events: list[Any] = field(default_factory=list)
+    """Queue of each session that has begun."""
+
+    def session(self, *parts: Any) -> "Story":
+        self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
+        return self
+
+    def watch(self, *_: Any) -> "Story":
+        return self
+
+    def first(self) -> Assignment:
+        return Assignment(epoch=1)
+
+    def __enter__(self) -> "Story":
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    made_progress = True
+    notices: tuple[Any, ...] = ()
+
+    def build(self) -> None: ...
+
+    def save_if_possible(self) -> None: ...
+
+    def run(self, parts: Any) -> bool:
+        if not self.ends:
+            return True
+        self.ends.pop(0)()
+        return False
+
+    def tell(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(coordinator, "Session", self.session)
+        monkeypatch.setattr(coordinator, "JobWatch", self.watch)
+        nothing: Any = None
+        settings: Any = type("Settings", (), {"namespace": "team", "job": "demo"})
+        coordinator._until_done(settings, SPEC, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal())
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def resized() -> None:
+    raise SizeChanged(1)
+
+
+def lost() -> None:
+    raise TrainerLost("a trainer replica is gone")
+
+
+@pytest.mark.parametrize("end", [resized, lost, lambda: None])
+def test_another_session_follows_one_that_is_resized_or_lost_or_has_measured(
+    end: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story([end])
+    story.tell(monkeypatch)
+    assert len(story.events) == 2
+
+
+@pytest.mark.parametrize("end", [resized, lost, lambda: None])
+def test_none_follows_when_the_pod_was_asked_to_stop_before_the_session_ended(
+    end: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends without another look at its events: engines would start that the grace period kills."""
+
+    def both() -> None:
+        terminated()
+        end()
+
+    story = Story([both])
+    with pytest.raises(Interrupted, match="asked to stop"):
+        story.tell(monkeypatch)
+    assert len(story.events) == 1
+    assert not story.events[0].empty(), "the signal was an event of the session"
+
+
+def test_a_job_that_is_done_is_done_although_the_pod_was_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Last(Story):
+        def run(self, parts: Any) -> bool:
+            terminated()
+            return True
+
+    Last([]).tell(monkeypatch)

@@ -29,7 +29,9 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["coordinator"]:
             from longshore_runtime.coordinator import run_coordinator
+            from longshore_runtime.data.tokenizer import import_without_torch
 
+            import_without_torch()
             return run_coordinator()
         case ["worker" | "trainer"]:
             from longshore_runtime.cluster.worker import run_node

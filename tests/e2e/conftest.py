@@ -24,6 +24,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run([*longshore, "down"], env=environment, check=True, timeout=120)
 
 
+@pytest.fixture(autouse=True)
+def jobs_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Those of a test that fails would hold GPUs that the tests after it need."""
+    if "cluster" not in request.fixturenames:
+        yield
+        return
+    with request.getfixturevalue("cluster").without_leftovers():
+        yield
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""

@@ -64,6 +64,25 @@ class Cluster:
         """In which the embedded cluster's pods have their files, and their processes their working directories."""
         return Path((self.kubeconfig.parent / "run-dir").read_text().strip())
 
+    @contextmanager
+    def without_leftovers(self) -> Iterator[None]:
+        """Delete the jobs that exist at the end of the block and did not before: they hold GPUs that others need."""
+        before = self._uids_of_jobs()
+        try:
+            yield
+        finally:
+            left = [Job(self, name, uid) for uid, name in self._uids_of_jobs().items() if uid not in before]
+            if left:
+                self.kubectl("delete", "rljobs", *(job.name for job in left), "--timeout=120s")
+            for job in left:
+                job.assert_nothing_is_left()
+
+    def _uids_of_jobs(self) -> dict[str, str]:
+        """Names of all jobs by UID."""
+        path = r'jsonpath={range .items[*]}{.metadata.uid} {.metadata.name}{"\n"}{end}'
+        lines = self.kubectl("get", "rljobs", "-o", path).splitlines()
+        return {uid: name for uid, _, name in (line.partition(" ") for line in lines)}
+
     def _run(self, command: list[str], stdin: str | None) -> "subprocess.CompletedProcess[str]":
         environment = {**self.environment, "KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(

@@ -127,6 +127,17 @@ def test_a_pod_that_fits_nowhere_shows_as_such_with_the_reason(cluster: Cluster)
     job.delete()
 
 
+def test_a_test_that_fails_leaves_no_job_to_those_after_it(cluster: Cluster) -> None:
+    before = cluster.apply(fake_job("before", suspend=True))
+    with pytest.raises(AssertionError, match="as asked"), cluster.without_leftovers():
+        job = cluster.apply(fake_job("abandoned"))
+        job.wait("its pods run", lambda status: status.get("phase") == "Starting")
+        raise AssertionError("as asked")
+    job.assert_nothing_is_left()
+    assert "abandoned" not in cluster.kubectl("get", "rljobs", "-o", "name")
+    before.delete()
+
+
 def _claim(name: str) -> str:
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}

@@ -151,12 +151,13 @@ def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs:
 
 
 @pytest.fixture(scope="module")
-def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> dict[str, Job]:
+def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> Iterator[dict[str, Job]]:
     """All of them at once, which takes less time than one after the other."""
-    return {
-        name: cluster.apply(_job(name, functions, "malformed" if name == "malformed" else "plain", code=inputs))
-        for name, functions in _unusable(endpoint).items()
-    }
+    with cluster.without_leftovers():
+        yield {
+            name: cluster.apply(_job(name, functions, "malformed" if name == "malformed" else "plain", code=inputs))
+            for name, functions in _unusable(endpoint).items()
+        }
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,30 @@
-"""The tokenizer of a model, without importing torch."""
+"""The tokenizer of a model."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 from longshore_runtime.errors import UserError
 
 _ANY_TEXT: Final = "1 and a"
+
+
+def import_without_torch() -> None:
+    """Import what reads tokenizers and configurations, for a process that computes nothing.
+
+    transformers imports torch with them where it finds it, which takes longer than everything else that a coordinator
+    imports. In this process it then offers no models; torch itself can still be imported.
+    """
+    if "torch" in sys.modules:
+        return
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # It advises users to install torch.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        from transformers import AutoConfig, AutoTokenizer  # noqa: F401
+    finally:
+        del sys.modules["torch"]
+        del os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"]
 
 
 def load_tokenizer(directory: Path, repository: str | None = None) -> Any:

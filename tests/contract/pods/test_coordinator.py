@@ -1,17 +1,22 @@
-"""How a coordinator ends that cannot even begin."""
+"""How a coordinator begins, and how one ends that cannot even begin."""
 
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from longshore.api import contract
 from longshore.api.names import Component
+from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.coordinator import run_coordinator
+from longshore_runtime.data.tokenizer import load_tokenizer
 
 NOBODY = 65534
 SPEC = {
@@ -78,6 +83,33 @@ def test_a_coordinator_whose_spec_cannot_be_read_leaves_the_sentence(
     prepare(tmp_path, monkeypatch, config)
     assert run_coordinator() == contract.ExitCode.USER_ERROR
     assert (tmp_path / "why").read_text().startswith(told)
+
+
+COORDINATOR: Final = """
+import sys
+from pathlib import Path
+from longshore.api.training import TrainerSettings
+from longshore_runtime.__main__ import main
+from longshore_runtime.backends.trainer_limits import trainer_mistake
+from longshore_runtime.data.tokenizer import load_tokenizer
+
+exit_code, model = main(["coordinator"]), Path(sys.argv[1])
+tokens = load_tokenizer(model).encode("12")
+mistake = trainer_mistake(TrainerSettings.model_validate({"backend": "Megatron"}), model, "tiny")
+print(int(exit_code), tokens, mistake, "torch" in sys.modules)
+import torch
+"""
+
+
+def test_a_coordinator_reads_a_model_without_importing_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_tiny_model(tmp_path / "model", seed=0)
+    prepare(tmp_path, monkeypatch, "{")
+    ran = subprocess.run(
+        [sys.executable, "-c", COORDINATOR, tmp_path / "model"], capture_output=True, text=True, check=True, timeout=120
+    )
+    tokens = load_tokenizer(tmp_path / "model").encode("12")
+    assert ran.stdout.splitlines()[-1] == f"{int(contract.ExitCode.USER_ERROR)} {tokens} None False"
+    assert "PyTorch" not in ran.stdout + ran.stderr, "transformers advises users to install torch"
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
 
 
 def reconcile_children(context: Context) -> Outcome:
-    """Children whose applied fingerprint is not the wanted one; Secrets are made once and never touched again.
+    """Apply children whose fingerprint has changed; Secrets are created once and never changed.
 
-    The settings of an attempt that has begun stay as they are, so that pods that are replaced read what the others have
-    read; they are written anew only if somebody has deleted them.
+    The ConfigMap of an attempt that has begun is kept, so that all pods of the attempt read the same settings.
+    It is only written again if somebody has deleted it.
     """
     job, observed = context.job, context.observed
     generation = Identity.of(job).generation
@@ -35,7 +35,7 @@ def reconcile_children(context: Context) -> Outcome:
 
 
 def _is_due(apply: Apply, applied: str | None) -> bool:
-    """Return a child that is kept without its fingerprint, so that the next attempt writes it."""
+    """Whether a child must be applied. One that is kept is only applied if it is missing."""
     return applied is None if apply.is_kept else applied != apply.fingerprint
 
 

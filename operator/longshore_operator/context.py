@@ -29,22 +29,22 @@ class LifecycleProgress:
 
     @property
     def finished(self) -> bool:
-        """The job has ended for good."""
+        """Whether the job has ended for good."""
         return self.phase in FINISHED_PHASES
 
     @property
     def suspended(self) -> bool:
-        """The user wants no pods for now."""
+        """Whether the user wants no pods for now."""
         return self.phase is Phase.SUSPENDED
 
     @property
     def queued(self) -> bool:
-        """The job has not been admitted, or not any longer."""
+        """Whether the job waits for admission, perhaps again."""
         return self.phase is Phase.QUEUED
 
     @property
     def active(self) -> bool:
-        """The job shall have pods."""
+        """Whether the job should have pods."""
         return not (self.finished or self.suspended or self.queued)
 
 
@@ -74,7 +74,7 @@ class Context:
 
     @property
     def has_coordinator(self) -> bool:
-        """The attempt has begun: its coordinator was created, and may be ending."""
+        """Whether the attempt has begun: its coordinator was created, and may be ending."""
         attempt = self.progress.attempt
         return any(pod.attempt == attempt and pod.component is Component.COORDINATOR for pod in self.observed.pods)
 

@@ -72,7 +72,7 @@ class NameTaken(Exception):
 
 
 class Executor:
-    """Applies actions of one job.
+    """Apply the actions of one job.
 
     `on_applied((kind, name), fingerprint)`, `on_created(pod)` and `on_deleting(name, uid)` learn what the API server
     accepted.
@@ -91,8 +91,7 @@ class Executor:
         self._on_deleting = on_deleting
 
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
-        """Execute all actions. One that fails does not keep the others from being tried, except that no pod is created:
-        it may need what failed. Events are posted in any case.
+        """Execute all actions, also after one has failed; but then no pod is created, since it may need what failed.
 
         Raises:
             ApplyFailed: with the first failure, after everything was tried.

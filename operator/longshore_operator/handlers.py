@@ -26,7 +26,7 @@ from longshore_operator.tasks import until_first_ends
 _MAX_WORKERS: Final = 256
 _WORKER_IDLE_S: Final = 0.5
 _NO_ITEMS: Final = b'"items":null}'
-"""How an API server ends an empty list of metadata, at which kopf breaks off."""
+"""End of an empty list of metadata. kopf fails at `null` and needs an empty list."""
 _CHUNK_SIZE: Final = 16
 """Jobs per part of a list. The metadata of each can have a megabyte, and Python objects take ten times that."""
 
@@ -84,7 +84,7 @@ def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
 
 
 async def rljob_session(access: Access) -> aiohttp.ClientSession:
-    """A session that lists and watches RLJobs without specs and statuses: metadata says whom to wake."""
+    """Open a session that lists and watches RLJobs without specs and statuses, which waking does not need."""
     return await open_session(access, names.OPERATOR_FIELD_MANAGER, middlewares=[_metadata_only])
 
 
@@ -106,7 +106,7 @@ async def _metadata_only(request: aiohttp.ClientRequest, handler: ClientHandlerT
 async def watch_jobs(access: Access, namespace: str | None, wake: Wake, stop: asyncio.Event) -> None:
     """Watch RLJobs of a namespace, or of all, until `stop` is set.
 
-    kopf's own main loop would take every task of the process for its own and wait for them; so its tasks are run here.
+    kopf's own main loop would wait for every task of the process, so only its tasks are run here.
     """
     tasks = await kopf.spawn_tasks(
         registry=registry(access, wake),

@@ -39,8 +39,6 @@ QUIET_RESTART_DELAY = timedelta(seconds=10)
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """`status.reason` of pods that the cluster ended, which is never the fault of the job."""
-
-
 _WITHOUT_PODS = frozenset({Phase.SUSPENDED, Phase.QUEUED})
 
 
@@ -96,7 +94,7 @@ def advance(
     settings_changed: bool,
     standing: Standing | None = None,
 ) -> LifecycleProgress:
-    """The next state of the job. Deterministic; the same input gives the same progress.
+    """Return the next state of the job. Deterministic: the same input gives the same progress.
 
     `settings_changed`: the pods of the attempt run with other settings than the spec has now.
     """

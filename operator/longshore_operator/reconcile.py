@@ -49,12 +49,12 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_kueue,
     reconcile_roles,
 )
-"""In the order of their actions and events. Pods come after what decides their number and their engines' size."""
+"""In the order of their actions and events. Pods come after the concerns that decide their number and engine size."""
 _NO_ATTEMPT: Final = -1
 
 
 def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorConfig) -> Plan:
-    """Actions and status that bring `job` from what is `observed` to what its spec asks for.
+    """Decide actions and status that bring `job` from what is `observed` to what its spec asks for.
 
     Level-triggered: the same input twice gives the same plan, and once a plan is applied the next one is empty until
     something changes or `requeue_at` comes. A job that is being deleted is left to the garbage collector.
@@ -86,7 +86,7 @@ def reject(
     now: datetime,
     kueue: KueueView | None = None,
 ) -> Plan:
-    """A stored job that this version cannot read or name children after: it fails with the sentence that says why."""
+    """Fail a stored job that this version cannot read, or whose name its children cannot have, with a sentence why."""
     leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal)]
     deletions: tuple[Action, ...] = (*leaving[:POD_BATCH], *abandon(kueue, pods))
     requeue_at = now if len(leaving) > POD_BATCH else None
@@ -113,5 +113,5 @@ def reject(
 
 
 def _without_namesakes(pods: tuple[PodView, ...], uid: str) -> tuple[PodView, ...]:
-    """Pods of a deleted job of the same name belong to no attempt: they must be gone before anything starts."""
+    """Assign pods of a deleted job of the same name to no attempt, so that they must be gone before anything starts."""
     return tuple(pod if pod.owner_uid == uid else replace(pod, attempt=_NO_ATTEMPT) for pod in pods)

@@ -1,4 +1,4 @@
-"""When each job is reconciled: after events and timers, in fair turns, with a time limit for each pass."""
+"""Decide when each job is reconciled: after events and timers, in fair turns, with a time limit for each pass."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class _JobEntry:
 
 
 class Schedule:
-    """Runs `run_pass(key)` for every job that is woken; two passes of a job never run at once.
+    """Run `run_pass(key)` for every job that is woken; two passes of a job never run at once.
 
     `on_deleted(key)`: the job does not exist any more. Jobs of one namespace have at most half of the slots at once,
     where there are other namespaces. After a start every job is listed, and most of them have not changed: this backlog

@@ -10,9 +10,9 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("LONGSHORE_HOME") or ".longshore").absolute()
 
 
-def cluster_dir(environment: Mapping[str, str] = os.environ) -> Path:
+def cluster_dir() -> Path:
     """Data directory of the embedded cluster."""
-    return home(environment) / "cluster"
+    return home() / "cluster"
 
 
 def embedded_kubeconfig(environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -102,9 +102,9 @@ def _start(text: str) -> str:
     return text if len(text) <= 64 else text[:24] + " ..."
 
 
-def check_type_meta(resource: Resource, obj: Json, kind: str = "", group_version: str = "") -> Object:
+def check_type_meta(resource: Resource, obj: Json) -> Object:
     """Checks apiVersion and kind of a body, and supplies them where the resource is built in."""
-    kind, group_version = kind or resource.kind, group_version or resource.group_version
+    kind, group_version = resource.kind, resource.group_version
     lead = f"the object provided is unrecognized (must be of type {kind}): "
     if not isinstance(obj, dict):
         raise bad_request(f"{lead}couldn't get version/kind; json parse error: a JSON object is required")

@@ -104,8 +104,8 @@ def field_duplicate(field: str, value: Json) -> FieldError:
     return FieldError("FieldValueDuplicate", field, f"Duplicate value: {compact(value)}")
 
 
-def field_too_long(field: str, limit: int, unit: str = "bytes") -> FieldError:
-    return FieldError("FieldValueTooLong", field, f"Too long: may not be more than {limit} {unit}")
+def field_too_long(field: str, limit: int) -> FieldError:
+    return FieldError("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
 
 def field_not_supported(field: str, value: Json, supported: Iterable[str]) -> FieldError:

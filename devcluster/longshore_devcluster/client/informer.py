@@ -18,12 +18,10 @@ class Informer:
     A relist after an expired watch is turned into the missed changes, so listeners never see a difference.
     """
 
-    def __init__(
-        self, client: Client, resource: Resource, *, namespace: str = "", labels: str = "", fields: str = ""
-    ) -> None:
+    def __init__(self, client: Client, resource: Resource) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        self._reflector = Reflector(client, resource.path(namespace), dict, labels=labels, fields=fields)
+        self._reflector = Reflector(client, resource.path(), dict)
         self._objects: dict[Key, Json] = {}
         self._listeners: list[Listener] = []
 

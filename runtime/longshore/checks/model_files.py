@@ -13,6 +13,7 @@ _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """One of these holds the vocabulary; slow tokenizers in Python files of their own name others."""
 _TOKENIZER_CODE: Final = "tokenization_*.py"
+_MAX_NAMES: Final = 3
 
 
 def config_of(directory: Path) -> Mapping[str, Any]:
@@ -100,6 +101,6 @@ def _index_mistakes(directory: Path, found: Mapping[str, set[str]], at: str, wit
         yield f"{within}/{wanted[lost[0]]} lacks {_some(lost)}, which {INDEX} promises; copy the checkpoint again"
 
 
-def _some(names: list[str], limit: int = 3) -> str:
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+def _some(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The view of a job, made from what is known of it."""
+"""Build the view of a job. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_DIGESTS: Final = 100
 
 
 def job_head(spec: RLJobSpec, name: str, namespace: str) -> JobHead:
-    """What a job is."""
+    """Return the head of the page: name, settings and the like."""
     limit = mismatch_limit(
         spec.rollout,
         engines_have_accelerators=spec.workers.has_accelerator,
@@ -43,7 +43,7 @@ def job_view(
     held_out_steps: Sequence[int],
     written_s: float,
 ) -> JobPageView:
-    """What the page shows at once."""
+    """Return the part of the page that is sent at once."""
     return JobPageView(
         written_s=written_s,
         job=job,
@@ -57,7 +57,7 @@ def job_view(
 
 
 def without_passwords(value: Any) -> Any:
-    """A configuration whose addresses name no credentials, and whose pod templates no values of variables."""
+    """Return a configuration without credentials in addresses and without values of variables in pod templates."""
     match value:
         case {"name": str(name), "value": str()}:  # A variable of a container: it may be a token.
             return {"name": name, "value": "(not shown)"}

@@ -1,4 +1,4 @@
-"""The metrics of a run as columns of bounded length."""
+"""Convert the metrics of a run to columns of bounded length."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ _SIGNIFICANT_DIGITS: Final = 6
 
 
 def curves(rows: Iterable[Mapping[str, Any]], max_points: int = MAX_POINTS) -> Curves:
-    """Rows of `metrics.jsonl`; several of one step, as those of an evaluation, become one point.
+    """Build curves from rows of `metrics.jsonl`; all rows of a step, such as those of an evaluation, become one point.
 
-    A run of more than `max_points` steps is shown by means of neighbouring steps.
+    If a run has more than `max_points` steps, each point is the mean of neighbouring steps.
     """
     by_step: dict[int, dict[str, float]] = {}
     for row in rows:

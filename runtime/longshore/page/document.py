@@ -1,6 +1,6 @@
-"""The HTML of the page: one file without anything loaded from elsewhere, live or with its data inside.
+"""The HTML of the page: one file that loads nothing from other hosts, live or with its data inside.
 
-Scripts and styles are allowed by their hashes, and nothing else is: whatever slips into the document does not run.
+A policy allows scripts and styles by their hashes only, so scripts that get into the document do not run.
 """
 
 import base64
@@ -32,18 +32,18 @@ class Document:
 
 @cache
 def live_page() -> Document:
-    """The page of a job that asks its server for what it shows."""
+    """Build the page of a job, which gets its data from a server."""
     return _document(_JOB_SCRIPTS, "", connects=True)
 
 
 @cache
 def live_fleet_page() -> Document:
-    """The page of all jobs, which asks its server as well."""
+    """Build the page of all jobs, which gets its data from a server."""
     return _document(_FLEET_SCRIPTS, "", connects=True)
 
 
 def report(view: JobPageView) -> str:
-    """The same page as a file that needs no server."""
+    """Build the page of a job as a file that needs no server."""
     return _document(_JOB_SCRIPTS, _data(view), connects=False).html
 
 
@@ -73,7 +73,7 @@ def _document(scripts: tuple[str, ...], data: str, *, connects: bool) -> Documen
 
 
 def _data(view: PageModel) -> str:
-    """JSON that no HTML parser takes for the end of its element."""
+    """Encode JSON so that it cannot end its HTML element."""
     return f'<script type="application/json" id="data">{view.model_dump_json().translate(_ESCAPES)}</script>'
 
 

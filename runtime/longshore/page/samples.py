@@ -1,4 +1,4 @@
-"""Rows of a step's samples, as groups."""
+"""Convert rows of a step's samples to groups."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,12 +18,12 @@ Row = Mapping[str, Any]
 
 
 def heads(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
-    """The groups of a step without their responses."""
+    """Return the groups of a step without their responses."""
     return tuple(_group(draw, own, MAX_EXCERPT_CHARACTERS) for draw, own in _by_draw(rows).items())
 
 
 def groups(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
-    """The groups of a step with their responses."""
+    """Return the groups of a step with their responses."""
     return tuple(
         _group(draw, own, MAX_TEXT_CHARACTERS, tuple(_response(row) for row in own))
         for draw, own in _by_draw(rows).items()

@@ -1,4 +1,4 @@
-"""Records of rounds, as the page draws them."""
+"""Convert records of rounds to what the page draws."""
 
 import heapq
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ _DIGITS: Final = 4
 
 
 def digest(record: RoundRecord) -> RoundDigest:
-    """A round in one row."""
+    """Summarize a round in one row."""
     ends = Counter(stay.end for stay in record.requests)
     outcomes = Counter(response.outcome for response in record.responses)
     accepted = [one.tokens for one in record.responses if one.outcome is RecordOutcome.ACCEPTED]
@@ -36,7 +36,7 @@ def digest(record: RoundRecord) -> RoundDigest:
 
 
 def lengths(tokens: Iterable[int]) -> Lengths | None:
-    """Their distribution; None where there are none."""
+    """Return the distribution of response lengths, or None if there are no responses."""
     values = sorted(tokens)
     if not values:
         return None
@@ -45,7 +45,7 @@ def lengths(tokens: Iterable[int]) -> Lengths | None:
 
 
 def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
-    """The timeline of a round."""
+    """Return the timeline of a round."""
     outcome_of = {one.response: one.outcome.value for one in record.responses}
     shown = heapq.nlargest(max_stays, record.requests, key=lambda stay: stay.end_s - stay.start_s)
     by_engine: dict[int, list[Stay]] = {}
@@ -97,7 +97,7 @@ def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], outcome_of: dict[str, 
 
 
 def _rows(stays: Sequence[Stay]) -> list[int]:
-    """A row for each, in the order of their starts: the first that is free."""
+    """Assign each stay, by start time, to the first free row."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     rows = []
@@ -111,7 +111,7 @@ def _rows(stays: Sequence[Stay]) -> list[int]:
 
 
 def _quantile(values: Sequence[int], share: float) -> float:
-    """Of sorted values, with interpolation."""
+    """Return a quantile of sorted values, with interpolation."""
     place = share * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)

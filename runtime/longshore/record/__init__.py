@@ -1,1 +1,1 @@
-"""What is kept of every round: who did what when, and what became of each response."""
+"""Records of rounds: what engines and trainers did and when, and the outcome of each response."""

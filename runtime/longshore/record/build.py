@@ -28,7 +28,7 @@ _DIGITS: Final = 4
 
 
 def round_record(facts: StepFacts) -> RoundRecord:
-    """What is kept of a round."""
+    """Build the record of a round."""
     found = history(facts.messages)
     outcomes = Outcomes(facts)
     lanes = tuple(_lanes(facts))
@@ -51,7 +51,7 @@ def round_record(facts: StepFacts) -> RoundRecord:
 
 
 class Outcomes:
-    """What became of the draws and responses of a round."""
+    """Outcomes of the draws and responses of a round."""
 
     def __init__(self, facts: StepFacts) -> None:
         end = facts.totals.end
@@ -65,11 +65,11 @@ class Outcomes:
         self._kept = frozenset(end.kept)
 
     def of_draw(self, draw: Draw) -> RecordOutcome:
-        """Of a group."""
+        """Return the outcome of a group."""
         return self._of_draw.get(draw, RecordOutcome.UNUSED)
 
     def of_response(self, response: ResponseId) -> RecordOutcome:
-        """Of one of its responses: a group that is trained on need not use all of them."""
+        """Return the outcome of a response; a group that is trained on need not use all of its responses."""
         if response in self._kept:
             return RecordOutcome.KEPT
         outcome = self.of_draw(response.draw)
@@ -78,7 +78,7 @@ class Outcomes:
 
 
 def engine_seconds(stays: Iterable[EngineStay]) -> dict[ResponseId, float]:
-    """Time that responses were on engines."""
+    """Return the seconds that responses were on engines."""
     seconds: dict[ResponseId, float] = {}
     for stay in stays:
         seconds[stay.response] = seconds.get(stay.response, 0.0) + stay.end_s - stay.start_s

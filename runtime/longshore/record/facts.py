@@ -1,4 +1,4 @@
-"""What the record of a round is made from: values that the training loop has at the end of a step."""
+"""Input of the record of a round: values that the training loop has at the end of a step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class LanePlace:
 
 @dataclass(frozen=True)
 class TrainerPass:
-    """Work of one replica: it computes what it is given in turn."""
+    """Work of one replica, which computes its passes one after the other."""
 
     replica: int
     given_s: float
@@ -55,7 +55,7 @@ class UpdatePasses:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """A step that is done."""
+    """A finished step."""
 
     step: int
     attempt: int

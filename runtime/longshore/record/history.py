@@ -28,7 +28,7 @@ class EngineStay:
 
 @dataclass(frozen=True)
 class Absence:
-    """An engine that was lost, until it joined again; None: it did not in this round."""
+    """Time without a lost engine, until it joined again (None: it did not join in this round)."""
 
     engine: int
     start_s: float
@@ -52,7 +52,7 @@ class RoundHistory:
 
 
 def history(messages_: Iterable[TimedMessage]) -> RoundHistory:
-    """Of a round that is over: every request has ended."""
+    """Build the history of a round that is over, so that every request has ended."""
     reader = _HistoryReader()
     for now_s, message in messages_:
         reader.read(now_s, message)
@@ -60,7 +60,7 @@ def history(messages_: Iterable[TimedMessage]) -> RoundHistory:
 
 
 def busy_spans(stays: Sequence[EngineStay]) -> list[tuple[float, float]]:
-    """When at least one of these responses was there, in order."""
+    """Return the spans during which at least one of these responses was on its engine, in order."""
     spans: list[tuple[float, float]] = []
     for stay in sorted(stays, key=lambda stay: stay.start_s):
         if spans and stay.start_s <= spans[-1][1]:
@@ -74,7 +74,7 @@ _NOWHERE: Final = -1
 
 
 class _HistoryReader:
-    """One use."""
+    """Reader of the messages of one round."""
 
     def __init__(self) -> None:
         self.found = RoundHistory()

@@ -1,4 +1,4 @@
-"""What every engine and every trainer replica does during a step: intervals that cover it without overlap. Pure."""
+"""Activity of every engine and trainer replica: intervals that cover the step without overlap. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ SHORTEST_S: Final = 1e-3
 
 
 def engine_spans(facts: StepFacts, history: RoundHistory, engine: int) -> list[Span]:
-    """Of an engine. Later layers cover earlier ones."""
+    """Return the intervals of an engine. Later layers cover earlier ones."""
     marks = facts.marks
     spans: list[Span] = [(LaneState.IDLE, marks.begun_s, marks.published_s)]
     spans.append((LaneState.REGROUPING, marks.begun_s, marks.regrouped_s))
@@ -38,7 +38,7 @@ def engine_spans(facts: StepFacts, history: RoundHistory, engine: int) -> list[S
 def trainer_spans(
     facts: StepFacts, history: RoundHistory, place: LanePlace, training: Mapping[int, Sequence[tuple[float, float]]]
 ) -> list[Span]:
-    """Of a replica; `training`: when each one computes."""
+    """Return the intervals of a replica; `training`: when each replica computes."""
     marks = facts.marks
     resting = LaneState.ASLEEP if facts.is_colocated else LaneState.IDLE
     spans: list[Span] = [(resting, marks.begun_s, marks.published_s)]
@@ -53,9 +53,9 @@ def trainer_spans(
 
 
 def training_spans(updates: Iterable[UpdatePasses], num_replicas: int) -> dict[int, list[tuple[float, float]]]:
-    """When each replica computes: its passes in turn, each update when the passes of all replicas are done.
+    """Return when each replica computes: its passes in turn, and each update after the passes of all replicas.
 
-    The replicas tell how long they computed, not when: they have other clocks than the driver.
+    Replicas report how long they computed, but not when, because their clocks differ from the driver's.
     """
     spans: dict[int, list[tuple[float, float]]] = {replica: [] for replica in range(num_replicas)}
     free_s = dict.fromkeys(range(num_replicas), float("-inf"))
@@ -73,7 +73,7 @@ def training_spans(updates: Iterable[UpdatePasses], num_replicas: int) -> dict[i
 
 
 def flattened(layers: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
-    """Spans without overlap from layers of which later ones cover earlier ones; equal neighbours become one."""
+    """Merge layers of spans, of which later ones cover earlier ones; adjacent equal spans become one."""
     cuts = sorted({start_s, end_s, *(min(max(at, start_s), end_s) for _, *ends in layers for at in ends)})
     # From the top: what is covered already stays as it is.
     states: list[LaneState | None] = [None] * (len(cuts) - 1)
@@ -101,13 +101,13 @@ def _joined(cuts: Sequence[float], states: Sequence[LaneState | None]) -> list[S
 
 
 class _NextFree:
-    """Places of a row, each of which is taken once; finds the free ones of a range in nearly constant time each."""
+    """Places of a row, each taken at most once. It finds each free place in a range in nearly constant time."""
 
     def __init__(self, num_places: int) -> None:
         self._next = list(range(num_places + 1))
 
     def take(self, first: int, last: int) -> Iterator[int]:
-        """The free places from `first` up to `last`, which are taken from here on."""
+        """Take and yield the free places from `first` up to `last`."""
         place = self._find(first)
         while place < last:
             self._next[place] = place + 1

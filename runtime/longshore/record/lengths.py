@@ -18,12 +18,12 @@ class RecordedLengths:
 
     @property
     def cut_share(self) -> float:
-        """Of all that were started; the higher, the more the lengths are biased towards short ones."""
+        """Share of started responses that did not finish; a high share means a bias towards short lengths."""
         return self.num_cut / self.num_started if self.num_started else 0.0
 
 
 def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
-    """Of these rounds, in their order. A draw that was postponed counts with the last round that started it."""
+    """Return the lengths of these rounds, in order. A postponed draw counts with the last round that started it."""
     finished: dict[str, list[tuple[int, ResponseRow]]] = {}
     last_step: dict[str, int] = {}
     num_started = num_cut = 0

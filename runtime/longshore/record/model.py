@@ -1,4 +1,4 @@
-"""The record of a round, as it lies in the storage of a job: `rounds/round-000012.json.gz`.
+"""The record of a round, as it is stored: `rounds/round-000012.json.gz`.
 
 Times are seconds since the step began. Fields may be added: a reader ignores those that it does not know.
 """
@@ -19,12 +19,12 @@ SUFFIX: Final = ".json.gz"
 
 
 def file_name(step: int) -> str:
-    """Of the record of a step; names are in the order of the steps up to 999,999 of them."""
+    """Return the name of the file of a step. Names sort by step, up to step 999,999."""
     return f"{PREFIX}{step:06d}{SUFFIX}"
 
 
 def step_of(name: str) -> int | None:
-    """The step whose record has this file name; None: it is the name of something else."""
+    """Return the step of a file name, or None if it is not the name of a record."""
     number = name.removeprefix(PREFIX).removesuffix(SUFFIX)
     return int(number) if number.isdecimal() and file_name(int(number)) == name else None
 
@@ -188,12 +188,12 @@ class RoundRecord(_Part):
     groups: tuple[GroupRow, ...]
 
     def to_bytes(self) -> bytes:
-        """As the file holds it; equal records give equal bytes."""
+        """Return the content of the file; equal records give equal bytes."""
         return gzip.compress(self.model_dump_json().encode(), compresslevel=6, mtime=0)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "RoundRecord":
-        """Undo `to_bytes`; ValueError for anything else."""
+        """Read what `to_bytes` returned; raises ValueError for anything else."""
         try:
             return cls.model_validate_json(gzip.decompress(content))
         except (OSError, EOFError) as error:

@@ -34,19 +34,19 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True)
 class PerfettoTrace:
-    """A trace, and what was left out of it."""
+    """A trace, and how much was left out of it."""
 
     events: tuple[TraceEvent, ...]
     without_responses: tuple[int, ...]
     """Steps of which only phases and lanes are there, so that the trace stays small enough to be opened."""
 
     def as_json(self, job: str) -> dict[str, Any]:
-        """The whole file."""
+        """Return the whole file."""
         return {"traceEvents": list(self.events), "displayTimeUnit": "ms", "otherData": {"job": job}}
 
 
 def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> PerfettoTrace:
-    """Of these rounds; where there are more events, the responses of the oldest rounds are left out."""
+    """Build the trace of these rounds; if it has too many events, responses of the oldest rounds are left out."""
     origin = min((record.started for record in records), default=0.0)
     names = _Names()
     events = [event for record in records for event in _step(record, origin, names)]
@@ -67,14 +67,14 @@ def trace(records: Sequence[RoundRecord], max_events: int = MAX_EVENTS) -> Perfe
 
 
 class _Names:
-    """Names of processes and threads, each written once."""
+    """Names of processes and threads; each is written once."""
 
     def __init__(self) -> None:
         self._processes: dict[int, str] = {}
         self._threads: dict[tuple[int, int], str] = {}
 
     def copy(self) -> "_Names":
-        """The same names, to which others can be added."""
+        """Return a copy, to which names can be added."""
         other = _Names()
         other._processes, other._threads = dict(self._processes), dict(self._threads)
         return other
@@ -107,7 +107,7 @@ def _metadata(name: str, process: int, thread: int, arguments: Mapping[str, Any]
 def _slice(
     name: str, category: str, track: tuple[int, int], span: tuple[float, float], arguments: Mapping[str, Any]
 ) -> TraceEvent:
-    """`span`: seconds since the origin of the trace."""
+    """Build an event; `span` is in seconds since the origin of the trace."""
     start_s, end_s = span
     process, thread = track
     event: TraceEvent = {
@@ -130,7 +130,7 @@ def _microseconds(seconds: float) -> int:
 
 
 def _step(record: RoundRecord, origin: float, names: _Names) -> Iterator[TraceEvent]:
-    """The step, its phases, and what GPUs did."""
+    """Yield the events of a step, its phases, and its GPUs."""
     offset = record.started - origin
     names.process(_JOB, "job")
     steps, phases = names.thread(_JOB, 1, "steps"), names.thread(_JOB, 2, "phases")
@@ -163,7 +163,7 @@ def _lane(lane: GpuLane, step: int, offset: float, names: _Names) -> Iterator[Tr
 
 
 def _responses(record: RoundRecord, origin: float, names: _Names) -> Iterator[TraceEvent]:
-    """Every stay of a response on an engine, arrows from one engine to the next, and how many run."""
+    """Yield the stays of responses on engines, arrows between engines, and the number of running responses."""
     offset = record.started - origin
     rows = {row.response: row for row in record.responses}
     pods = {lane.number: lane.pod for lane in record.lanes if lane.kind is LaneKind.ENGINE}
@@ -182,7 +182,7 @@ def _responses(record: RoundRecord, origin: float, names: _Names) -> Iterator[Tr
 
 
 def _moves(drawn: Iterable[tuple[Stay, tuple[int, int]]], step: int, offset: float) -> Iterator[TraceEvent]:
-    """Arrows from the stays that ended with a move to those that followed."""
+    """Yield arrows from stays that ended with a move to the ones that followed."""
     left: dict[str, TraceEvent] = {}
     identities = itertools.count(step * _MAX_MOVES)  # Perfetto drops arrows whose identity is no number.
     for stay, (process, thread) in sorted(drawn, key=lambda one: one[0].start_s):
@@ -206,7 +206,7 @@ def _by_engine(stays: Iterable[Stay]) -> dict[int, list[Stay]]:
 
 
 def _packed(stays: Iterable[Stay]) -> Iterator[tuple[int, Stay]]:
-    """Each stay with the first track that is free then."""
+    """Yield each stay with the first track that is free at its start."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     for stay in sorted(stays, key=lambda stay: (stay.start_s, stay.end_s)):

@@ -1,4 +1,4 @@
-"""A round as spans of distributed tracing: the step, its phases, and its responses. Pure; the runtime exports them."""
+"""Describe a round as spans of distributed tracing: the step, its phases, and its responses. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ MAX_RESPONSES: Final = 2_000
 
 @dataclass(frozen=True)
 class Span:
-    """Times are Unix times in seconds."""
+    """A span; times are Unix times in seconds."""
 
     name: str
     start: float
@@ -23,7 +23,7 @@ class Span:
 
 
 def step_span(record: RoundRecord, max_responses: int = MAX_RESPONSES) -> Span:
-    """The step; responses belong to its rollout."""
+    """Build the span of a step, with its phases, and its responses below the rollout."""
     responses = tuple(_responses(record, max_responses))
     phases = tuple(
         Span(

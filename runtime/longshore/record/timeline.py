@@ -1,4 +1,4 @@
-"""One lane per GPU: where engine and trainer share it, what one does while the other sleeps or waits. Pure."""
+"""Merge lanes by GPU: if an engine and a trainer share it, the lane shows the one that is active. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _FROM_BACKGROUND_TO_FRONT: Final = (
 
 @dataclass(frozen=True)
 class GpuLane:
-    """GPUs that an engine, a trainer replica or both have."""
+    """GPUs that belong to an engine, a trainer replica, or both."""
 
     name: str
     pod: int
@@ -33,7 +33,7 @@ class GpuLane:
 
 
 def gpu_lanes(record: RoundRecord) -> list[GpuLane]:
-    """By component, pod and GPU."""
+    """Return the lanes of all GPUs, ordered by component, pod and GPU."""
     of_lane: dict[int, list[Interval]] = {lane.lane: [] for lane in record.lanes}
     for interval in record.intervals:
         of_lane[interval.lane].append(interval)
@@ -44,9 +44,9 @@ def gpu_lanes(record: RoundRecord) -> list[GpuLane]:
 
 
 def _sharing(lanes: Sequence[Lane]) -> list[list[Lane]]:
-    """Every engine with the replicas on its GPUs, and the replicas that are on no engine's.
+    """Yield every engine with the replicas on its GPUs, then the replicas that share no GPU with an engine.
 
-    Where no GPUs are known, the engines and replicas of a pod belong together in their order.
+    If no GPUs are known, engines and replicas of a pod are paired in their order.
     """
     groups: list[list[Lane]] = []
     ordinals: dict[int, int] = {}

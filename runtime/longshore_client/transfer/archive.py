@@ -23,6 +23,7 @@ INDEX = ".longshore-index.json"
 SUMS = ".longshore-sha256.json"
 CHUNK_BYTES = 1 << 20
 _DAMAGED = "the copy is damaged: copy it again"
+_MAX_NAMES = 8
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all)."""
@@ -124,15 +125,15 @@ def _inner(path: Path) -> list[Path]:
     return [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
 
 
-def _instead(root: Path, path: Path, limit: int = 8) -> str:
-    """What there is where `path` was looked for."""
+def _instead(root: Path, path: Path) -> str:
+    """Return what the nearest directory holds in place of a missing `path`."""
     parent = path.parent
     while not parent.is_dir() and parent != root:
         parent = parent.parent
     names = sorted(one.name for one in parent.iterdir() if not one.name.startswith("."))
     where = parent.relative_to(root.resolve()).as_posix() if parent != root.resolve() else "it"
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"; {where} holds {', '.join(names[:limit])}{more}" if names else ""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"; {where} holds {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
 
 
 def _files(root: Path) -> list[tuple[str, Path]]:

@@ -23,7 +23,7 @@ from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
-from longshore_runtime.clock import Clock, SystemClock
+from longshore_runtime.clock import SystemClock
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
@@ -33,11 +33,9 @@ from longshore_runtime.weights.slices import Bucket
 class VllmEngine:
     """Implements `Engine` on vLLM's synchronous engine."""
 
-    def __init__(
-        self, model: Path, spec: EngineSpec, clock: Clock | None = None, on_loaded: OnLoaded = lambda num_bytes: None
-    ) -> None:
+    def __init__(self, model: Path, spec: EngineSpec, on_loaded: OnLoaded = lambda num_bytes: None) -> None:
         """Load the checkpoint; raises EngineStartError with one sentence."""
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._counters = _Counters()
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
         self._parameter_names = _parameter_names(model)

@@ -28,7 +28,8 @@ log = structlog.get_logger()
 START_LIMIT_S = 120.0
 JOIN_LIMIT_S = 300.0
 DEREGISTER_LIMIT_S = 1.0
-"""For a node to take leave of its head; what remains is killed."""
+"""Time for a node to take leave of its head; what remains is killed."""
+_ANSWER_LIMIT_S = 2.0
 STOP_LIMIT_S = 10.0
 GOODBYE_LIMIT_S = 10.0
 
@@ -106,10 +107,10 @@ def join(settings: Settings, starter: NodeStarter) -> RayNode:
     return attempts(_join_once, settings, starter)
 
 
-def head_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
-    """Whether something listens where the Ray head should."""
+def head_answers(settings: Settings) -> bool:
+    """Return whether something listens where the Ray head should."""
     try:
-        with socket.create_connection((settings.coordinator_ip, settings.ray_port), timeout_s):
+        with socket.create_connection((settings.coordinator_ip, settings.ray_port), _ANSWER_LIMIT_S):
             return True
     except OSError:
         return False

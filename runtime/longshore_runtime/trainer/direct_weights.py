@@ -1,4 +1,4 @@
-"""Weights that go straight from ranks of the trainer to engines: through memory that both see, or by broadcast."""
+"""Send weights directly from trainer ranks to engines: through shared memory, or by broadcast."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,50 +21,52 @@ class Delivery:
     """How published weights reach the engines."""
 
     is_direct: bool = False
-    """From trainer to engine; otherwise through Ray's object store."""
+    """Whether they go directly from trainer to engine; otherwise through Ray's object store."""
     keeps_copies: bool = False
-    """Direct: copies are made at once, since the trainer goes on before the round ends."""
+    """For direct delivery: copy at once, because the trainer changes its weights before the round ends."""
 
 
 class SendingTrainers(Protocol):
-    """The trainers as far as they send weights; they may raise TrainerLost."""
+    """The part of the trainers that sends weights; all methods may raise TrainerLost."""
 
     def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
-        """The ranks on the GPUs of an engine, one for each of its workers or one for all; none: they are elsewhere."""
+        """Return the ranks on an engine's GPUs: one for each of its workers, one for all, or none."""
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
-        """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
+        """Return whether the rank that broadcasts while these ranks are read shares no GPU with an engine."""
 
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
-        """Whether these ranks have the parts of every parameter that as many workers of an engine have."""
+        """Return whether these ranks have the same parts of parameters as the workers of an engine of that size."""
 
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
-        """Have ranks write their weights, the first one if none is read.
+        """Begin to write the weights of ranks; of the first one if no rank is read.
 
         Raises WeightsUnavailable when they are of another version.
         """
 
     def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:
-        """Have copies of the weights made; the answer raises WeightsUnavailable when they were of another version."""
+        """Begin to copy the weights; the returned function raises WeightsUnavailable for another version."""
 
 
 class DirectWeights:
-    """Implements `PublishedWeights`. Engines with a rank on each of their GPUs read its memory; one rank broadcasts to
-    the others. Those that it shares a GPU with, and those that come later, are given copies.
+    """Implement `PublishedWeights` without the object store.
+
+    Engines with a rank on each of their GPUs read its memory, and one rank broadcasts to the others. Engines that share
+    a GPU with that rank, and engines that join later, get copies.
     """
 
     def __init__(self, trainers: SendingTrainers, policy_version: int, *, keeps_copies: bool = False) -> None:
-        """The current weights of the trainers."""
+        """Describe the current weights of the trainers."""
         self.policy_version = policy_version
         self._trainers = trainers
         self._keeps_copies = keeps_copies
         self._lock = threading.Lock()
         self._begun: Callable[[], StoredWeights] | None = None
-        """Copies that are being made."""
+        """Waits for copies that have been begun."""
         self._made: StoredWeights | None = None
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
-        """The trainers have given back what sending took of the GPUs when engines take the memory to serve."""
+        """See `PublishedWeights`. Trainers free the GPU memory for sending before engines allocate their KV cache."""
         ranks = {engine: self._trainers.colocated_ranks(engine) for engine in engines}
         readers = {rank for own in ranks.values() for rank in own}
         direct = {
@@ -82,7 +84,7 @@ class DirectWeights:
         return receivers.outcomes + (copies.deliver(others, delivered) if copies is not None else [])
 
     def stored(self) -> StoredWeights:
-        """Made now, unless they were before."""
+        """Return copies, which are made now unless they exist."""
         with self._lock:
             if self._begun is not None and self._made is None:
                 self._made = self._begun()
@@ -91,7 +93,7 @@ class DirectWeights:
     def _send(
         self, ranks: Mapping[EngineHandle, tuple[int, ...]], readers: Collection[int], delivered: Delivered
     ) -> "_Receivers":
-        """Bucket by bucket: while engines load one, the next is written."""
+        """Send the weights bucket by bucket: while engines load one, ranks write the next."""
         receivers = _Receivers(ranks, delivered)
         if not ranks:
             return receivers

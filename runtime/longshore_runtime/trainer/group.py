@@ -13,7 +13,7 @@ import ray
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.clock import Clock, SystemClock
+from longshore_runtime.clock import SystemClock
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event
@@ -70,7 +70,6 @@ class TrainerGroup:
         model: str,
         output: str,
         delivery: Delivery | None = None,
-        clock: Clock | None = None,
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
@@ -79,7 +78,7 @@ class TrainerGroup:
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
         self._delivery = delivery or Delivery()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._world = TrainerWorld(places, spec, model, output)
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
@@ -298,16 +297,16 @@ class TrainerGroup:
         """Discard accumulated gradients."""
         self._world.get([actor.discard.remote() for actor in self._world.actors])
 
-    def sleep(self, replicas: Collection[int] | None = None, timeout_s: float = CALL_LIMIT_S) -> None:
+    def sleep(self, replicas: Collection[int] | None = None) -> None:
         """Free the GPUs of these replicas (None: of all) for the engines; accumulated gradients are kept."""
-        self._world.get([actor.sleep.remote() for actor in self._actors_of(replicas)], timeout_s)
+        self._world.get([actor.sleep.remote() for actor in self._actors_of(replicas)])
 
     def wake(self, replicas: Collection[int] | None = None, timeout_s: float = CALL_LIMIT_S) -> None:
-        """Take them back; the replicas that sleep on are not needed for it, nor for `give` to those that woke."""
+        """Take the GPUs of these replicas back. Neither this nor `give` to them needs replicas that still sleep."""
         self._world.get([actor.wake.remote() for actor in self._actors_of(replicas)], timeout_s)
 
     def _work(self, passes: Sequence[tuple[int, float, float]], update_s: float = 0.0) -> UpdatePasses:
-        """From (rank, when it was given, seconds): the first rank of a replica tells for all of them."""
+        """Describe passes of (rank, when it was given, seconds) by the first rank of each replica."""
         sizes = self._spec.sizes
         firsts = [one for one in passes if sizes.is_first_of_replica(one[0])]
         return UpdatePasses(

@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
+from longshore.api import names
 from longshore.api.rollout import Strategy
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
@@ -23,6 +24,7 @@ from longshore_kube.resources import Json
 
 MAX_STEPS: Final = 15
 _STEP_S: Final = "timing_s/step"
+_SUFFIX: Final = "-synchronous"
 _KEPT: Final = ("engine",)
 """Settings of the rollout that do not belong to a strategy."""
 
@@ -53,7 +55,8 @@ def synchronous(document: Json) -> Json | None:
     spec["algorithm"] = spec["algorithm"] | {"steps": min(spec["algorithm"]["steps"], MAX_STEPS)}
     spec.pop("evaluation", None)
     spec["storage"].pop("output", None)  # Where the job itself has its checkpoints.
-    metadata = document["metadata"] | {"name": f"{document['metadata']['name']}-synchronous"}
+    kept = document["metadata"]["name"][: names.MAX_JOB_NAME_LENGTH - len(_SUFFIX)].rstrip("-.")
+    metadata = document["metadata"] | {"name": kept + _SUFFIX}
     return document | {"metadata": metadata, "spec": spec}
 
 

@@ -39,6 +39,15 @@ def test_the_other_side_has_an_output_of_its_own() -> None:
     assert job["spec"]["storage"]["output"] == "runs/quickstart"
 
 
+def test_a_long_name_leaves_room_for_what_the_other_side_is() -> None:
+    """A refused job would end the quickstart of a job that has succeeded with an error."""
+    job = example()
+    job["metadata"]["name"] = "a" * 32 + "-" + "b" * 12
+    found = synchronous(job)
+    assert found is not None
+    assert RLJob.model_validate(found).metadata["name"] == "a" * 32 + "-synchronous"
+
+
 def test_a_short_job_is_compared_over_all_its_steps() -> None:
     job = example()
     job["spec"]["algorithm"]["steps"] = 3

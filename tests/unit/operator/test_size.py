@@ -91,6 +91,15 @@ class TestStart:
         assert job.status.assignment.size is not None
         assert (job.asked(), job.status.assignment.size.held) == (1, 1)
 
+    def test_a_new_attempt_keeps_no_pods_that_the_old_one_had_not_given_back(self, job: Elastic) -> None:
+        job.grant(1)
+        assert job.indices() == [0, 1]
+        job.exit("demo-coordinator", 75)
+        job.reconcile_until_stable()
+        assert job.indices() == [0]
+        assert job.status.assignment.size is not None
+        assert (job.asked(), job.status.assignment.size.held) == (1, 1)
+
 
 class TestGrowth:
     def test_the_coordinator_is_asked_when_all_new_pods_are_ready(self, job: Elastic) -> None:
@@ -177,6 +186,26 @@ class TestShrinking:
         assert job.indices() == [0, 1, 2, 3], "it may have begun to use them without having said so"
         job.acknowledge()
         assert job.indices() == [0, 1]
+
+    def test_pods_that_an_unanswered_change_left_stay_through_the_next(self, job: Elastic) -> None:
+        job.grant(4)
+        job.acknowledge()
+        job.grant(2)
+        job.grant(1)
+        assert job.status.assignment.size == JobSize(epoch=4, workers=1, held=4)
+        assert job.indices() == [0, 1, 2, 3]
+        job.acknowledge()
+        assert job.indices() == [0]
+
+    def test_more_pods_are_asked_for_after_the_answer_to_fewer(self, job: Elastic) -> None:
+        """Nobody could tell otherwise which pods the coordinator uses."""
+        job.grant(4)
+        job.acknowledge()
+        job.grant(2)
+        job.grant(4)
+        assert job.status.assignment.size == JobSize(epoch=3, workers=2, held=4)
+        job.acknowledge()
+        assert job.status.assignment.size == JobSize(epoch=4, workers=4, held=4)
 
     def test_the_deadline_is_looked_at_again(self, job: Elastic) -> None:
         job.grant(1)

@@ -169,6 +169,12 @@ class TestMemory:
         assert made.decide() == {("a", "two")}
         assert reason(made, "two") == "the job needs 8 nvidia.com/gpu, and 0 are free"
 
+    def test_a_preemption_holds_until_the_status_has_it(self) -> None:
+        low = request("low", 8, stage=Stage.ADMITTED)
+        made = ledger(low, request("urgent", 8, priority=1))
+        made.note(low.key, Application(low))
+        assert reason(made, "low") == "a job of higher priority gets its GPUs"
+
     def test_a_job_that_is_suspended_before_it_learns_of_its_admission_gives_the_gpus_back(self) -> None:
         made = ledger(request("one", 8), request("two", 8))
         made.note(("a", "one"), Application())
@@ -227,6 +233,17 @@ class TestElasticJobs:
         assert extra is not None
         assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, True)
 
+    @pytest.mark.parametrize(("attempt", "is_settled"), [(1, True), (2, False), (0, False)])
+    def test_it_may_get_more_when_the_coordinator_of_the_attempt_has_answered(
+        self, attempt: int, is_settled: bool
+    ) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 3}, workers=3)
+        size = JobSize(epoch=2, workers=3, held=3)
+        runtime = RuntimeStatus(attempt=attempt, size=size)
+        extra = self.application(held, assignment={"size": size}, runtime=runtime).extra
+        assert extra is not None
+        assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, is_settled)
+
     def test_a_job_that_ran_before_there_were_limits_has_all_its_pods(self) -> None:
         request = self.application(None, phase=Phase.RUNNING)
         assert request.held == {GPU: 6}
@@ -239,6 +256,9 @@ class TestElasticJobs:
         extra = self.application(held, assignment={"size": size}).extra
         assert extra is not None
         assert extra.is_overdue is is_overdue
+        answered = self.application(held, assignment={"size": size}, runtime=RuntimeStatus(attempt=1, size=size)).extra
+        assert answered is not None
+        assert not answered.is_overdue, "it has given them back"
 
     def test_one_whose_gpus_nothing_limits_is_like_any_other(self) -> None:
         workers = ELASTIC | {"gpuResourceName": "amd.com/gpu"}

@@ -274,5 +274,14 @@ class TestElasticJobs:
         decision = decide([slow, job("new", 3)], EIGHT)
         assert names(dict(decision.preempted)) == ["slow"]
 
+    def test_all_that_it_holds_comes_back_then(self) -> None:
+        slow = elastic("slow", 2, 8, 3, held=8, is_overdue=True)
+        assert names(dict(decide([slow, job("new", 8)], EIGHT).preempted)) == ["slow"]
+
+    def test_it_is_stopped_before_a_job_that_answers(self) -> None:
+        slow = elastic("slow", 1, 4, 2, held=4, priority=9, is_overdue=True)
+        decision = decide([slow, running("obedient", 4), job("urgent", 4, priority=10)], EIGHT)
+        assert names(dict(decision.preempted)) == ["slow"]
+
     def test_but_only_if_somebody_waits(self) -> None:
         assert not decide([elastic("slow", 2, 8, 5, held=8, is_overdue=True)], EIGHT).changes_something

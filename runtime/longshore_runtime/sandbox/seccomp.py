@@ -52,7 +52,9 @@ _PATHS_NOT_OPEN: Final = ("access", "faccessat", "faccessat2", "statfs", "chdir"
 """They reveal paths that Landlock does not let a program open, and nothing in Python needs them."""
 _OTHER_PROCESSES: Final = ("pidfd_open", "getpgid", "getsid", "sched_getaffinity")
 """Their first argument is a process; they reveal which processes there are."""
+_CLOCKS: Final = ("clock_gettime", "clock_getres", "clock_nanosleep")
 _CLOCK_OF_A_PROCESS: Final = 1 << 31
+"""CPU time of any process, also in `clock_nanosleep`."""
 _PRIO_PROCESS: Final = 0
 _O_PATH: Final = 0x20_0000
 _AT_EMPTY_PATH: Final = 0x1000
@@ -153,7 +155,7 @@ def _among_others(own_pid: int) -> dict[str, list[Instruction]]:
         "tgkill": _only(0, (own_pid,)),
         "open": _without_flag(1, _O_PATH),
         "openat": _without_flag(2, _O_PATH),
-        "clock_gettime": _without_flag(0, _CLOCK_OF_A_PROCESS),
+        **dict.fromkeys(_CLOCKS, _without_flag(0, _CLOCK_OF_A_PROCESS)),
         "getpriority": [
             _argument(0),
             (_IF_EQUAL, 1, 0, _PRIO_PROCESS),

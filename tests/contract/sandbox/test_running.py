@@ -129,7 +129,7 @@ def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_r
         ({Layer.RLIMITS, Layer.USER}, False, True),
         ({Layer.RLIMITS, Layer.USER, Layer.NAMESPACES}, True, True),
     ):
-        ground = Ground(Confinement(frozenset(layers), LIMITS, 1000, ()), in_user_namespace, 0, 0, 0, None)
+        ground = Ground(Confinement(frozenset(layers), LIMITS, 1000, ()), in_user_namespace, 0, 0, 0, None, None)
         assert (process_limit(ground) < 64) is is_bounded, layers
 
 

@@ -176,6 +176,19 @@ def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox)
         "import os; os.write(1, b'True')",
         "import socket as s; a, b = s.socketpair(); a.setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 9); print(a.fileno() > 0)",
         "import os; print(True); print('lost', file=open(os.devnull, 'w'))",
+        "import sqlite3, ssl, zoneinfo; print(list(sqlite3.connect(':memory:').execute('select 1')) == [(1,)])",
+        "import email.message, xml.dom.minidom; print(xml.dom.minidom.parseString('<a/>').firstChild.tagName == 'a')",
+        "import zoneinfo; print(zoneinfo.ZoneInfo('Europe/Berlin').key == 'Europe/Berlin')",
+        "import os; print(os.stat(os.__file__).st_size == len(open(os.__file__, 'rb').read()))",
+        "import os; print(os.fstat(os.open(os.__file__, 0)) == os.stat(os.__file__) == os.lstat(os.__file__))",
+        "import os; print(os.path.isfile(os.__file__) and os.path.isdir('/') and not os.path.exists('/absent'))",
+        "import os, pathlib; print(pathlib.Path(os.__file__).resolve(strict=True).samefile(os.__file__))",
+        "import os; print(os.access(os.__file__, os.R_OK) and not os.access(os.__file__, os.W_OK))",
+        "import glob, json, os; print(len(glob.glob(os.path.dirname(json.__file__) + '/*.py')) > 3)",
+        "import json, os; print(all(e.stat().st_mode for e in os.scandir(os.path.dirname(json.__file__))))",
+        "import os, unittest; print(len([f for _, _, fs in os.walk(os.path.dirname(unittest.__file__)) for f in fs]) > 9)",
+        "import inspect, heapq; print('def merge' in inspect.getsource(heapq.merge))",
+        "import shutil; print(shutil.which('absent') is None)",
     ],
 )
 def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
@@ -188,7 +201,6 @@ def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
         "open('x', 'w').write('1'); print(open('x').read() == '1')",
         "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'print(True)'], text=True))",
         "from multiprocessing import Pool\nwith Pool(2) as pool: print(pool.map(abs, [-1, 2]) == [1, 2])",
-        "import sqlite3, zlib, ssl, zoneinfo; print(list(sqlite3.connect(':memory:').execute('select 1')) == [(1,)])",
     ],
 )
 def test_with_namespaces_files_and_children_work_too(available: frozenset[Layer], program: str) -> None:

@@ -182,6 +182,36 @@ ASKING: Final = [
         ),
     ),
     attack(
+        "its keeper",
+        "odd questions",
+        _asking(
+            """
+            import mmap, random
+            random.seed(7)
+            CALLS = ((2, None), (4, None), (6, None), (21, None), (89, None), (257, 56), (262, 79), (267, 78), (269, 48),
+                (439, 439))
+            page = mmap.mmap(-1, mmap.PAGESIZE)  # Full of a path that does not end.
+            page.write(b"/" * mmap.PAGESIZE)
+            endless = ctypes.addressof(ctypes.c_char.from_buffer(page))
+            paths = [b"", b".", b"..", b"//", b"/..", b"/" * 5000, b"/\\xff", b"x" * 300, b"/dev/null/x", b"/dev/stdin"]
+            paths += [os.fsencode(os.__file__) + end for end in (b"", b"/", b"/..", b"/../..", b"/x")]
+            kept = [ctypes.create_string_buffer(path) for path in paths]
+            places = [ctypes.addressof(path) for path in kept]
+            places += [0, 1, endless, ctypes.addressof(answer), 1 << 47, 1 << 62, (1 << 63) - 1, -1, -4096]
+            results = [ctypes.addressof(answer), 0, 1, 1 << 47, -1]
+            numbers = [0, 1, 2, 3, 4, -100, -1, 1 << 31, 1 << 32, 0x80000, 0x200000, 0x410002]
+            for _ in range(600):
+                x86, arm = random.choice(CALLS)
+                with_directory = x86 > 255
+                arguments = [random.choice((-100, -100, 0, 63, -1, 1 << 40))] if with_directory else []
+                arguments += [random.choice(places), random.choice(results + [0, 0x80000, 0x200000, 0x410002])]
+                arguments += [random.choice((0, 1, 64, 0x100, 1 << 20, 1 << 40)), random.choice(numbers)]
+                outcome(x86, arm, arguments)
+            tell()
+            """
+        ),
+    ),
+    attack(
         "other programs",
         "hints on files that all can read",
         """

@@ -82,7 +82,8 @@ class Supervisor:
         path = os.path.normpath("/" + path.lstrip("/")) if path else ""
         match name:
             case "open" | "openat":
-                return self._open(call, path, first & _INT)
+                self._open(call, path, first & _INT)
+                return None
             case "stat" | "lstat" | "newfstatat":
                 is_link_meant = name == "lstat" or (name == "newfstatat" and bool(second & _AT_SYMLINK_NOFOLLOW))
                 return self._stat(path, first, is_link_meant)
@@ -95,8 +96,7 @@ class Supervisor:
         if flags & _OTHERWISE and path != _WRITABLE:
             raise PermissionError(errno.EACCES, path)
         with self._found(path, is_link_meant=bool(flags & os.O_NOFOLLOW)) as found:
-            mode = os.fstat(found).st_mode
-            if self._shown.is_ancestor(_name(found)) or (self._has_own_user and not mode & stat.S_IROTH):
+            if self._shown.is_ancestor(_name(found)) or not self._is_readable(found):
                 raise PermissionError(errno.EACCES, path)
             # Whatever there is, the keeper does not wait for it.
             opened = os.open(_reached(found), flags & (_ONLY_TO_READ | os.O_ACCMODE) | os.O_NONBLOCK)
@@ -113,7 +113,9 @@ class Supervisor:
 
     def _access(self, path: str, mode: int) -> int:
         with self._found(path, is_link_meant=False) as found:
-            if (mode & os.W_OK and path != _WRITABLE) or not os.access(_reached(found), mode & os.X_OK):
+            is_refused = bool(mode & os.W_OK) and path != _WRITABLE
+            is_refused = is_refused or (bool(mode & os.R_OK) and not self._is_readable(found))
+            if is_refused or not os.access(_reached(found), mode & os.X_OK):
                 raise PermissionError(errno.EACCES, path)
         return 0
 
@@ -124,6 +126,11 @@ class Supervisor:
             text = os.fsencode(os.readlink("", dir_fd=found))[:size]
         self._write(text, address)
         return len(text)
+
+    def _is_readable(self, found: int) -> bool:
+        if self._has_own_user:
+            return bool(os.fstat(found).st_mode & stat.S_IROTH)
+        return os.access(_reached(found), os.R_OK)
 
     @contextlib.contextmanager
     def _found(self, path: str, is_link_meant: bool) -> Iterator[int]:
@@ -172,4 +179,4 @@ def _reached(descriptor: int) -> str:
 
 def _name(descriptor: int) -> str:
     """The path, without links."""
-    return os.readlink(_reached(descriptor))
+    return os.readlink(_reached(descriptor))  # noqa: PTH115 - for every call of every program

@@ -47,7 +47,11 @@ def _answer(program: list[Instruction], machine: str, number: int, *arguments: i
             case 0x06:
                 return operand
             case _:
-                is_true = {0x15: accumulator == operand, 0x35: accumulator >= operand, 0x45: bool(accumulator & operand)}
+                is_true = {
+                    0x15: accumulator == operand,
+                    0x35: accumulator >= operand,
+                    0x45: bool(accumulator & operand),
+                }
                 at += if_true if is_true[code] else if_false
 
 

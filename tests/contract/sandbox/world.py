@@ -126,6 +126,7 @@ def world() -> Iterator[World]:
                     f"/proc/{os.getpid()}/root",
                     f"/proc/{decoy.pid}",
                     shared.name,
+                    *map(str, sorted(Path(sys.base_prefix).glob("lib/python3*/site-packages/*"))[:1]),
                     *map(str, (sample, storage, storage / "answers.json", token, token / "token", Path(__file__))),
                 ],
                 "SHARED_MEMORY": shared.name,

@@ -1,7 +1,6 @@
 """What a forked process does to itself, in order, before the first line of a model-written program runs."""
 
 import os
-import re
 import resource
 import signal
 from collections.abc import Sequence
@@ -150,8 +149,7 @@ def process_limit(ground: Ground) -> int:
     limits = ground.confinement.limits
     if Layer.USER in ground.confinement.layers:
         return limits.num_processes
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    if ground.in_user_namespace and release >= _COUNTS_BY_NAMESPACE_SINCE:
+    if ground.in_user_namespace and linux.release() >= _COUNTS_BY_NAMESPACE_SINCE:
         return limits.num_processes + _NUM_HELPERS
     return _UNBOUNDED
 

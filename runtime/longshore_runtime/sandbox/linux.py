@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import platform
+import re
 import struct
 from typing import Final
 
@@ -82,6 +83,11 @@ def known_syscall(name: str) -> int:
     if name not in _SYS:
         raise OSError(f"{name}: system calls of {MACHINE} are not known")
     return _SYS[name]
+
+
+def release() -> tuple[int, ...]:
+    """The kernel's version: two numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def unshare(flags: int) -> None:

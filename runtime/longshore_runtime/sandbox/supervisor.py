@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from longshore_runtime.sandbox import linux
+from longshore_runtime.sandbox.layers import LayerUnavailable
 from longshore_runtime.sandbox.syscalls import ALLOWED, CHECKED, SUPERVISED
 from longshore_runtime.sandbox.visible import ShownPaths
 
 _RECEIVE: Final = 0xC050_2100  # SECCOMP_IOCTL_NOTIF_RECV
 _SEND: Final = 0xC018_2101  # SECCOMP_IOCTL_NOTIF_SEND
 _ADD_DESCRIPTOR: Final = 0x4018_2103  # SECCOMP_IOCTL_NOTIF_ADDFD
-_AND_SEND: Final = 1 << 1  # Since Linux 5.14.
+_AND_SEND: Final = 1 << 1
+_AND_SEND_SINCE: Final = (5, 14)
 _NOTIFICATION: Final = struct.Struct("=QIIiIQ6Q")
 _RESPONSE: Final = struct.Struct("=QqiI")
 _ADDED_DESCRIPTOR: Final = struct.Struct("=QIIII")
@@ -49,8 +51,11 @@ class Supervisor:
     def __init__(self, listener: int, memory: int, shown: ShownPaths, has_own_user: bool) -> None:
         """`listener`, `memory`: descriptors of the program's filter and memory.
 
-        `has_own_user`: the program runs as another user than its keeper, and reads only what everybody may.
+        `has_own_user`: the program runs as another user than its keeper, and reads only what everybody may. Raises
+        LayerUnavailable.
         """
+        if linux.release() < _AND_SEND_SINCE:
+            raise LayerUnavailable("without Namespaces, Seccomp and Landlock together need Linux 5.14")
         self.listener = listener
         self._memory = memory
         self._shown = shown

@@ -89,7 +89,8 @@ def _without(path: str, hidden: set[str]) -> Iterator[str]:
 def _is_below(path: str, places: frozenset[str]) -> bool:
     """Whether this is one of the places, or lies below one."""
     while path not in places:
-        if path in ("/", ""):
+        above = os.path.dirname(path)  # noqa: PTH120 - for every call of every program
+        if above == path:
             return False
-        path = os.path.dirname(path)  # noqa: PTH120 - for every call of every program
+        path = above
     return True

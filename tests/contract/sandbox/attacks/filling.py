@@ -103,7 +103,7 @@ FILLING: Final = [
         """
         def ask():
             while True:
-                os.stat(os.__file__)
+                os.stat("/")
         for _ in range(4):
             threading.Thread(target=ask, daemon=True).start()
         def fill():

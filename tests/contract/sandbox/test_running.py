@@ -94,6 +94,18 @@ def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]
     assert many.wall_s < LIMITS.wall_s
 
 
+def test_memory_is_counted_while_the_keeper_answers_as_fast_as_it_can(available: frozenset[Layer]) -> None:
+    layers = WITHOUT_NAMESPACES - {Layer.RLIMITS}  # The address space has no limit.
+    need(layers, available)
+    program = (
+        "import os, threading\ndef ask():\n  while True: os.stat('/')\n"
+        "for _ in range(4): threading.Thread(target=ask, daemon=True).start()\n"
+        "kept = [bytearray(b'x') * (1 << 20) for _ in range(192)]\nask()"
+    )
+    with Sandbox(layers, LIMITS) as sandbox:
+        assert _outcome(sandbox, program) == (CaseOutcome.LIMIT, "used too much memory")
+
+
 def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available: frozenset[Layer]) -> None:
     program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep(0.3)"
     with Sandbox(available - {Layer.CGROUP}, dataclasses.replace(LIMITS, memory_bytes=8 << 20)) as sandbox:

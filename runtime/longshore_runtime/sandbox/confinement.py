@@ -1,7 +1,6 @@
 """What a forked process does to itself, in order, before the first line of a model-written program runs."""
 
 import os
-import re
 import resource
 import signal
 from collections.abc import Sequence
@@ -9,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from longshore_runtime.sandbox import landlock, linux, namespaces, seccomp
+from longshore_runtime.sandbox import fstat_trap, landlock, linux, namespaces, seccomp
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable, SandboxLimits
-from longshore_runtime.sandbox.visible import python_paths, python_paths_but_packages
+from longshore_runtime.sandbox.visible import DEVICES, ShownPaths, python_paths, shown_paths
 
 _NUM_FILES: Final = 64
-_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _NUM_HELPERS: Final = 4
 """Zygote, keeper, reaper, and one to spare: they count where they share a user namespace with the program."""
 _UNBOUNDED: Final = 1 << 30
@@ -39,6 +37,14 @@ class Confinement:
         """Numeric user that programs run as."""
         return self.user if Layer.USER in self.layers else os.getuid()
 
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a supervisor answers calls with paths: Landlock governs files, and the root directory is the pod's.
+
+        Without Landlock (gVisor), the kernel may lack what a supervisor needs.
+        """
+        return {Layer.SECCOMP, Layer.LANDLOCK} <= self.layers and Layer.NAMESPACES not in self.layers
+
 
 @dataclass(frozen=True)
 class Ground:
@@ -54,6 +60,8 @@ class Ground:
     """Most bytes that the kernel keeps for a socket or pipe, which count towards no process's memory."""
     ruleset: int | None
     """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
+    shown: ShownPaths | None
+    """What a supervisor lets programs find; None: they have none."""
 
 
 def lay_ground(confinement: Confinement) -> Ground:
@@ -62,29 +70,33 @@ def lay_ground(confinement: Confinement) -> Ground:
     in_user_namespace = Layer.NAMESPACES in layers and namespaces.enter_shared(
         confinement.import_paths, confinement.owner
     )
-    ruleset = None
+    ruleset, shown = None, shown_paths(confinement.import_paths)
     if Layer.LANDLOCK in layers and Layer.NAMESPACES not in layers:
-        shown = python_paths_but_packages(confinement.import_paths)
-        ruleset = landlock.make_ruleset([*shown, *_DEVICES], ["/dev/null"])
+        ruleset = landlock.make_ruleset(shown.real, ["/dev/null"])
+    if confinement.is_supervised:
+        fstat_trap.install()
     base, resident = (int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()[:2])
-    return Ground(confinement, in_user_namespace, base, resident, buffer_bytes, ruleset)
+    supervised = shown if confinement.is_supervised else None
+    return Ground(confinement, in_user_namespace, base, resident, buffer_bytes, ruleset, supervised)
 
 
-def confine(ground: Ground, ruleset: int | None) -> None:
+def confine(ground: Ground, ruleset: int | None) -> list[int]:
     """Apply every layer to this process, for good. `ruleset`: where the ground's is in this process.
 
-    Raises OSError or LayerUnavailable.
+    Returns the descriptors that its supervisor needs, if it has one: it must get them before the next call with a path,
+    and nobody else may have them. Raises OSError or LayerUnavailable.
     """
     confinement = ground.confinement
     layers, limits = confinement.layers, confinement.limits
-    alone = Layer.NAMESPACES in layers
+    alone, is_supervised = Layer.NAMESPACES in layers, confinement.is_supervised
+    memory = linux.own_memory() if is_supervised else None
     if alone:
         namespaces.cover_proc()
     os.chdir("/tmp" if alone else "/")
     linux.forbid_new_privileges()
     if Layer.LANDLOCK in layers:
         if ruleset is None:
-            shown = [*python_paths(confinement.import_paths), *_DEVICES, "/proc"]
+            shown = [*python_paths(confinement.import_paths), *DEVICES, "/proc"]
             ruleset = landlock.make_ruleset(shown, ["/tmp", "/dev/null"])
         landlock.enforce(ruleset)
     linux.drop_bounding_capabilities()
@@ -94,8 +106,8 @@ def confine(ground: Ground, ruleset: int | None) -> None:
         _limit(limits, alone, process_limit(ground), ground.base_bytes)
     linux.drop_capabilities()
     linux.die_with_parent(signal.SIGKILL)
-    if Layer.SECCOMP in layers:
-        seccomp.install(os.getpid(), alone)
+    listener = seccomp.install(os.getpid(), alone, is_supervised) if Layer.SECCOMP in layers else None
+    return [] if memory is None or listener is None else [listener, memory]
 
 
 def become(user: int) -> None:
@@ -137,8 +149,7 @@ def process_limit(ground: Ground) -> int:
     limits = ground.confinement.limits
     if Layer.USER in ground.confinement.layers:
         return limits.num_processes
-    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    if ground.in_user_namespace and release >= _COUNTS_BY_NAMESPACE_SINCE:
+    if ground.in_user_namespace and linux.release() >= _COUNTS_BY_NAMESPACE_SINCE:
         return limits.num_processes + _NUM_HELPERS
     return _UNBOUNDED
 

@@ -6,6 +6,7 @@ from the kernel, never from the program.
 
 import contextlib
 import json
+import math
 import os
 import resource
 import select
@@ -20,6 +21,7 @@ from typing import Any, Final, NoReturn
 from longshore_runtime.sandbox import linux, namespaces, program
 from longshore_runtime.sandbox.confinement import Ground, confine
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
+from longshore_runtime.sandbox.supervisor import Supervisor
 from longshore_runtime.sandbox.usage import ProcessTree
 
 _READY: Final = b"ready "
@@ -30,6 +32,8 @@ _LOOK_INTERVAL_S: Final = 0.01
 _NUM_SPARE: Final = 2
 _ALL_CHILDREN: Final = 0x4000_0000
 """__WALL: also those that a program made with a signal of its own for their end."""
+_MESSAGE_BYTES: Final = 1 << 12
+_NUM_DESCRIPTORS: Final = 2
 _WRITER: Final = program.CLAIM + 1
 
 
@@ -81,12 +85,13 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
     else:
         linux.adopt_orphans()
     child, ready = _fork_program(request, ground)
-    with os.fdopen(ready, "rb") as pipe:
-        readiness = pipe.read()
+    with ready:
+        readiness, descriptors, _, _ = socket.recv_fds(ready, _MESSAGE_BYTES, _NUM_DESCRIPTORS)
+    supervisor = _supervisor(ground, descriptors)
     is_ready = readiness.startswith(_READY)
     started_s = float(readiness.removeprefix(_READY)) if is_ready else time.monotonic()
     apart = set() if reaper is None else {reaper}
-    end = _await_end(child, request, ground, tree, apart, started_s) if is_ready else _EndReason.BY_ITSELF
+    end = _await_end(child, request, ground, tree, apart, supervisor, started_s) if is_ready else _EndReason.BY_ITSELF
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     wall_s = time.monotonic() - started_s
@@ -113,13 +118,13 @@ def _fork_reaper() -> int:
     return child
 
 
-def _fork_program(request: RunRequest, ground: Ground) -> tuple[int, int]:
-    ready, writer = os.pipe()
+def _fork_program(request: RunRequest, ground: Ground) -> tuple[int, socket.socket]:
+    ready, theirs = socket.socketpair()
     child = os.fork()
     if child:
-        os.close(writer)
+        theirs.close()
         return child, ready
-    return _become_program(request, ground, writer)
+    return _become_program(request, ground, theirs.detach())
 
 
 def _become_program(request: RunRequest, ground: Ground, writer: int) -> NoReturn:
@@ -127,13 +132,22 @@ def _become_program(request: RunRequest, ground: Ground, writer: int) -> NoRetur
         source = os.pread(request.source, os.fstat(request.source).st_size, 0)
         writer, ruleset = _take_descriptors(request, writer, ground.ruleset)
         os.setsid()
-        confine(ground, ruleset)
+        descriptors = confine(ground, ruleset)
     except (OSError, LayerUnavailable) as error:
         os.write(writer, str(error).encode())
         os._exit(1)
-    os.write(writer, _READY + repr(time.monotonic()).encode())
-    os.close(writer)
+    with socket.socket(fileno=writer) as ready:
+        socket.send_fds(ready, [_READY + repr(time.monotonic()).encode()], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
     program.run(source, request.is_function)
+
+
+def _supervisor(ground: Ground, descriptors: list[int]) -> Supervisor | None:
+    if ground.shown is None or not descriptors:
+        return None
+    listener, memory = descriptors
+    return Supervisor(listener, memory, ground.shown, ground.confinement.owner != os.getuid())
 
 
 def _take_descriptors(request: RunRequest, writer: int, ruleset: int | None) -> tuple[int, int | None]:
@@ -156,7 +170,13 @@ def _move_up(descriptor: int, lowest: int) -> int:
 
 
 def _await_end(
-    child: int, request: RunRequest, ground: Ground, tree: ProcessTree, apart: Set[int], started_s: float
+    child: int,
+    request: RunRequest,
+    ground: Ground,
+    tree: ProcessTree,
+    apart: Set[int],
+    supervisor: Supervisor | None,
+    started_s: float,
 ) -> _EndReason:
     """Wait until the program ends, the host hangs up, or time, memory or processes are used up."""
     # In a control group the kernel counts, and misses nothing.
@@ -164,16 +184,26 @@ def _await_end(
     if is_watched and not tree.shows(child):
         raise LayerUnavailable("/proc does not show the memory of programs")
     ended = os.pidfd_open(child)
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    poll.register(request.control, select.POLLIN)
+    end_poll, poll = select.poll(), select.poll()
+    for descriptor in (ended, request.control.fileno()):
+        end_poll.register(descriptor, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
+    if supervisor is not None:
+        poll.register(supervisor.listener, select.POLLIN)
+    end_s = started_s + request.wall_s
+    look_s = started_s + _LOOK_INTERVAL_S if is_watched else math.inf
     try:
-        while (remaining_s := request.wall_s - (time.monotonic() - started_s)) > 0:
-            if poll.poll(1e3 * (min(remaining_s, _LOOK_INTERVAL_S) if is_watched else remaining_s)):
+        while (now_s := time.monotonic()) < end_s:
+            events = dict(poll.poll(1e3 * max(0.0, min(end_s, look_s) - now_s)))
+            if supervisor is not None and events.pop(supervisor.listener, 0) & select.POLLIN:
+                supervisor.answer()
+            if events:
                 return _EndReason.BY_ITSELF
-            if is_watched and (end := _excess(tree, ground, apart)) is not None:
-                return end
-        return _EndReason.BY_ITSELF if poll.poll(0) else _EndReason.TIME
+            if time.monotonic() >= look_s:
+                if (end := _excess(tree, ground, apart)) is not None:
+                    return end
+                look_s = time.monotonic() + _LOOK_INTERVAL_S
+        return _EndReason.BY_ITSELF if end_poll.poll(0) else _EndReason.TIME
     finally:
         os.close(ended)
 

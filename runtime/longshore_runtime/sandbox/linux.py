@@ -1,13 +1,18 @@
 """System calls that Python's standard library lacks, by ctypes: thin, typed, raising OSError."""
 
 import ctypes
+import mmap
 import os
 import platform
+import re
 import struct
 from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUTS: Final = 0x0400_0000
@@ -37,12 +42,27 @@ _CAPABILITY_VERSION_3: Final = 0x2008_0522
 MACHINE: Final = platform.machine()
 # Numbers that differ between machines; those from 424 on are the same everywhere.
 _SYS: Final = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "fstat": 5},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "fstat": 80},
 }.get(MACHINE, {})
 _SYS_MOUNT_SETATTR: Final = 442
 _AT_RECURSIVE: Final = 0x8000
 _AT_FDCWD: Final = -100
+_STAT_BYTES: Final = {"x86_64": 144, "aarch64": 128}.get(MACHINE, 0)
+_SA_SIGINFO: Final = 0x4
+_SA_NODEFER: Final = 0x4000_0000
+_SA_RESTART: Final = 0x1000_0000
+
+
+class _SignalAction(ctypes.Structure):
+    """The C library's `struct sigaction`."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_char * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
 
 
 def _checked(result: int, what: str) -> int:
@@ -52,7 +72,7 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def syscall(what: str, number: int, *arguments: int | bytes | ctypes.c_void_p | None) -> int:
+def syscall(what: str, number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
     """A raw system call; integers are passed as 64 bits. Raises OSError that names `what`."""
     wide = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     return _checked(_LIBC.syscall(ctypes.c_long(number), *wide), what)
@@ -63,6 +83,11 @@ def known_syscall(name: str) -> int:
     if name not in _SYS:
         raise OSError(f"{name}: system calls of {MACHINE} are not known")
     return _SYS[name]
+
+
+def release() -> tuple[int, ...]:
+    """The kernel's version: two numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def unshare(flags: int) -> None:
@@ -115,6 +140,44 @@ def adopt_orphans() -> None:
 def hide_process() -> None:
     """Nobody of the same user may trace this process or open its /proc files."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
+def own_memory() -> int:
+    """Descriptor of this process's memory, for another process to read and write it.
+
+    Whoever has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
+    for as long as it takes, and hidden afterwards.
+    """
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
+    try:
+        return os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        hide_process()
+
+
+def map_code(code: bytes) -> int:
+    """Address of machine code that this process and its forks can run, for as long as they live."""
+    pages = _LIBC.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if pages == _MAP_FAILED:
+        _checked(-1, "mmap")
+    ctypes.memmove(pages, code, len(code))
+    protection = ctypes.c_int(mmap.PROT_READ | mmap.PROT_EXEC)
+    _checked(_LIBC.mprotect(ctypes.c_void_p(pages), ctypes.c_size_t(len(code)), protection), "mprotect")
+    assert isinstance(pages, int)
+    return pages
+
+
+def handle_signal(number: int, address: int) -> None:
+    """Handle a signal with the machine code at `address`, which gets `(number, siginfo_t *, ucontext_t *)`."""
+    action = _SignalAction(address, b"", _SA_SIGINFO | _SA_NODEFER | _SA_RESTART, None)
+    _checked(_LIBC.sigaction(number, ctypes.byref(action), None), "sigaction")
+
+
+def raw_stat(descriptor: int) -> bytes:
+    """The kernel's `struct stat` of what a descriptor refers to."""
+    status = ctypes.create_string_buffer(_STAT_BYTES)
+    syscall("fstat", known_syscall("fstat"), descriptor, status)
+    return status.raw
 
 
 def forbid_new_privileges() -> None:

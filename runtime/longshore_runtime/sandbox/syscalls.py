@@ -53,6 +53,10 @@ CHECKED: Final = {
     "x86_64": _column(_CHECKED, 1) | _column(_CHECKED_ON_X86_64, 1),
     "aarch64": _column(_CHECKED, 2),
 }
+SUPERVISED: Final = (
+    "open", "openat", "stat", "lstat", "newfstatat", "access", "faccessat", "faccessat2", "readlink", "readlinkat",
+)  # fmt: skip
+"""The calls with paths that a supervisor answers for programs without a root directory of their own."""
 CLONE3: Final = 435
 """Its flags are behind a pointer, where a filter cannot see them; an error makes libc use `clone` instead."""
 AUDIT_ARCH: Final = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}

@@ -4,7 +4,43 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@dataclass(frozen=True)
+class ShownPaths:
+    """The paths that exist for a program; all are absolute, without `.` and `..`."""
+
+    named: frozenset[str]
+    """Paths that programs may name, with links; all that is shown lies below them, and more."""
+    real: frozenset[str]
+    """What is shown, with everything below."""
+    ancestors: frozenset[str]
+    """Directories above those, by both names: they are seen, but not their content."""
+
+    def may_have(self, path: str) -> bool:
+        """Whether this path, which may contain links, may exist for a program."""
+        return path in self.ancestors or _is_below(path, self.named)
+
+    def has(self, path: str) -> bool:
+        """Whether this path, which contains no links, is shown with its content."""
+        return _is_below(path, self.real)
+
+    def is_ancestor(self, path: str) -> bool:
+        """Whether this path, which contains no links, is seen without its content."""
+        return path in self.ancestors and not self.has(path)
+
+
+def shown_paths(import_paths: Sequence[str]) -> ShownPaths:
+    """What exists for programs without a root directory of their own."""
+    real = frozenset([*python_paths_but_packages(import_paths), *DEVICES])
+    named = frozenset([*python_paths(import_paths), *DEVICES]) | real
+    ancestors = frozenset(str(parent) for path in named for parent in PurePosixPath(path).parents)
+    return ShownPaths(named, real, ancestors)
 
 
 def python_paths(import_paths: Sequence[str]) -> list[str]:
@@ -48,3 +84,13 @@ def _without(path: str, hidden: set[str]) -> Iterator[str]:
             yield from _without(str(child), hidden)
     else:
         yield path
+
+
+def _is_below(path: str, places: frozenset[str]) -> bool:
+    """Whether this is one of the places, or lies below one."""
+    while path not in places:
+        above = os.path.dirname(path)  # noqa: PTH120 - for every call of every program
+        if above == path:
+            return False
+        path = above
+    return True

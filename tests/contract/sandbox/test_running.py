@@ -21,7 +21,7 @@ from longshore_runtime.sandbox.confinement import Confinement, Ground, process_l
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox
 from longshore_runtime.sandbox.worker import SandboxWorker, ZygoteDied, default_python
-from tests.contract.sandbox.conftest import need
+from tests.contract.sandbox.conftest import WITHOUT_NAMESPACES, need
 from tests.contract.sandbox.world import LIMITS, survivors, zygotes
 
 _ADD = "a, b = map(int, input().split())\nprint(a + b)"
@@ -94,6 +94,18 @@ def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]
     assert many.wall_s < LIMITS.wall_s
 
 
+def test_memory_is_counted_while_the_keeper_answers_as_fast_as_it_can(available: frozenset[Layer]) -> None:
+    layers = WITHOUT_NAMESPACES - {Layer.RLIMITS}  # The address space has no limit.
+    need(layers, available)
+    program = (
+        "import os, threading\ndef ask():\n  while True: os.stat('/')\n"
+        "for _ in range(4): threading.Thread(target=ask, daemon=True).start()\n"
+        "kept = [bytearray(b'x') * (1 << 20) for _ in range(192)]\nask()"
+    )
+    with Sandbox(layers, LIMITS) as sandbox:
+        assert _outcome(sandbox, program) == (CaseOutcome.LIMIT, "used too much memory")
+
+
 def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available: frozenset[Layer]) -> None:
     program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep(0.3)"
     with Sandbox(available - {Layer.CGROUP}, dataclasses.replace(LIMITS, memory_bytes=8 << 20)) as sandbox:
@@ -129,7 +141,7 @@ def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_r
         ({Layer.RLIMITS, Layer.USER}, False, True),
         ({Layer.RLIMITS, Layer.USER, Layer.NAMESPACES}, True, True),
     ):
-        ground = Ground(Confinement(frozenset(layers), LIMITS, 1000, ()), in_user_namespace, 0, 0, 0, None)
+        ground = Ground(Confinement(frozenset(layers), LIMITS, 1000, ()), in_user_namespace, 0, 0, 0, None, None)
         assert (process_limit(ground) < 64) is is_bounded, layers
 
 
@@ -176,6 +188,19 @@ def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox)
         "import os; os.write(1, b'True')",
         "import socket as s; a, b = s.socketpair(); a.setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 9); print(a.fileno() > 0)",
         "import os; print(True); print('lost', file=open(os.devnull, 'w'))",
+        "import sqlite3, ssl, zoneinfo; print(list(sqlite3.connect(':memory:').execute('select 1')) == [(1,)])",
+        "import email.message, xml.dom.minidom; print(xml.dom.minidom.parseString('<a/>').firstChild.tagName == 'a')",
+        "import zoneinfo; print(zoneinfo.ZoneInfo('Europe/Berlin').key == 'Europe/Berlin')",
+        "import os; print(os.stat(os.__file__).st_size == len(open(os.__file__, 'rb').read()))",
+        "import os; print(os.fstat(os.open(os.__file__, 0)) == os.stat(os.__file__) == os.lstat(os.__file__))",
+        "import os; print(os.path.isfile(os.__file__) and os.path.isdir('/') and not os.path.exists('/absent'))",
+        "import os, pathlib; print(pathlib.Path(os.__file__).resolve(strict=True).samefile(os.__file__))",
+        "import os; print(os.access(os.__file__, os.R_OK) and not os.access(os.__file__, os.W_OK))",
+        "import glob, json, os; print(len(glob.glob(os.path.dirname(json.__file__) + '/*.py')) > 3)",
+        "import json, os; print(all(e.stat().st_mode for e in os.scandir(os.path.dirname(json.__file__))))",
+        "import os, json; print([dirs for _, dirs, _ in os.walk(os.path.dirname(json.__file__))] != [])",
+        "import inspect, heapq; print('def merge' in inspect.getsource(heapq.merge))",
+        "import shutil; print(shutil.which('absent') is None)",
     ],
 )
 def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
@@ -188,7 +213,6 @@ def test_what_programs_use_works(sandbox: Sandbox, program: str) -> None:
         "open('x', 'w').write('1'); print(open('x').read() == '1')",
         "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'print(True)'], text=True))",
         "from multiprocessing import Pool\nwith Pool(2) as pool: print(pool.map(abs, [-1, 2]) == [1, 2])",
-        "import sqlite3, zlib, ssl, zoneinfo; print(list(sqlite3.connect(':memory:').execute('select 1')) == [(1,)])",
     ],
 )
 def test_with_namespaces_files_and_children_work_too(available: frozenset[Layer], program: str) -> None:
@@ -218,6 +242,29 @@ def test_packages_are_there_when_asked_for(available: frozenset[Layer], packages
         assert _outcome(sandbox, program, "42") == (CaseOutcome.PASSED, "")
     with Sandbox(available, LIMITS) as sandbox:
         assert _outcome(sandbox, program, "42") == (CaseOutcome.ERROR, "ModuleNotFoundError: No module named 'helpful'")
+
+
+def test_a_program_with_a_user_of_its_own_reads_only_what_everybody_may(
+    available: frozenset[Layer], packages: str
+) -> None:
+    need({Layer.USER, *WITHOUT_NAMESPACES}, available)
+    file = Path(packages, "file")
+    file.touch(mode=0o600)
+    program = f"try: open({str(file)!r})\nexcept OSError: print('absent')\nelse: print('there')"
+    for layers, seen in ((WITHOUT_NAMESPACES, "there"), (WITHOUT_NAMESPACES | {Layer.USER}, "absent")):
+        with Sandbox(layers, LIMITS, import_paths=[packages]) as sandbox:
+            assert _outcome(sandbox, program, seen) == (CaseOutcome.PASSED, "")
+
+
+def test_packages_are_there_without_namespaces_too(available: frozenset[Layer], packages: str) -> None:
+    need(WITHOUT_NAMESPACES, available)
+    Path(packages, "elsewhere.py").symlink_to(__file__)
+    program = (
+        f"import helpful, os\nlinked = os.path.join({packages!r}, 'elsewhere.py')\n"
+        "print(helpful.answer, os.path.lexists(linked), os.path.exists(linked), os.readlink(linked))"
+    )
+    with Sandbox(WITHOUT_NAMESPACES, LIMITS, import_paths=[packages]) as sandbox:
+        assert _outcome(sandbox, program, f"42 True False {__file__}") == (CaseOutcome.PASSED, "")
 
 
 def test_packages_that_the_own_tmp_would_hide_are_refused() -> None:

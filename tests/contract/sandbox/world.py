@@ -71,6 +71,12 @@ def world() -> Iterator[World]:
         directory.chmod(0o755)
         sample = directory / "sample.py"
         sample.write_text("print(42)")
+        storage = directory / "storage"
+        storage.mkdir()
+        (storage / "answers.json").write_text("42")
+        token = directory / "serviceaccount"
+        token.mkdir(mode=0o700)
+        (token / "token").write_text("secret")
         shared = stack.enter_context(tempfile.NamedTemporaryFile(dir="/dev/shm"))
         shared.write(b"secret")
         shared.flush()
@@ -111,6 +117,18 @@ def world() -> Iterator[World]:
                 "DECOY_PID": decoy.pid,
                 "CANARY_NAME": _CANARY_NAME,
                 "OTHER_SAMPLE": str(sample),
+                "OTHER_SAMPLE_CONTENT": sample.read_bytes(),
+                "OTHER_SAMPLE_BYTES": sample.stat().st_size,
+                "HIDDEN_PATHS": [
+                    "/etc/shadow",
+                    "/etc/passwd",
+                    f"/proc/{os.getpid()}/environ",
+                    f"/proc/{os.getpid()}/root",
+                    f"/proc/{decoy.pid}",
+                    shared.name,
+                    *map(str, sorted(Path(sys.base_prefix).glob("lib/python3*/site-packages/*"))[:1]),
+                    *map(str, (sample, storage, storage / "answers.json", token, token / "token", Path(__file__))),
+                ],
                 "SHARED_MEMORY": shared.name,
                 "LOOSE_FILE": str(loose),
                 "LOCKED_FILE": locked.name,

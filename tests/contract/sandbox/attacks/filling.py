@@ -99,6 +99,28 @@ FILLING: Final = [
     ),
     attack(
         "memory",
+        "while its keeper has to answer",
+        """
+        def ask():
+            while True:
+                os.stat("/")
+        for _ in range(4):
+            threading.Thread(target=ask, daemon=True).start()
+        def fill():
+            kept = []
+            for _ in range(NUM_BYTES >> 16):
+                kept.append(bytearray(b"x") * (1 << 16))
+            time.sleep(0.3)
+        try:
+            attempt("filled", fill)
+        except MemoryError:
+            pass
+        tell()
+        """,
+        *LIMITED,
+    ),
+    attack(
+        "memory",
         "many children",
         """
         filled, told = os.pipe()

@@ -46,6 +46,7 @@ ENDLESS: Final = [
         """,
         CaseOutcome.TIMED_OUT,
     ),
+    attack("endless", "questions to its keeper", "while True: os.stat('/')", CaseOutcome.TIMED_OUT),
     attack("endless", "stops itself", "os.kill(os.getpid(), signal.SIGSTOP)", CaseOutcome.TIMED_OUT),
     attack(
         "endless",

@@ -30,10 +30,12 @@ from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
+from longshore_operator.pod_group.desk import PodGroupDesk
+from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
 from longshore_operator.settings import pod_settings_fingerprint
-from longshore_operator.stored_status import StoredStatus, read_status
+from longshore_operator.stored_job import StoredJob, read_job
 
 RESYNC = timedelta(minutes=15)
 """Interval at which a job is reconciled and its children are applied again, even without a change."""
@@ -43,9 +45,6 @@ EVENT_BURST = 25
 EVENTS_PER_S = 0.1
 """Long-run rate of events per job; events above it are counted but not posted."""
 _SECRET_BYTES = 32
-_NEEDED_METADATA = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
-)  # fmt: skip
 _RELIST_PAUSE_S = 5.0
 
 
@@ -107,6 +106,7 @@ class Controller:
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
         self._namespace = namespace
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
+        self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(
             kube, namespace, self.schedule.wake, on_listed=self.schedule.catch_up, on_synced=self.schedule.open
@@ -162,16 +162,20 @@ class Controller:
         if found is None:
             return PassResult(exists=False)
         began_s = time.perf_counter()
-        stored = _parsed(found, now)
+        stored = read_job(found, now)
         # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
         del found
         busy_s = time.perf_counter() - began_s
         job = self._jobs.setdefault(key, _Job())
         self._refresh(key, job, stored.metadata, now)
-        claim = await self._claim(key, job, stored)
-        kueue = await self._kueue_view(key, stored)
+        pod_group = await self._pod_group_view(stored)
+        around = Observed(
+            claim=await self._claim(key, job, stored),
+            pod_group=pod_group,
+            kueue=await self._kueue_view(key, stored, pod_group),
+        )
         began_s = time.perf_counter()
-        plan = self._decide(key, job, stored, claim, kueue, now)
+        plan = self._decide(key, job, stored, around, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, job, stored, plan, now)
         status = plan.status or stored.status.status
@@ -211,24 +215,21 @@ class Controller:
             return RESYNC
         return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
 
-    def _decide(
-        self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
-    ) -> Plan:
-        """Return the plan for a stored job."""
+    def _decide(self, key: Key, job: _Job, stored: StoredJob, around: Observed, now: datetime) -> Plan:
+        """Return the plan for a stored job; `around`: what was read besides it."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
             self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
-            return reject(status, generation, stored.spec, pods, now, kueue)
+            return reject(status, generation, stored.spec, pods, now, around.kueue)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
-        observed = Observed(
+        observed = replace(
+            around,
             pods=pods,
             children=job.applied,
             ray_token=secrets.token_hex(_SECRET_BYTES),
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
-            claim=claim,
-            kueue=kueue,
             apply_error=job.apply_error,
             reported_rejection=job.reported_rejection,
             reported_notice=job.reported_notice,
@@ -236,13 +237,21 @@ class Controller:
             spec_hash=job.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
-        if kueue is None:
-            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
-        else:
+        if around.kueue is not None:
             self._desk.withdraw(key, has_pods=False)
+        elif around.pod_group is not None and around.pod_group.keeps_waiting(status):
+            self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
+        else:
+            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
         return reconcile(parsed, observed, now, self._config)
 
-    async def _kueue_view(self, key: Key, stored: "_Stored") -> KueueView | None:
+    async def _pod_group_view(self, stored: StoredJob) -> PodGroupView | None:
+        """Return the state of the PodGroup of a job that wants one."""
+        if "deletionTimestamp" in stored.metadata or isinstance(stored.spec, ValidationError):
+            return None
+        return await self._pod_groups.look(RLJob(metadata=stored.metadata, spec=stored.spec))
+
+    async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:
         """Return the state of Kueue for a job with a queue."""
         status = stored.status.status
         if "deletionTimestamp" in stored.metadata:
@@ -250,9 +259,12 @@ class Controller:
         if isinstance(stored.spec, ValidationError):
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.of_unreadable(key, queue) if queue else None
-        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
+        view = await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
+        if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
+            view = replace(view, mistake=view.mistake or pod_group.mistake)
+        return view
 
-    async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
+    async def _claim(self, key: Key, job: _Job, stored: StoredJob) -> ClaimView | None:
         """Return the volume claim, which is read only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
@@ -269,7 +281,7 @@ class Controller:
         job.bound_claim = view if view.phase == "Bound" else None
         return view
 
-    async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
+    async def _carry_out(self, key: Key, job: _Job, stored: StoredJob, plan: Plan, now: datetime) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
         if plan.status is not None:
@@ -325,26 +337,6 @@ class Controller:
                 job.events.take(now_s)
             kept.append(action)
         return kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Return a stored job without the fields that are not needed."""
-
-    metadata: dict[str, Any]
-    spec: RLJobSpec | ValidationError
-    status: StoredStatus
-
-
-def _parsed(found: dict[str, Any], now: datetime) -> _Stored:
-    metadata = {name: found["metadata"][name] for name in _NEEDED_METADATA if name in found["metadata"]}
-    spec = found.get("spec")
-    if not isinstance(spec, ValidationError):
-        try:
-            spec = RLJob.model_validate({"metadata": metadata, "spec": spec}).spec
-        except ValidationError as error:
-            spec = error
-    return _Stored(metadata, spec, read_status(found.get("status"), now))
 
 
 def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:

@@ -12,9 +12,10 @@ from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_operator.kueue.desk import queue_of
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
-from longshore_operator.kueue.workload import placed, placements, pod_set, pod_sets, workload
+from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
+from longshore_operator.pod_sets import pod_set
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
 from tests.unit.operator.model import Cluster, make_job
@@ -45,21 +46,21 @@ def stored(view: KueueView, **by_type: str) -> KueueView:
 class TestPodSets:
     def test_every_kind_of_pod_is_a_set_with_what_it_requests(self) -> None:
         job = make_job(reward={"pods": 1, "maxPods": 3})
-        sets = {one["name"]: one for one in pod_sets(job, CONFIG)}
+        sets = {one["name"]: one for one in requested_pod_sets(job, CONFIG)}
         assert {name: one["count"] for name, one in sets.items()} == {"coordinator": 1, "worker": 2, "reward": 3}
         (container,) = sets["worker"]["template"]["spec"]["containers"]
         assert container["resources"] == {"requests": {GPU: "1", "cpu": "1", "memory": "4Gi"}, "limits": {GPU: "1"}}
 
     def test_trainers_and_each_judge_have_sets_of_their_own(self) -> None:
         job = make_job(**judged(), placement="Disaggregated", trainerWorkers={"replicas": 4})
-        assert {one["name"]: one["count"] for one in pod_sets(job, CONFIG)} == {
+        assert {one["name"]: one["count"] for one in requested_pod_sets(job, CONFIG)} == {
             "coordinator": 1, "worker": 2, "trainer": 4, "reward": 1, "judge-1": 2, "judge-2": 1,
         }  # fmt: skip
         assert [pod_set(job, Component.JUDGE, index) for index in range(3)] == ["judge-1", "judge-1", "judge-2"]
 
     def test_a_template_says_where_pods_may_run_and_nothing_that_kueue_has_no_use_for(self) -> None:
         job = make_job(workers={"nodeSelector": {"zone": "a"}, "gpusPerPod": 1})
-        spec = next(one for one in pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
+        spec = next(one for one in requested_pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
         assert spec["nodeSelector"] == {"zone": "a"}
         assert not {"volumes", "hostname", "securityContext"} & spec.keys()
         assert "env" not in spec["containers"][0]

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from longshore.api import names
+from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_sets import pod_sets
+from longshore_operator.pod_sets import PodSet, pod_sets
 
 MAX_POD_SETS: Final = 8
 """Of a Workload."""
@@ -29,11 +30,16 @@ _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
 
 
 def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
-    """Every pod that the job may have at once."""
+    """Every pod that the job may have at once. Of the workers, Kueue may admit fewer (partial admission)."""
     return [
         {"name": one.name, "count": one.num_most, "template": {"spec": _for_kueue(one.pod["spec"])}}
+        | ({"minCount": job.spec.workers.least_replicas} if _is_elastic(job, one) else {})
         for one in pod_sets(job, config)
     ]
+
+
+def _is_elastic(job: RLJob, one: PodSet) -> bool:
+    return one.component is Component.WORKER and job.spec.workers.is_elastic
 
 
 def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, Any]:
@@ -55,6 +61,14 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
         "metadata": metadata,
         "spec": spec | {"active": not job.spec.suspend},
     }
+
+
+def num_workers(job: RLJob, view: KueueView) -> int:
+    """Worker pods that Kueue has admitted: for an elastic job maybe fewer than it takes, for others all."""
+    workers = job.spec.workers
+    assignments = (view.status.get("admission") or {}).get("podSetAssignments") or ()
+    count = next((one.get("count") for one in assignments if one["name"] == Component.WORKER.value), None)
+    return workers.replicas if count is None else min(max(count, workers.least_replicas), workers.replicas)
 
 
 def placements(view: KueueView) -> dict[str, PodPlacement]:

@@ -49,6 +49,15 @@ def scheduling(kind: PodGroupKind, **more: Any) -> dict[str, Any]:
     return {"podGroup": kind.value, "schedulerName": "default-scheduler"} | more
 
 
+def start(jobs: Jobs, name: str = "demo") -> None:
+    """Wait for the coordinator, without whose address there are no members. Simulated nodes give it none."""
+    coordinator = f"{name}-coordinator"
+    eventually("the coordinator has a node", lambda: (pod := jobs.pods().get(coordinator)) and pod.spec.node_name)
+    if not IS_EMBEDDED and jobs.pods()[coordinator].status.pod_ip is None:
+        status = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
+        jobs.cluster.core.patch_namespaced_pod_status(coordinator, jobs.namespace, {"status": status})
+
+
 def members(jobs: Jobs, name: str = "demo") -> list[Any]:
     return [pod for found, pod in sorted(jobs.pods().items()) if found.startswith(f"{name}-worker-")]
 
@@ -65,6 +74,7 @@ def test_workers_are_members_of_a_group_that_lives_as_long_as_the_job_has_pods(
     cluster: Cluster, jobs: Jobs, operator: Operator, kind: PodGroupKind
 ) -> None:
     jobs.create(scheduling=scheduling(kind))
+    start(jobs)
     eventually("two workers", lambda: len(members(jobs)) == 2)
     found = pod_group(cluster, kind, jobs.namespace)
     assert found["spec"] == {"minMember": 2, "minResources": {GPU: "2", "cpu": "20m", "memory": "32Mi"}}
@@ -73,6 +83,7 @@ def test_workers_are_members_of_a_group_that_lives_as_long_as_the_job_has_pods(
     jobs.patch({"suspend": True})
     eventually("the group is gone", lambda: not pod_group(cluster, kind, jobs.namespace))
     jobs.patch({"suspend": False, "workers": {"replicas": 3}})
+    start(jobs)
     eventually("three workers", lambda: len(members(jobs)) == 3)
     assert pod_group(cluster, kind, jobs.namespace)["spec"]["minMember"] == 3
 
@@ -82,6 +93,7 @@ def test_volcano_has_its_queue_and_its_scheduler(
     cluster: Cluster, jobs: Jobs, operator: Operator, kind: PodGroupKind
 ) -> None:
     jobs.create(scheduling={"podGroup": "Volcano", "queue": "research"})
+    start(jobs)
     eventually("two workers", lambda: len(members(jobs)) == 2)
     assert pod_group(cluster, kind, jobs.namespace)["spec"]["queue"] == "research"
     assert {pod.spec.scheduler_name for pod in members(jobs)} == {"volcano"}
@@ -97,6 +109,7 @@ def test_a_job_waits_until_the_cluster_serves_its_groups(cluster: Cluster, jobs:
     assert (jobs.status()["phase"], jobs.pods()) == ("Queued", {})
     install_definition(cluster, PLUGINS)
     try:
+        start(jobs)
         eventually("two workers", lambda: len(members(jobs)) == 2)
     finally:
         remove_definition(cluster, PLUGINS)
@@ -116,6 +129,7 @@ def test_a_group_of_somebody_else_is_left_alone(
     condition = jobs.wait_condition("Admitted", "PodGroupUnavailable")
     assert condition["message"].startswith("PodGroup demo-rljob exists and does not belong to this job: delete it")
     cluster.custom.delete_namespaced_custom_object(*arguments, "demo-rljob")
+    start(jobs)
     eventually("two workers", lambda: len(members(jobs)) == 2)
 
 
@@ -136,6 +150,7 @@ def test_the_scheduler_of_kubernetes_places_a_gang_whole_or_not_at_all(
     def create(name: str, num_workers: int) -> None:
         spec = job_spec(replicas=num_workers, gpus_per_pod=gpus_per_node)
         jobs.create(name, **spec, scheduling={"podGroup": kind.value})
+        start(jobs, name)
 
     def placed(name: str) -> set[str]:
         return {pod.metadata.uid for pod in members(jobs, name) if pod.spec.node_name is not None}

@@ -43,6 +43,17 @@ def stored(view: KueueView, **by_type: str) -> KueueView:
     return replace(view, workload=made | conditions(**by_type))
 
 
+ELASTIC = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
+
+
+def assigned(count: int) -> KueueView:
+    """A view of an admitted Workload with so many workers."""
+    view = stored(VIEW, Admitted="True/Admitted/", QuotaReserved="True/QuotaReserved/")
+    assert view.workload is not None
+    admission = {"podSetAssignments": [{"name": "coordinator", "count": 1}, {"name": "worker", "count": count}]}
+    return replace(view, workload={**view.workload, "status": {**view.status, "admission": admission}})
+
+
 class TestPodSets:
     def test_every_kind_of_pod_is_a_set_with_what_it_requests(self) -> None:
         job = make_job(reward={"pods": 1, "maxPods": 3})
@@ -64,6 +75,12 @@ class TestPodSets:
         assert spec["nodeSelector"] == {"zone": "a"}
         assert not {"volumes", "hostname", "securityContext"} & spec.keys()
         assert "env" not in spec["containers"][0]
+
+    def test_kueue_may_admit_an_elastic_job_with_fewer_workers(self) -> None:
+        sets = {one["name"]: one for one in requested_pod_sets(make_job(workers=ELASTIC), CONFIG)}
+        assert (sets["worker"]["count"], sets["worker"]["minCount"]) == (8, 2)
+        assert [name for name, one in sets.items() if "minCount" in one] == ["worker"]
+        assert all("minCount" not in one for one in requested_pod_sets(make_job(), CONFIG))
 
 
 class TestWorkload:
@@ -148,6 +165,20 @@ class TestStanding:
         assert (made.admitted, made.reason) == (reason is AdmittedReason.ADMITTED, reason)
         assert made.message.startswith(message)
 
+    @pytest.mark.parametrize(("count", "extra", "gpus"), [(2, 0, 8), (5, 3, 20), (8, 6, 32)])
+    def test_an_elastic_job_has_the_workers_that_kueue_has_assigned(self, count: int, extra: int, gpus: int) -> None:
+        made = standing(make_job(workers=ELASTIC), assigned(count))
+        assert (made.num_extra_workers, made.gpus) == (extra, {GPU: gpus})
+        assert (f"with {count} of 8 worker pods" in made.message) == (count < 8)
+
+    def test_a_job_of_fixed_size_has_all_of_its_workers(self) -> None:
+        assert standing(make_job(), assigned(2)).num_extra_workers is None
+
+    def test_an_elastic_job_keeps_its_size_if_kueue_is_removed(self) -> None:
+        running = RLJobStatus(attempt=1, admission=AdmissionStatus(admitted=True, queue="team", workers=5))
+        made = standing(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
+        assert (made.num_extra_workers, made.gpus) == (3, {GPU: 20})
+
     def test_a_mistake_is_told(self) -> None:
         made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
         assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
@@ -159,6 +190,26 @@ class TestStanding:
     def test_a_job_stays_in_the_queue_that_its_status_names(self) -> None:
         assert queue_of(make_job()) is None
         assert queue_of(make_job(RLJobStatus(admission=AdmissionStatus(queue="team")))) == "team"
+
+
+class TestPartialAdmission:
+    def test_each_attempt_runs_with_the_size_that_kueue_has_given_it(self) -> None:
+        cluster = Cluster(spec={"workers": ELASTIC}, config=CONFIG)
+
+        def until_stable(view: KueueView) -> None:
+            for _ in range(12):
+                cluster.apply(reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG))
+                cluster.kubelet()
+
+        for attempt, count in enumerate((5, 8, 2), 1):
+            until_stable(assigned(count))
+            size = cluster.status.assignment.size
+            assert size is not None
+            assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, attempt)
+            assert (size.workers, size.held, len(cluster.workers())) == (count, count, count)
+            evicted = stored(VIEW, Evicted="True/Preempted/why", QuotaReserved="True/QuotaReserved/")
+            until_stable(evicted)
+            assert cluster.pods == {}
 
 
 class TestPlacement:

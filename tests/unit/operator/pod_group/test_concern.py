@@ -11,6 +11,7 @@ from longshore.api.status import ConditionType, Phase
 from longshore_operator.observed import Standing
 from longshore_operator.plan import CreatePod, CreatePodGroup
 from longshore_operator.reconcile import reconcile
+from tests.unit.operator.kueue.test_workload import assigned
 from tests.unit.operator.model import Cluster
 
 VOLCANO = {"scheduling": {"podGroup": "Volcano"}}
@@ -129,6 +130,13 @@ class TestSizeOfTheGang:
     def test_workers_that_are_lent_do_not_keep_the_others_waiting(self) -> None:
         admitted = Standing(True, AdmittedReason.ADMITTED, "admitted", num_extra_workers=3)
         assert self.start(admitted, {"replicas": 8, "minReplicas": 2}) == 2
+
+    def test_workers_that_kueue_has_assigned_start_together(self) -> None:
+        workers: dict[str, Any] = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
+        cluster = Cluster(spec=VOLCANO | {"workers": workers})
+        plan = reconcile(cluster.job, cluster.observed(kueue=assigned(5)), cluster.now, cluster.config)
+        cluster.apply(plan)
+        assert min_member(cluster) == 5 + cluster.job.spec.reward.pods
 
     def test_where_nothing_admits_the_job_all_of_its_workers_start_together(self) -> None:
         assert self.start(None, {"replicas": 8, "minReplicas": 2}) == 8

@@ -7,7 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
-from longshore_operator import mounts, template
+from longshore_operator import mounts, template, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
 
@@ -85,6 +85,7 @@ def worker_pod(
     _join(pod, index, coordinator_ip)
     _enter_ray(pod, job)
     _hold_gpus(pod, workers)
+    topology.constrain(pod, job)
     return _finished(pod, config, workers, GPU_POD_REQUESTS)
 
 
@@ -97,6 +98,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     _join(pod, index, coordinator_ip)
     _enter_ray(pod, job)
     _hold_gpus(pod, workers)
+    topology.constrain(pod, job)
     return _finished(pod, config, workers, GPU_POD_REQUESTS)
 
 

@@ -16,6 +16,24 @@ class PodGroupKind(StrEnum):
     KUBERNETES = "Kubernetes"
 
 
+class TopologyMode(StrEnum):
+    """Whether pods seek or avoid one another."""
+
+    TOGETHER = "Together"
+    SPREAD = "Spread"
+
+
+class Topology(ApiModel):
+    """Where the worker and trainer pods of a job are in relation to one another."""
+
+    mode: TopologyMode = TopologyMode.TOGETHER
+    """Together: on nodes with the same value of the label. Spread: evenly over the values of the label."""
+    key: str = Field(min_length=1, max_length=316)
+    """Node label, such as topology.kubernetes.io/zone, kubernetes.io/hostname, or one for racks."""
+    required: bool = False
+    """True: pods that cannot have such a node wait. False: the scheduler prefers such nodes."""
+
+
 _RULES: "tuple[Rule[Scheduling], ...]" = (
     Rule(
         "queue",
@@ -42,6 +60,11 @@ class Scheduling(ApiModel, rules=_RULES):
     """Queue of Volcano; unset: Volcano's default."""
     scheduler_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Scheduler of the pods in the PodGroup; unset: `volcano` with Volcano, else that of the pod template."""
+    topology: Topology | None = None
+    """Where worker and trainer pods are in relation to one another; unset: anywhere. An engine, and a trainer replica,
+    always lies inside one pod."""
+    pack_nodes: bool = False
+    """True: worker and trainer pods prefer nodes with pods of other RLJobs, so that whole nodes stay free."""
 
     @property
     def group_scheduler(self) -> str | None:

@@ -278,7 +278,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
     coordinator: PodOptions = Field(default_factory=PodOptions)
     """The pod with the Ray head and the training loop."""
     scheduling: Scheduling = Field(default_factory=Scheduling)
-    """Which pods start together."""
+    """Which pods start together, and where their nodes are."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Runtime image; unset: the one that the operator was installed with."""
     suspend: bool = False

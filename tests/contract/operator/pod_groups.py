@@ -1,5 +1,6 @@
 """PodGroups of schedulers for tests: definitions with the documented fields that Longshore uses, and no others."""
 
+import os
 from typing import Any
 
 from kubernetes import client
@@ -7,7 +8,7 @@ from kubernetes.client.exceptions import ApiException
 
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator.pod_group.api import APIS
-from tests.contract.operator.harness import Cluster, eventually
+from tests.contract.operator.harness import Cluster, Jobs, eventually
 
 Json = dict[str, Any]
 
@@ -81,3 +82,40 @@ def pod_group(cluster: Cluster, kind: PodGroupKind, namespace: str, job: str = "
             return {}
         raise
     return found
+
+
+def start(jobs: Jobs, name: str = "demo") -> None:
+    """Wait for the coordinator, without whose address there are no members.
+
+    Where nodes are simulated, its volume is provided here, and its address too: no kubelet gives it one.
+    """
+    coordinator = f"{name}-coordinator"
+    if "LONGSHORE_TEST_KUBECONFIG" in os.environ:
+        eventually("the claim exists", lambda: _claims(jobs, name))
+        if _claims(jobs, name)[0].spec.storage_class_name is None:
+            _provide_volume(jobs, name)
+    eventually("the coordinator has a node", lambda: (pod := jobs.pods().get(coordinator)) and pod.spec.node_name)
+    if "LONGSHORE_TEST_KUBECONFIG" in os.environ and jobs.pods()[coordinator].status.pod_ip is None:
+        status = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
+        jobs.cluster.core.patch_namespaced_pod_status(coordinator, jobs.namespace, {"status": status})
+
+
+def _claims(jobs: Jobs, name: str) -> list[Any]:
+    found = jobs.cluster.core.list_namespaced_persistent_volume_claim(jobs.namespace).items
+    return [claim for claim in found if claim.metadata.name == f"{name}-storage"]
+
+
+def _provide_volume(jobs: Jobs, name: str) -> None:
+    """A volume for the claim of a job, which goes with the claim."""
+    volume = f"{jobs.namespace}-{name}"
+    if _claims(jobs, name)[0].status.phase == "Bound":
+        return
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "hostPath": {"path": "/unused"},
+        "claimRef": {"namespace": jobs.namespace, "name": f"{name}-storage"},
+    }
+    jobs.cluster.core.create_persistent_volume({"metadata": {"name": volume}, "spec": spec})
+    eventually("the claim is bound", lambda: _claims(jobs, name)[0].status.phase == "Bound")
+    jobs.cluster.core.delete_persistent_volume(volume)

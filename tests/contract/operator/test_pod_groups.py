@@ -10,7 +10,7 @@ import pytest
 
 from longshore.api.scheduling import PodGroupKind
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.pod_groups import install_definition, is_served, pod_group, remove_definition
+from tests.contract.operator.pod_groups import install_definition, is_served, pod_group, remove_definition, start
 
 IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
 VOLCANO, PLUGINS, KUBERNETES = PodGroupKind.VOLCANO, PodGroupKind.SCHEDULER_PLUGINS, PodGroupKind.KUBERNETES
@@ -47,15 +47,6 @@ def kind(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[PodGroupK
 def scheduling(kind: PodGroupKind, **more: Any) -> dict[str, Any]:
     """A PodGroup whose pods the scheduler of the cluster places."""
     return {"podGroup": kind.value, "schedulerName": "default-scheduler"} | more
-
-
-def start(jobs: Jobs, name: str = "demo") -> None:
-    """Wait for the coordinator, without whose address there are no members. Simulated nodes give it none."""
-    coordinator = f"{name}-coordinator"
-    eventually("the coordinator has a node", lambda: (pod := jobs.pods().get(coordinator)) and pod.spec.node_name)
-    if not IS_EMBEDDED and jobs.pods()[coordinator].status.pod_ip is None:
-        status = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
-        jobs.cluster.core.patch_namespaced_pod_status(coordinator, jobs.namespace, {"status": status})
 
 
 def members(jobs: Jobs, name: str = "demo") -> list[Any]:

@@ -1,6 +1,7 @@
 """Nodes that a real scheduler gives to the pods of a job.
 
-`LONGSHORE_TEST_KUBECONFIG` names a cluster with two nodes or more that have GPUs of the tests; their labels are set here.
+`LONGSHORE_TEST_KUBECONFIG` names a cluster with two nodes or more that have GPUs of the tests.
+Their labels are set here.
 """
 
 import os

@@ -9,7 +9,7 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import ConditionType, Phase
 from longshore_operator.observed import Standing
-from longshore_operator.plan import CreatePod, CreatePodGroup
+from longshore_operator.plan import CreatePod, CreatePodGroup, DeletePodGroup
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import assigned
 from tests.unit.operator.model import Cluster
@@ -80,6 +80,18 @@ class TestLifeOfTheGroup:
         assert plan.requeue_at is not None
         cluster.reconcile_until_stable()
         assert cluster.status.phase is Phase.RUNNING
+
+    def test_members_wait_until_a_group_that_does_not_fit_is_replaced(self) -> None:
+        cluster = Cluster(spec=VOLCANO)
+        cluster.step()
+        cluster.kubelet()
+        cluster.kubelet()
+        assert cluster.pod_group is not None
+        cluster.pod_group["metadata"]["annotations"] = {}
+        plan = cluster.plan()
+        assert [type(one) for one in plan.actions if isinstance(one, CreatePod | DeletePodGroup)] == [DeletePodGroup]
+        cluster.reconcile_until_stable()
+        assert (cluster.status.phase, min_member(cluster)) == (Phase.RUNNING, 3)
 
     def test_attempts_share_it(self) -> None:
         cluster = running()

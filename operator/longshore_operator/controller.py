@@ -5,7 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from longshore.api import names
 from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
-from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_kube.errors import KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
@@ -30,14 +29,13 @@ from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
+from longshore_operator.pod_group.desk import PodGroupDesk
+from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
-from longshore_operator.stored_status import StoredStatus, read_status
+from longshore_operator.stored_job import StoredJob, read_job
 
 _SECRET_BYTES = 32
-_NEEDED_METADATA = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
-)  # fmt: skip
 _RELIST_PAUSE_S = 5.0
 
 
@@ -69,6 +67,7 @@ class Controller:
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
         self._namespace = namespace
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
+        self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(
             kube, namespace, self.schedule.wake, on_listed=self.schedule.catch_up, on_synced=self.schedule.open
@@ -124,7 +123,7 @@ class Controller:
         if found is None:
             return PassResult(exists=False)
         began_s = time.perf_counter()
-        stored = _parsed(found, now)
+        stored = read_job(found, now)
         # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
         del found
         busy_s = time.perf_counter() - began_s
@@ -133,10 +132,14 @@ class Controller:
             stored.metadata["uid"], stored.metadata["resourceVersion"], self.informer.pods(key), now
         )
         self._memories[key] = memory
-        claim = await self._claim(key, memory, stored)
-        kueue = await self._kueue_view(key, stored)
+        pod_group = await self._pod_group_view(stored)
+        around = Observed(
+            claim=await self._claim(key, memory, stored),
+            pod_group=pod_group,
+            kueue=await self._kueue_view(key, stored, pod_group),
+        )
         began_s = time.perf_counter()
-        plan = self._decide(key, memory, stored, claim, kueue, now)
+        plan = self._decide(key, memory, stored, around, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, memory, stored, plan, now)
         status = plan.status or stored.status.status
@@ -152,30 +155,21 @@ class Controller:
             found = await self._kube.get(names.KIND, *key, metadata_only=True)
             return None if found is None else {"metadata": found["metadata"], "spec": too_large(str(error))}
 
-    def _decide(
-        self,
-        key: Key,
-        memory: JobMemory,
-        stored: "_Stored",
-        claim: ClaimView | None,
-        kueue: KueueView | None,
-        now: datetime,
-    ) -> Plan:
-        """Return the plan for a stored job."""
+    def _decide(self, key: Key, memory: JobMemory, stored: StoredJob, around: Observed, now: datetime) -> Plan:
+        """Return the plan for a stored job; `around`: what was read besides it."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
             self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
-            return reject(status, generation, stored.spec, pods, now, kueue)
+            return reject(status, generation, stored.spec, pods, now, around.kueue)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
-        observed = Observed(
+        observed = replace(
+            around,
             pods=pods,
             children=memory.applied,
             ray_token=secrets.token_hex(_SECRET_BYTES),
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
-            claim=claim,
-            kueue=kueue,
             apply_error=memory.apply_error,
             reported_rejection=memory.reported_rejection,
             reported_notice=memory.reported_notice,
@@ -183,13 +177,21 @@ class Controller:
             spec_hash=memory.spec_hash(generation, stored.spec),
             unreadable_status=stored.status.unreadable,
         )
-        if kueue is None:
-            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
-        else:
+        if around.kueue is not None:
             self._desk.withdraw(key, has_pods=False)
+        elif around.pod_group is not None and around.pod_group.keeps_waiting(status):
+            self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
+        else:
+            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
         return reconcile(parsed, observed, now, self._config)
 
-    async def _kueue_view(self, key: Key, stored: "_Stored") -> KueueView | None:
+    async def _pod_group_view(self, stored: StoredJob) -> PodGroupView | None:
+        """Return the state of the PodGroup of a job that wants one."""
+        if "deletionTimestamp" in stored.metadata or isinstance(stored.spec, ValidationError):
+            return None
+        return await self._pod_groups.look(RLJob(metadata=stored.metadata, spec=stored.spec))
+
+    async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:
         """Return the state of Kueue for a job with a queue."""
         status = stored.status.status
         if "deletionTimestamp" in stored.metadata:
@@ -197,9 +199,12 @@ class Controller:
         if isinstance(stored.spec, ValidationError):
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.of_unreadable(key, queue) if queue else None
-        return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
+        view = await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
+        if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
+            view = replace(view, mistake=view.mistake or pod_group.mistake)
+        return view
 
-    async def _claim(self, key: Key, memory: JobMemory, stored: "_Stored") -> ClaimView | None:
+    async def _claim(self, key: Key, memory: JobMemory, stored: StoredJob) -> ClaimView | None:
         """Return the volume claim, which is read only while pods wait to be scheduled or started."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
@@ -217,7 +222,7 @@ class Controller:
         return view
 
     async def _carry_out(
-        self, key: Key, memory: JobMemory, stored: "_Stored", plan: Plan, now: datetime
+        self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime
     ) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
@@ -274,26 +279,6 @@ class Controller:
                 memory.events.take(now_s)
             kept.append(action)
         return kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A job as it is stored, without metadata that nothing needs."""
-
-    metadata: dict[str, Any]
-    spec: RLJobSpec | ValidationError
-    status: StoredStatus
-
-
-def _parsed(found: dict[str, Any], now: datetime) -> _Stored:
-    metadata = {name: found["metadata"][name] for name in _NEEDED_METADATA if name in found["metadata"]}
-    spec = found.get("spec")
-    if not isinstance(spec, ValidationError):
-        try:
-            spec = RLJob.model_validate({"metadata": metadata, "spec": spec}).spec
-        except ValidationError as error:
-            spec = error
-    return _Stored(metadata, spec, read_status(found.get("status"), now))
 
 
 def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:

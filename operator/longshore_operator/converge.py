@@ -16,11 +16,14 @@ from longshore_kube.times import parse_time
 from longshore_operator import pods as build
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.workload import placed, pod_set
+from longshore_operator.kueue.workload import placed
 from longshore_operator.lifecycle import Ending, describe_end, ending
 from longshore_operator.observed import PodPlacement, PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig
+from longshore_operator.pod_group.api import joined
+from longshore_operator.pod_group.concern import may_create_members
+from longshore_operator.pod_sets import pod_set
 from longshore_operator.size import num_granted, num_needed, num_wanted
 
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
@@ -119,7 +122,7 @@ def _create_coordinator(context: Context) -> Iterator[CreatePod]:
 def _create_peers(context: Context, coordinator: PodView, count: dict[Component, int]) -> Iterator[CreatePod]:
     """Create the missing pods of the attempt, once the coordinator has an address; each is built when it is needed."""
     address, attempt = coordinator.ip, coordinator.attempt
-    if address is None:
+    if address is None or not may_create_members(context):
         return
     job, present = _as_started(context), {pod.name for pod in context.observed.pods}
     tp_size = context.decided.assignment.baseline.tp_size
@@ -141,6 +144,10 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     if standing is not None and standing.placements:
         placement = standing.placements.get(pod_set(context.job, component, index), PodPlacement())
         manifest = placed(manifest, placement)
+    kind = context.job.spec.scheduling.pod_group
+    if kind is not None and component is not Component.COORDINATOR:
+        group = names.pod_group(Identity.of(context.job).name)
+        manifest = joined(manifest, kind, group, context.job.spec.scheduling.group_scheduler)
     return CreatePod(manifest)
 
 

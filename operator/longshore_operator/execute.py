@@ -21,12 +21,14 @@ from longshore_operator.plan import (
     Apply,
     CreateOnce,
     CreatePod,
+    CreatePodGroup,
     CreateWorkload,
     DeleteJob,
     DeletePod,
     DeleteWorkload,
     Event,
     LabelPod,
+    PodGroupAction,
     WorkloadAction,
 )
 
@@ -106,6 +108,7 @@ class Executor:
         failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
         failures += await _all(self._workload(key, one) for one in actions if isinstance(one, WorkloadAction))
+        failures += await _all(self._pod_group(key, one) for one in actions if isinstance(one, PodGroupAction))
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
@@ -151,6 +154,12 @@ class Executor:
             await self._kube.delete(kind, key[0], action.name, action.uid)
         else:
             await self._kube.merge(kind, key[0], action.name, action.change, action.subresource or "")
+
+    async def _pod_group(self, key: Key, action: PodGroupAction) -> None:
+        if isinstance(action, CreatePodGroup):
+            await self._kube.create(action.manifest, action.resource)
+        else:
+            await self._kube.delete(action.resource, key[0], action.name, action.uid)
 
     async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
         await self._kube.delete("Pod", key[0], pod.name, pod.uid)

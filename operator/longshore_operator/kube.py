@@ -7,6 +7,7 @@ from longshore_kube.access import Access
 from longshore_kube.client import JSON_TYPE, METADATA_TYPE, Client
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import BY_KIND, Resource
+from longshore_operator.pod_group.api import APIS
 
 Object = dict[str, Any]
 
@@ -27,6 +28,7 @@ _RESOURCES: Final = {
         for kind, plural in _KUEUE_PLURALS.items()
         for version in ("v1beta1", "v1beta2")
     },
+    **{api.resource: Resource(api.group, api.version, "podgroups", "PodGroup") for api in APIS.values()},
 }
 
 

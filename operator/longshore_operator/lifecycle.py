@@ -23,7 +23,7 @@ from longshore.api.reasons import (
     SuspendedReason,
 )
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, LifecycleProgress
@@ -39,7 +39,6 @@ QUIET_RESTART_DELAY = timedelta(seconds=10)
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """`status.reason` of pods that the cluster ended, which is never the fault of the job."""
-_WITHOUT_PODS = frozenset({Phase.SUSPENDED, Phase.QUEUED})
 
 
 class Ending(Enum):
@@ -116,7 +115,7 @@ def advance(
         return _suspend(current, status)
     if standing is not None and not standing.admitted:
         return _queue(current, status, standing)
-    if status.attempt == 0 or status.phase in _WITHOUT_PODS:
+    if status.attempt == 0 or status.phase in WITHOUT_PODS:
         return _begin(current, status, now)
     deadline = _deadline(spec, current)
     if deadline is not None and deadline <= now:
@@ -228,7 +227,7 @@ def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) 
         reason=standing.reason,
         message=standing.message,
     )
-    if not was_active or status.phase in _WITHOUT_PODS:
+    if not was_active or status.phase in WITHOUT_PODS:
         return queued
     event = Event("Warning", standing.reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
     return replace(queued, events=(event,))

@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from longshore.api import names
+from longshore.api.scheduling import PodGroupKind
 from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
 from longshore_operator import handlers, health
@@ -64,6 +65,14 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         "--admission", type=Path, metavar="FILE", help="limits, quotas and priorities of jobs (default: none)"
     )
     run.add_argument("--kueue", action="store_true", help="jobs may be in queues of Kueue")
+    kinds = [kind.value for kind in PodGroupKind]
+    run.add_argument(
+        "--pod-groups",
+        action="append",
+        default=[],
+        choices=kinds,
+        help="PodGroups that jobs may ask for (repeatable; default none)",
+    )
     run.add_argument("--no-network-policies", action="store_true", help="do not isolate jobs by NetworkPolicies")
     run.add_argument(
         "--api-server-port",
@@ -95,6 +104,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
             kueue=given.kueue,
+            pod_groups=frozenset(PodGroupKind(kind) for kind in given.pod_groups),
             admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,
         ),
         namespace=None if given.all_namespaces else given.namespace,

@@ -8,6 +8,7 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore_operator.kueue.view import KueueView
+from longshore_operator.pod_group.view import PodGroupView
 
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
@@ -125,6 +126,8 @@ class Observed:
     """Fingerprint of the settings in the spec, if it is already known."""
     kueue: KueueView | None = None
     """State of Kueue for the job; None: the job is in no queue."""
+    pod_group: PodGroupView | None = None
+    """State of the PodGroup of the job; None: it wants none."""
     standing: Standing | None = None
     """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from longshore.api.scheduling import PodGroupKind
 from longshore.api.status import RLJobStatus
 from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
 from longshore_operator.template_rules import Allowed
@@ -111,8 +112,26 @@ class PatchWorkload:
     subresource: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create the PodGroup of a job; `resource`: of which scheduler."""
+
+    manifest: dict[str, Any]
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Delete the PodGroup with this uid."""
+
+    name: str
+    uid: str
+    resource: str
+
+
 WorkloadAction = CreateWorkload | DeleteWorkload | PatchWorkload
-Action = WorkloadAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
+PodGroupAction = CreatePodGroup | DeletePodGroup
+Action = WorkloadAction | PodGroupAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +163,8 @@ class OperatorConfig:
     admission: AdmissionConfig = NO_ADMISSION
     kueue: bool = False
     """Whether jobs may be in queues of Kueue."""
+    pod_groups: frozenset[PodGroupKind] = frozenset()
+    """Kinds of PodGroups that jobs may ask for."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
 

@@ -7,7 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
-from longshore_operator import mounts
+from longshore_operator import mounts, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_security import POD_SECURITY, with_template
@@ -59,6 +59,7 @@ def worker_pod(
     _join(pod, index, coordinator_ip)
     mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
+    topology.constrain(pod, job)
     return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 
@@ -71,6 +72,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     _join(pod, index, coordinator_ip)
     mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
+    topology.constrain(pod, job)
     return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 

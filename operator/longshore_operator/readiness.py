@@ -81,6 +81,8 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
     )
     if leaving:
         yield Fact(False, ReadyReason.WAITING_FOR_PODS_TO_END, f"still ending: {_some(leaving)}")
+    if len(pods) < num_pods and observed.pod_group is not None and observed.pod_group.mistake:
+        yield Fact(False, ReadyReason.POD_GROUP_UNAVAILABLE, observed.pod_group.mistake)
     num_ready = sum(pod.ready for pod in pods)
     if num_ready < num_pods:
         yield from _storage(observed.claim)

@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
-from longshore.api.reasons import FailedReason, ReadyReason
+from longshore.api.reasons import AdmittedReason, FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
@@ -23,9 +23,10 @@ from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
-from longshore_operator.observed import Observed, PodView
+from longshore_operator.observed import Observed, PodView, Standing
 from longshore_operator.outcome import Fact, Outcome, with_history
 from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, OperatorConfig, Plan
+from longshore_operator.pod_group.concern import reconcile_pod_group
 from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
@@ -44,6 +45,7 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_size,
     reconcile_rewards,
     reconcile_notices,
+    reconcile_pod_group,
     reconcile_pods,
     reconcile_readiness,
     reconcile_kueue,
@@ -66,6 +68,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
     if observed.kueue is not None:
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
+    if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
+        observed = replace(observed, standing=_without_pod_group(observed.standing, observed.pod_group.mistake))
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
     progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
     if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
@@ -110,6 +114,12 @@ def reject(
     )
     event = Event("Warning", reason, message, key=f"invalid-{generation}")
     return Plan((*deletions, event), failed, requeue_at)
+
+
+def _without_pod_group(standing: Standing | None, mistake: str) -> Standing:
+    """Return that the job waits, whatever else it was granted: its pods would hold GPUs one by one."""
+    queue = standing.queue if standing is not None else ""
+    return Standing(False, AdmittedReason.POD_GROUP_UNAVAILABLE, mistake, queue=queue)
 
 
 def _without_namesakes(pods: tuple[PodView, ...], uid: str) -> tuple[PodView, ...]:

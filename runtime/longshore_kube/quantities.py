@@ -8,6 +8,7 @@ QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(Ki|Mi|Gi|Ti
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MIN_BINARY = 1024
+_MEBI = 2**20
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
@@ -35,6 +36,13 @@ def canonical(text: str) -> str:
         return _written(parse_quantity(text), 10, {power: f"e{power}" if power else "" for power in range(-9, 19, 3)})
     amount = number * _factor(suffix)
     if suffix in _BINARY and abs(amount) >= _MIN_BINARY and amount.denominator == 1:
+        return _written(amount, 2, {power: suffix for suffix, power in (_BINARY | {"": 0}).items()})
+    return _written(amount, 10, {power: suffix for suffix, power in _DECIMAL.items()})
+
+
+def to_quantity(amount: Fraction) -> str:
+    """An amount as a quantity, with the largest suffix that leaves a whole number."""
+    if amount.denominator == 1 and amount % _MEBI == 0:
         return _written(amount, 2, {power: suffix for suffix, power in (_BINARY | {"": 0}).items()})
     return _written(amount, 10, {power: suffix for suffix, power in _DECIMAL.items()})
 

@@ -101,6 +101,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [priorityclasses]
   verbs: [get]
 {{- end }}
+{{- range .Values.podGroups }}
+- apiGroups: [{{ get (dict "Volcano" "scheduling.volcano.sh" "SchedulerPlugins" "scheduling.x-k8s.io" "Kubernetes" "scheduling.k8s.io") . }}]
+  resources: [podgroups]
+  verbs: [get, create, delete]
+{{- end }}
 {{- if .Values.jobNetworkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

@@ -1,30 +1,34 @@
 """Whether a job with a queue may have pods, by its Workload: the first of Kueue's conditions that applies."""
 
+from dataclasses import replace
+
 from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore_operator.admission.demand import gang
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.view import GROUP, LABEL_QUEUE, KueueView
-from longshore_operator.kueue.workload import placements
+from longshore_operator.kueue.workload import num_workers, placements
 from longshore_operator.observed import Standing
 
 
 def standing(job: RLJob, view: KueueView) -> Standing:
     """Return whether the job is admitted, or why not in the words of Kueue."""
-    gpus = gang(job.spec)
+    gpus, replicas = gang(job.spec), job.spec.workers.replicas
     evicted, reserved = view.condition("Evicted"), view.condition("QuotaReserved")
     if view.is_foreign(Identity.of(job).uid):
         text = "Kueue still has the Workload of another job of this name: it goes when that job is deleted"
         return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
     recorded = job.status.admission
     if view.version is None and recorded is not None and recorded.admitted:
-        return Standing(True, AdmittedReason.ADMITTED, "admitted by Kueue, which is gone", gpus, view.queue)
+        return _admitted(job, "admitted by Kueue, which is gone", recorded.workers or replicas, view.queue)
     if evicted.get("status") == "True" and reserved.get("status") == "True":
         text = f"Kueue evicted the job ({evicted.get('reason', '')}): {evicted.get('message', '')}"
         return Standing(False, AdmittedReason.EVICTED, text, gpus, view.queue)
     if view.holds("Admitted"):
-        text = f"Kueue admitted the job through queue {view.queue}"
-        return Standing(True, AdmittedReason.ADMITTED, text, gpus, view.queue, placements(view))
+        count = num_workers(job, view)
+        part = f" with {count} of {replicas} worker pods" if count < replicas else ""
+        text = f"Kueue admitted the job through queue {view.queue}{part}"
+        return replace(_admitted(job, text, count, view.queue), placements=placements(view))
     if view.mistake:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, view.mistake, gpus, view.queue)
     if reserved.get("status") == "True":
@@ -39,3 +43,10 @@ def standing(job: RLJob, view: KueueView) -> Standing:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, text, gpus, view.queue)
     text = f"Kueue says: {message}" if message else f"the job waits in queue {view.queue} of Kueue"
     return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
+
+
+def _admitted(job: RLJob, message: str, count: int, queue: str) -> Standing:
+    """Return that the job may have so many workers, until it is evicted."""
+    workers = job.spec.workers
+    extra = count - workers.least_replicas if workers.is_elastic else None
+    return Standing(True, AdmittedReason.ADMITTED, message, gang(job.spec, count), queue, num_extra_workers=extra)

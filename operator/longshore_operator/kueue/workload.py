@@ -1,17 +1,17 @@
 """A job as a Workload, and what an admitted Workload asks of its pods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore_operator import pods as build
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.pod_sets import PodSet, pod_sets
 
 MAX_POD_SETS: Final = 8
 """Of a Workload."""
@@ -29,27 +29,27 @@ _SOURCE_KUEUE: Final = f"{GROUP}/workloadpriorityclass"
 _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
 
 
-def pod_set(job: RLJob, component: Component, index: int) -> str:
-    """Name of the pod set that a pod belongs to: one for each component, and for each judge."""
-    if component is not Component.JUDGE:
-        return component.value
-    function, _ = job.spec.reward.judge_pod(index)
-    return f"judge-{job.spec.reward.functions.index(function)}"
-
-
-def pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
-    """Every pod that the job may have at once; roles change within pods, so the quota stays the same."""
+def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
+    """Every pod that the job may have at once. Of the workers, Kueue may admit fewer (partial admission)."""
     return [
-        {"name": name, "count": count, "template": {"spec": _for_kueue(pod["spec"])}}
-        for name, count, pod in _pods(job, config)
-        if count
+        {"name": one.name, "count": one.num_most, "template": {"spec": _for_kueue(one.pod["spec"])}}
+        | ({"minCount": job.spec.workers.least_replicas} if _is_elastic(job, one) else {})
+        for one in pod_sets(job, config)
     ]
+
+
+def _is_elastic(job: RLJob, one: PodSet) -> bool:
+    return one.component is Component.WORKER and job.spec.workers.is_elastic
 
 
 def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, Any]:
     """Build the Workload of a job, for the version that is served."""
     identity = Identity.of(job)
-    spec = {"queueName": view.queue, "podSets": pod_sets(job, config), **_priority(view.priority, view.version)}
+    spec = {
+        "queueName": view.queue,
+        "podSets": requested_pod_sets(job, config),
+        **_priority(view.priority, view.version),
+    }
     metadata = identity.metadata(names.workload(identity.name))
     # The priority class is also a label, by which Kueue finds Workloads of a class.
     if view.priority is not None and view.priority.is_kueues:
@@ -61,6 +61,14 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
         "metadata": metadata,
         "spec": spec | {"active": not job.spec.suspend},
     }
+
+
+def num_workers(job: RLJob, view: KueueView) -> int:
+    """Worker pods that Kueue has admitted: for an elastic job maybe fewer than it takes, for others all."""
+    workers = job.spec.workers
+    assignments = (view.status.get("admission") or {}).get("podSetAssignments") or ()
+    count = next((one.get("count") for one in assignments if one["name"] == Component.WORKER.value), None)
+    return workers.replicas if count is None else min(max(count, workers.least_replicas), workers.replicas)
 
 
 def placements(view: KueueView) -> dict[str, PodPlacement]:
@@ -88,24 +96,6 @@ def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
         | {"nodeSelector": {**(spec.get("nodeSelector") or {}), **placement.node_selector}}
         | {"tolerations": [*tolerations, *more]},
     }
-
-
-def _pods(job: RLJob, config: OperatorConfig) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
-    spec = job.spec
-    yield Component.COORDINATOR.value, 1, build.coordinator_pod(job, config, 1)
-    yield Component.WORKER.value, spec.workers.replicas, build.worker_pod(job, config, 1, 0, "", 1)
-    if spec.trainer_workers is not None:
-        yield Component.TRAINER.value, spec.trainer_workers.replicas, build.trainer_pod(job, config, 1, 0, "")
-    if spec.reward.most_pods:
-        yield Component.REWARD.value, spec.reward.most_pods, build.reward_pod(job, config, 1, 0, "")
-    counted: dict[str, int] = {}
-    first: dict[str, int] = {}
-    for index in range(spec.reward.num_judge_pods):
-        name = pod_set(job, Component.JUDGE, index)
-        counted[name] = counted.get(name, 0) + 1
-        first.setdefault(name, index)
-    for name, count in counted.items():
-        yield name, count, build.judge_pod(job, config, 1, first[name], "")
 
 
 def _for_kueue(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,11 @@ def workload(job: str) -> str:
     return f"{job}-rljob"
 
 
+def pod_group(job: str) -> str:
+    """Name of the PodGroup by which the scheduler starts the pods of the job together."""
+    return f"{job}-rljob"
+
+
 def default_output(job: str, uid: str) -> str:
     """Default of `spec.storage.output`, relative to the storage; a later job of that name gets another one."""
     return f"rljobs/{job}-{uid[:8]}"

@@ -39,6 +39,10 @@ class AdmittedReason(Reason):
         "QueueUnavailable",
         "Kueue, the queue or the priority class cannot be used; the message says why",
     )
+    POD_GROUP_UNAVAILABLE = (
+        "PodGroupUnavailable",
+        "the PodGroup that `scheduling.podGroup` asks for cannot be made; the message says why",
+    )
     PRIORITY_CLASS_NOT_FOUND = (
         "PriorityClassNotFound",
         "the priority class in the label of the job does not exist, or its namespace may not use it",
@@ -61,6 +65,10 @@ class ReadyReason(Reason):
     STORAGE_NOT_FOUND = "StorageNotFound", "the PersistentVolumeClaim does not exist"
     STORAGE_PENDING = "StoragePending", "the PersistentVolumeClaim is not bound"
     STORAGE_LOST = "StorageLost", "the PersistentVolumeClaim has lost its volume"
+    POD_GROUP_UNAVAILABLE = (
+        "PodGroupUnavailable",
+        "pods are missing, and the PodGroup without which they are not created cannot be made",
+    )
     WAITING_FOR_PODS_TO_END = (
         "WaitingForPodsToEnd",
         "pods of an older attempt, or of a deleted job of the same name, have not ended yet",

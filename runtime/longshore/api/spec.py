@@ -17,6 +17,7 @@ from longshore.api.records import Records
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
+from longshore.api.scheduling import Scheduling
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
 
@@ -45,7 +46,7 @@ class CleanPodPolicy(StrEnum):
 
 _FROZEN_WHILE_RUNNING: Final = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
-    "profiling", "hub", "records", "tracking",
+    "profiling", "hub", "records", "tracking", "scheduling",
 )  # fmt: skip
 _NUM_PODS: Final = (
     "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
@@ -276,6 +277,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
     for `longshore simulate --profile`. Only: measure and end."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
     """The pod with the Ray head and the training loop."""
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    """Which pods start together, and where their nodes are."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Runtime image; unset: the one that the operator was installed with."""
     suspend: bool = False

@@ -25,6 +25,7 @@ class Phase(StrEnum):
 
 
 FINISHED_PHASES = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+WITHOUT_PODS = frozenset({Phase.SUSPENDED, Phase.QUEUED})
 
 
 class ConditionType(StrEnum):

@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from longshore.api import names
+from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
+from longshore_operator.main import parse
+from longshore_operator.pod_group.api import APIS
 from longshore_operator.pods import coordinator_pod
 from tests.unit.operator.model import CONFIG, make_job
 
@@ -68,6 +71,29 @@ class TestOperatorPod:
         named = pod(priorityClass={"create": True}, priorityClassName="system-cluster-critical")
         assert named["spec"]["priorityClassName"] == "system-cluster-critical"
         assert "priorityClassName" not in pod()["spec"]
+
+
+class TestPodGroups:
+    def test_the_operator_may_use_those_that_are_listed_and_no_others(self) -> None:
+        def found(kinds: list[str], scope: str = "") -> tuple[list[str], set[str]]:
+            objects = rendered(podGroups=kinds, watchNamespace=scope)
+            rules = objects["Role" if scope else "ClusterRole", "longshore-operator"]["rules"]
+            groups = {rule["apiGroups"][0] for rule in rules if rule["resources"] == ["podgroups"]}
+            command = objects["Deployment", "longshore-operator"]["spec"]["template"]["spec"]["containers"][0][
+                "command"
+            ]
+            return [one for one in command if one.startswith("--pod-groups")], groups
+
+        assert found([]) == ([], set())
+        assert found(["Volcano"]) == (["--pod-groups=Volcano"], {"scheduling.volcano.sh"})
+        every = [kind.value for kind in PodGroupKind]
+        assert found(every, "team")[1] == {api.group for api in APIS.values()}
+        assert parse(["run", "--namespace=team", "--runtime-image=x", *found(every)[0]]).config.pod_groups == set(
+            PodGroupKind
+        )
+
+    def test_a_kind_that_does_not_exist_is_refused(self) -> None:
+        assert "podGroups" in refusal(podGroups=["YuniKorn"])
 
 
 class TestMonitoring:

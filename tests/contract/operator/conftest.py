@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
+from longshore.api.scheduling import PodGroupKind
 from longshore_devcluster.cluster import ClusterConfig
 from longshore_devcluster.launcher import cluster_process
 from tests.contract.operator.harness import (
@@ -45,7 +46,7 @@ def chart(cluster: Cluster) -> Iterator[None]:
 
     Without its policy for jobs, which would refuse at the API server what the operator has to refuse as well.
     """
-    values = {"replicas": 0, "jobPolicy": {"enabled": False}}
+    values = {"replicas": 0, "jobPolicy": {"enabled": False}, "podGroups": [kind.value for kind in PodGroupKind]}
     with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
         release.install(str(CHART), "longshore", values, create_namespace=True, timeout=60)
         yield

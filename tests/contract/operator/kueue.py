@@ -5,6 +5,7 @@ wait, evicts for a higher priority, and frees quota only when the owner of an ev
 """
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -192,9 +193,11 @@ class FakeKueue:
             if holds(each, "QuotaReserved")
             and local[each["metadata"]["namespace"], each["spec"]["queueName"]]["spec"]["clusterQueue"] == name
         ]
-        missing = gpus(one) - (quota - sum(gpus(each) for each in users))
-        if missing <= 0:
-            return self._admit(one, name, flavor["name"])
+        free = quota - sum(gpus(each) for each in users)
+        counts = next((counts for counts in possible_counts(one) if gpus(one, counts) <= free), None)
+        if counts is not None:
+            return self._admit(one, name, flavor["name"], counts)
+        missing = gpus(one) - free
         message = f"couldn't assign flavors: insufficient unused quota for {GPU}, {missing} more needed"
         if self._report(one, {"QuotaReserved": ("False", "Pending", message)}):
             return True
@@ -204,9 +207,9 @@ class FakeKueue:
                 return self._evict(user, "Preempted", "Preempted to accommodate a workload of higher priority")
         return False
 
-    def _admit(self, one: Json, queue: str, flavor: str) -> bool:
+    def _admit(self, one: Json, queue: str, flavor: str, counts: dict[str, int]) -> bool:
         assignments = [
-            {"name": pods["name"], "count": pods["count"], "flavors": {GPU: flavor, "cpu": flavor}}
+            {"name": pods["name"], "count": counts[pods["name"]], "flavors": {GPU: flavor, "cpu": flavor}}
             for pods in one["spec"]["podSets"]
         ]
         changes = {
@@ -243,9 +246,22 @@ class FakeKueue:
         return True
 
 
-def gpus(workload: Json) -> int:
-    """Pretended GPUs of a Workload."""
+def possible_counts(workload: Json) -> Iterator[dict[str, int]]:
+    """Pods of each set with which a Workload can be admitted: all of them, then fewer of the set with `minCount`."""
+    wanted = {pods["name"]: pods["count"] for pods in workload["spec"]["podSets"]}
+    yield wanted
+    for pods in workload["spec"]["podSets"]:
+        for count in range(pods["count"] - 1, pods.get("minCount", pods["count"]) - 1, -1):
+            yield wanted | {pods["name"]: count}
+
+
+def gpus(workload: Json, counts: dict[str, int] | None = None) -> int:
+    """Pretended GPUs of a Workload: those of so many pods, else those that it is admitted with, or asks for."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    assigned = {one["name"]: one["count"] for one in admission.get("podSetAssignments") or ()}
+    counts = counts or assigned
     return sum(
-        pods["count"] * int(pods["template"]["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+        counts.get(pods["name"], pods["count"])
+        * int(pods["template"]["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
         for pods in workload["spec"]["podSets"]
     )

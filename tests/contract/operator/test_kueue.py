@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import FakeKueue, Kueue, install_definitions, is_served
+from tests.contract.operator.kueue import FakeKueue, Kueue, holds, install_definitions, is_served
 
 IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
 ON_LINUX = {"kubernetes.io/os": "linux"}
@@ -141,6 +141,33 @@ def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueu
     wait_admitted(jobs, "second")
     finished = kueue.condition(jobs.namespace, "first", "Finished")
     assert (finished["status"], finished["reason"]) == ("True", "Failed")
+
+
+def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for(jobs: Jobs, kueue: Kueue) -> None:
+    jobs.create("first", labels=TEAM, **job_spec(replicas=1))
+    wait_admitted(jobs, "first")
+    spec = job_spec(replicas=4)
+    spec["workers"] |= {"minReplicas": 1}
+    jobs.create("second", labels=TEAM, **spec)
+    status = wait_admitted(jobs, "second")
+    assert (status["admission"]["workers"], status["admission"]["gpus"]) == (1, {GPU: 1})
+    size = status["assignment"]["size"]
+    assert (size["workers"], size["held"]) == (1, 1)
+    jobs.delete("first")
+    jobs.patch({"suspend": True}, "second")
+    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "second"), "QuotaReserved"))
+    jobs.patch({"suspend": False}, "second")
+    eventually("it has two workers", lambda: jobs.status("second")["admission"].get("workers") == 2)
+
+
+@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> None:
+    spec = job_spec(replicas=4)
+    spec["workers"] |= {"minReplicas": 1}
+    jobs.create("first", labels=TEAM, **spec)
+    status = jobs.wait_phase("Running", "first")
+    assert status["workers"] == {"desired": 2, "ready": 2}
+    assert pods_of(jobs, "first") == ["first-coordinator", "first-worker-0", "first-worker-1"]
 
 
 @pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")

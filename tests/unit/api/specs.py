@@ -102,6 +102,9 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 BROKEN: list[tuple[Json, str]] = [
+    ({"scheduling.queue": "research"}, "scheduling.queue"),
+    ({"scheduling.queue": "research", "scheduling.podGroup": "Kubernetes"}, "scheduling.queue"),
+    ({"scheduling.schedulerName": "batch"}, "scheduling.schedulerName"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.tokenSecret"),
     ({"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2}, "algorithm.clipHigh"),
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),

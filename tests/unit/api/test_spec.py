@@ -271,6 +271,8 @@ def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
         disaggregated(gpus=2) | {"trainer.dataParallelSize": 4},
         disaggregated(gpus=1) | strategy("GroupPipeline"),
         {"workers.replicas": 2, "workers.minReplicas": 1},
+        {"scheduling.podGroup": "Volcano", "scheduling.queue": "research", "scheduling.schedulerName": "batch"},
+        {"scheduling.topology": {"key": "rack"}, "scheduling.packNodes": True},
         megatron(gpus=8, tensorParallelSize=2, pipelineParallelSize=2, contextParallelSize=2, dataParallelSize=1),
         megatron(gpus=4, tensorParallelSize=2, dataParallelSize=2),
         megatron(gpus=0, tensorParallelSize=2, contextParallelSize=2),

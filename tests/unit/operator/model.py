@@ -16,13 +16,16 @@ from longshore_operator.plan import (
     Apply,
     CreateOnce,
     CreatePod,
+    CreatePodGroup,
     DeleteJob,
     DeletePod,
+    DeletePodGroup,
     Event,
     LabelPod,
     OperatorConfig,
     Plan,
 )
+from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,6 +68,10 @@ class Cluster:
     reported_rejection: int = 0
     reported_notice: tuple[int, int] = (0, 0)
     config: OperatorConfig = CONFIG
+    pod_group: dict[str, Any] | None = None
+    """The PodGroup of the job."""
+    pod_group_mistake: str = ""
+    """Why there can be none."""
     _num_created: int = 0
 
     @property
@@ -77,6 +84,8 @@ class Cluster:
             "reported_rejection": self.reported_rejection,
             "reported_notice": self.reported_notice,
         }
+        if self.job.spec.scheduling.pod_group is not None:
+            remembered["pod_group"] = PodGroupView(self.pod_group, self.pod_group_mistake)
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)
 
@@ -92,10 +101,10 @@ class Cluster:
     def reconcile_until_stable(self, limit: int = 30) -> None:
         """Passes until nothing is left to do; everything healthy comes up in between."""
         for _ in range(limit):
-            before = (self.status, dict(self.pods))
+            before = (self.status, dict(self.pods), self.pod_group)
             self.step()
             self.kubelet()
-            if before == (self.status, self.pods):
+            if before == (self.status, self.pods, self.pod_group):
                 return
         raise AssertionError(f"not settled after {limit} passes: {self.status}")
 
@@ -125,6 +134,14 @@ class Cluster:
                 self.delete(action.name, action.uid)
             case LabelPod():
                 self.label(action.name, action.uid, action.labels)
+            case CreatePodGroup():
+                assert self.pod_group is None, "there is one PodGroup"
+                self._num_created += 1
+                uid = {"uid": f"group-{self._num_created}"}
+                self.pod_group = action.manifest | {"metadata": action.manifest["metadata"] | uid}
+            case DeletePodGroup():
+                if self.pod_group is not None and self.pod_group["metadata"]["uid"] == action.uid:
+                    self.pod_group = None
             case DeleteJob():
                 self.job_deleted = True
             case Event():

@@ -12,9 +12,10 @@ from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_operator.kueue.desk import queue_of
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
-from longshore_operator.kueue.workload import placed, placements, pod_set, pod_sets, workload
+from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
+from longshore_operator.pod_sets import pod_set
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
 from tests.unit.operator.model import Cluster, make_job
@@ -42,27 +43,44 @@ def stored(view: KueueView, **by_type: str) -> KueueView:
     return replace(view, workload=made | conditions(**by_type))
 
 
+ELASTIC = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
+
+
+def assigned(count: int) -> KueueView:
+    """A view of an admitted Workload with so many workers."""
+    view = stored(VIEW, Admitted="True/Admitted/", QuotaReserved="True/QuotaReserved/")
+    assert view.workload is not None
+    admission = {"podSetAssignments": [{"name": "coordinator", "count": 1}, {"name": "worker", "count": count}]}
+    return replace(view, workload={**view.workload, "status": {**view.status, "admission": admission}})
+
+
 class TestPodSets:
     def test_every_kind_of_pod_is_a_set_with_what_it_requests(self) -> None:
         job = make_job(reward={"pods": 1, "maxPods": 3})
-        sets = {one["name"]: one for one in pod_sets(job, CONFIG)}
+        sets = {one["name"]: one for one in requested_pod_sets(job, CONFIG)}
         assert {name: one["count"] for name, one in sets.items()} == {"coordinator": 1, "worker": 2, "reward": 3}
         (container,) = sets["worker"]["template"]["spec"]["containers"]
         assert container["resources"] == {"requests": {GPU: "1", "cpu": "1", "memory": "4Gi"}, "limits": {GPU: "1"}}
 
     def test_trainers_and_each_judge_have_sets_of_their_own(self) -> None:
         job = make_job(**judged(), placement="Disaggregated", trainerWorkers={"replicas": 4})
-        assert {one["name"]: one["count"] for one in pod_sets(job, CONFIG)} == {
+        assert {one["name"]: one["count"] for one in requested_pod_sets(job, CONFIG)} == {
             "coordinator": 1, "worker": 2, "trainer": 4, "reward": 1, "judge-1": 2, "judge-2": 1,
         }  # fmt: skip
         assert [pod_set(job, Component.JUDGE, index) for index in range(3)] == ["judge-1", "judge-1", "judge-2"]
 
     def test_a_template_says_where_pods_may_run_and_nothing_that_kueue_has_no_use_for(self) -> None:
         job = make_job(workers={"nodeSelector": {"zone": "a"}, "gpusPerPod": 1})
-        spec = next(one for one in pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
+        spec = next(one for one in requested_pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
         assert spec["nodeSelector"] == {"zone": "a"}
         assert not {"volumes", "hostname", "securityContext"} & spec.keys()
         assert "env" not in spec["containers"][0]
+
+    def test_kueue_may_admit_an_elastic_job_with_fewer_workers(self) -> None:
+        sets = {one["name"]: one for one in requested_pod_sets(make_job(workers=ELASTIC), CONFIG)}
+        assert (sets["worker"]["count"], sets["worker"]["minCount"]) == (8, 2)
+        assert [name for name, one in sets.items() if "minCount" in one] == ["worker"]
+        assert all("minCount" not in one for one in requested_pod_sets(make_job(), CONFIG))
 
 
 class TestWorkload:
@@ -147,6 +165,20 @@ class TestStanding:
         assert (made.admitted, made.reason) == (reason is AdmittedReason.ADMITTED, reason)
         assert made.message.startswith(message)
 
+    @pytest.mark.parametrize(("count", "extra", "gpus"), [(2, 0, 8), (5, 3, 20), (8, 6, 32)])
+    def test_an_elastic_job_has_the_workers_that_kueue_has_assigned(self, count: int, extra: int, gpus: int) -> None:
+        made = standing(make_job(workers=ELASTIC), assigned(count))
+        assert (made.num_extra_workers, made.gpus) == (extra, {GPU: gpus})
+        assert (f"with {count} of 8 worker pods" in made.message) == (count < 8)
+
+    def test_a_job_of_fixed_size_has_all_of_its_workers(self) -> None:
+        assert standing(make_job(), assigned(2)).num_extra_workers is None
+
+    def test_an_elastic_job_keeps_its_size_if_kueue_is_removed(self) -> None:
+        running = RLJobStatus(attempt=1, admission=AdmissionStatus(admitted=True, queue="team", workers=5))
+        made = standing(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
+        assert (made.num_extra_workers, made.gpus) == (3, {GPU: 20})
+
     def test_a_mistake_is_told(self) -> None:
         made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
         assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
@@ -158,6 +190,26 @@ class TestStanding:
     def test_a_job_stays_in_the_queue_that_its_status_names(self) -> None:
         assert queue_of(make_job()) is None
         assert queue_of(make_job(RLJobStatus(admission=AdmissionStatus(queue="team")))) == "team"
+
+
+class TestPartialAdmission:
+    def test_each_attempt_runs_with_the_size_that_kueue_has_given_it(self) -> None:
+        cluster = Cluster(spec={"workers": ELASTIC}, config=CONFIG)
+
+        def until_stable(view: KueueView) -> None:
+            for _ in range(12):
+                cluster.apply(reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG))
+                cluster.kubelet()
+
+        for attempt, count in enumerate((5, 8, 2), 1):
+            until_stable(assigned(count))
+            size = cluster.status.assignment.size
+            assert size is not None
+            assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, attempt)
+            assert (size.workers, size.held, len(cluster.workers())) == (count, count, count)
+            evicted = stored(VIEW, Evicted="True/Preempted/why", QuotaReserved="True/QuotaReserved/")
+            until_stable(evicted)
+            assert cluster.pods == {}
 
 
 class TestPlacement:

@@ -17,7 +17,7 @@ from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
-from longshore_kube.errors import KubeError, Unreadable
+from longshore_kube.errors import ApiError, KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.fairness import Bucket
@@ -28,24 +28,23 @@ from longshore_operator.kueue.desk import KueueDesk
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
-from longshore_operator.observed import ClaimView, Observed
+from longshore_operator.observed import ClaimView, Observed, PodView
 from longshore_operator.plan import Action, Event, OperatorConfig, Plan
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
 from longshore_operator.settings import pod_settings_fingerprint
-from longshore_operator.stored_status import StoredStatus, read_status
+from longshore_operator.stored_job import StoredJob, parsed
 
 RESYNC = timedelta(minutes=15)
 """Interval at which a job is reconciled and its children are applied again, even without a change."""
 RESYNC_WHILE_STARTING = timedelta(seconds=20)
 """The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
+CLAIM_PATIENCE = timedelta(minutes=1)
+"""How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
 EVENT_BURST = 25
 EVENTS_PER_S = 0.1
 """Long-run rate of events per job; events above it are counted but not posted."""
 _SECRET_BYTES = 32
-_NEEDED_METADATA = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
-)  # fmt: skip
 _RELIST_PAUSE_S = 5.0
 
 
@@ -64,6 +63,8 @@ class _Job:
     num_starting_looks: int = 0
     """How many times children were applied again because a pod did not start."""
     apply_error: str | None = None
+    pending_since: datetime | None = None
+    """When a pod was first seen to be pending; None: none is."""
     bound_claim: ClaimView | None = None
     """The volume claim, once it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
@@ -71,6 +72,12 @@ class _Job:
     reported_rejection: int = 0
     reported_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
+    news_version: int = 0
+    """Resource version of the newest news."""
+    kept: StoredJob | None = None
+    """The job as it was last read or written, for as long as it starts and there are no news."""
+    is_contended: bool = False
+    """Whether others changed the job while its status was to be written, which is then written whatever they change."""
     finished_generation: int = 0
     """Generation at which the job ended and nothing remained to be done; 0: it has not ended."""
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
@@ -109,12 +116,19 @@ class Controller:
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(
-            kube, namespace, self.schedule.wake, on_listed=self.schedule.catch_up, on_synced=self.schedule.open
+            kube,
+            namespace,
+            self.schedule.wake,
+            on_progress=self.schedule.settle,
+            on_listed=self.schedule.catch_up,
+            on_synced=self.schedule.open,
         )
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
         job = self._jobs.get(key)
+        if job is not None:
+            job.news_version = int(news.resource_version)
         if job is not None and not news.is_deleted:
             is_own = news.resource_version == job.seen_version
             if is_own or (news.generation and news.generation == job.finished_generation):
@@ -158,17 +172,19 @@ class Controller:
     async def _pass(self, key: Key) -> PassResult:
         """Reconcile one job."""
         now = self._clock()
-        found = await self._found(key)
-        if found is None:
-            return PassResult(exists=False)
-        began_s = time.perf_counter()
-        stored = _parsed(found, now)
-        # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
-        del found
-        busy_s = time.perf_counter() - began_s
-        job = self._jobs.setdefault(key, _Job())
+        job, busy_s = self._jobs.setdefault(key, _Job()), 0.0
+        stored = self._kept(key, job, now)
+        if stored is None:
+            found = await self._found(key)
+            if found is None:
+                return PassResult(exists=False)
+            began_s = time.perf_counter()
+            stored = parsed(found, now)
+            # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
+            del found
+            busy_s = time.perf_counter() - began_s
         self._refresh(key, job, stored.metadata, now)
-        claim = await self._claim(key, job, stored)
+        claim = await self._claim(key, job, stored, now)
         kueue = await self._kueue_view(key, stored)
         began_s = time.perf_counter()
         plan = self._decide(key, job, stored, claim, kueue, now)
@@ -178,6 +194,13 @@ class Controller:
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         job.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
+
+    def _kept(self, key: Key, job: _Job, now: datetime) -> StoredJob | None:
+        """Return the job without reading it, if it is known: there are no news, and it was read not too long ago."""
+        kept, job.kept = job.kept, None
+        if kept is None or job.news_version > int(kept.version) or self._has_expired(key, job, now):
+            return None
+        return kept
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
         """Return the job, or, if it cannot be read, its metadata with the reason in place of the spec."""
@@ -190,8 +213,7 @@ class Controller:
     def _refresh(self, key: Key, job: _Job, metadata: dict[str, Any], now: datetime) -> None:
         """Forget what was applied for another job of the same name, or too long ago."""
         uid = metadata["uid"]
-        expired = job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
-        if uid != job.uid or expired:
+        if uid != job.uid or self._has_expired(key, job, now):
             if uid != job.uid:
                 job.reported_rejection, job.reported_notice, job.hashed, job.apply_error = 0, (0, 0), (0, ""), None
                 job.num_starting_looks = 0
@@ -203,8 +225,14 @@ class Controller:
             job.num_starting_looks = 0
         job.seen_version = metadata["resourceVersion"]
 
+    def _has_expired(self, key: Key, job: _Job, now: datetime) -> bool:
+        return job.applied_since is not None and now - job.applied_since >= self._resync(key, job)
+
+    def _pending(self, key: Key) -> list[PodView]:
+        return [pod for pod in self.informer.pods(key) if pod.phase == "Pending" and not pod.deleting]
+
     def _is_starting(self, key: Key) -> bool:
-        return any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in self.informer.pods(key))
+        return any(pod.scheduled for pod in self._pending(key))
 
     def _resync(self, key: Key, job: _Job) -> timedelta:
         if not self._is_starting(key):
@@ -212,7 +240,7 @@ class Controller:
         return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(job.num_starting_looks, 8)))
 
     def _decide(
-        self, key: Key, job: _Job, stored: "_Stored", claim: ClaimView | None, kueue: KueueView | None, now: datetime
+        self, key: Key, job: _Job, stored: StoredJob, claim: ClaimView | None, kueue: KueueView | None, now: datetime
     ) -> Plan:
         """Return the plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
@@ -242,7 +270,7 @@ class Controller:
             self._desk.withdraw(key, has_pods=False)
         return reconcile(parsed, observed, now, self._config)
 
-    async def _kueue_view(self, key: Key, stored: "_Stored") -> KueueView | None:
+    async def _kueue_view(self, key: Key, stored: StoredJob) -> KueueView | None:
         """Return the state of Kueue for a job with a queue."""
         status = stored.status.status
         if "deletionTimestamp" in stored.metadata:
@@ -252,12 +280,17 @@ class Controller:
             return await self._kueue.of_unreadable(key, queue) if queue else None
         return await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
 
-    async def _claim(self, key: Key, job: _Job, stored: "_Stored") -> ClaimView | None:
-        """Return the volume claim, which is read only while pods wait to be scheduled or started."""
+    async def _claim(self, key: Key, job: _Job, stored: StoredJob, now: datetime) -> ClaimView | None:
+        """Return the volume claim, which is read only while pods wait for long, or are refused by the scheduler."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
-        if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
-            job.bound_claim = None
+        pending = self._pending(key)
+        if not pending:
+            job.bound_claim = job.pending_since = None
+            return None
+        job.pending_since = job.pending_since or now
+        is_refused = any(pod.unschedulable is not None for pod in pending)
+        if not is_refused and now - job.pending_since < CLAIM_PATIENCE:
             return None
         name = stored.spec.storage.claim_name or names.storage_claim(key[1])
         if job.bound_claim is not None and job.bound_claim.name == name:
@@ -269,19 +302,30 @@ class Controller:
         job.bound_claim = view if view.phase == "Bound" else None
         return view
 
-    async def _carry_out(self, key: Key, job: _Job, stored: "_Stored", plan: Plan, now: datetime) -> float | None:
+    async def _carry_out(self, key: Key, job: _Job, stored: StoredJob, plan: Plan, now: datetime) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
+        may_be_kept = plan.status is not None and stored.may_be_kept(plan.status)
         if plan.status is not None:
             self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
-                written = await write_status(self._kube, key, job.uid, fields)
+                version = stored.version if may_be_kept and not job.is_contended else ""
+                try:
+                    written = await write_status(self._kube, key, job.uid, fields, version)
+                except ApiError as error:
+                    if not (version and error.conflict):
+                        raise
+                    job.is_contended = True
+                    return 0.0
                 job.seen_version = written["metadata"]["resourceVersion"]
+                stored = stored.written(plan.status, job.seen_version)
+                may_be_kept, job.is_contended = may_be_kept and not job.is_contended, False
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = job.apply_error
         await self._execute(key, job, plan, now)
+        job.kept = stored if may_be_kept else None
         if plan.has_all_children and plan.status is not None:
             job.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_reported(job, before)
@@ -289,7 +333,10 @@ class Controller:
             return 0.0  # The status that was written above still shows that error; the next pass corrects it at once.
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
-        return _seconds_until(plan.requeue_at, now, self._resync(key, job))
+        routine = self._resync(key, job)
+        if self._pending(key) and (job.pending_since is None or now - job.pending_since < CLAIM_PATIENCE):
+            routine = min(routine, CLAIM_PATIENCE)
+        return _seconds_until(plan.requeue_at, now, routine)
 
     def _note_reported(self, job: _Job, status: RLJobStatus) -> None:
         """Remember which rejection and notices have been reported by events, so that they are not reported again."""
@@ -325,26 +372,6 @@ class Controller:
                 job.events.take(now_s)
             kept.append(action)
         return kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Return a stored job without the fields that are not needed."""
-
-    metadata: dict[str, Any]
-    spec: RLJobSpec | ValidationError
-    status: StoredStatus
-
-
-def _parsed(found: dict[str, Any], now: datetime) -> _Stored:
-    metadata = {name: found["metadata"][name] for name in _NEEDED_METADATA if name in found["metadata"]}
-    spec = found.get("spec")
-    if not isinstance(spec, ValidationError):
-        try:
-            spec = RLJob.model_validate({"metadata": metadata, "spec": spec}).spec
-        except ValidationError as error:
-            spec = error
-    return _Stored(metadata, spec, read_status(found.get("status"), now))
 
 
 def _seconds_until(moment: datetime | None, now: datetime, resync: timedelta) -> float:

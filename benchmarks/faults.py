@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -45,7 +45,8 @@ CUT_AFTER_S: Final = 1.0
 DELAYS_S: Final = (0.2, 1.0)
 ERROR_SHARE: Final = 0.2
 OPERATOR: Final = "longshore-operator"
-FAULTS: Final = ("none", "operator killed", "server killed", "slow", "errors", "watches cut")
+LEASE_NAMESPACE: Final = "team-0"
+FAULTS: Final = ("none", "operator killed", "leader killed", "server killed", "slow", "errors", "watches cut")
 Serve = Callable[[Router, web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -132,13 +133,16 @@ class SupervisedOperator:
 
     kubeconfig: Path
     log: Path
+    is_candidate: bool = False
+    """Whether another operator runs too, and one of them leads."""
     num_starts: int = 0
     process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
         """Run until cancelled."""
         command = ["-m", "longshore_operator", "run", "--all-namespaces", "--runtime-image=unused"]
-        command += ["--no-leader-election", "--health-port=0"]
+        command += ["--health-port=0"]
+        command += [f"--lease-namespace={LEASE_NAMESPACE}"] if self.is_candidate else ["--no-leader-election"]
         try:
             while True:
                 with self.log.open("a") as output:
@@ -159,18 +163,39 @@ class SupervisedOperator:
             self.process.kill()
 
 
-async def _disturb(kind: str, server: Server, operator: SupervisedOperator) -> None:
-    """One fault, for its time."""
-    end_s = time.monotonic() + FAULT_S
+async def _disturb(kind: str, server: Server, operators: Sequence[SupervisedOperator], kube: KubeClient) -> list[float]:
+    """One fault, for its time; returns after how many seconds another operator led, each time that one was killed."""
+    end_s, failovers_s = time.monotonic() + FAULT_S, []
     server.fault.value = FAULTS.index(kind)
     while (left_s := end_s - time.monotonic()) > 0:
         await asyncio.sleep(min(left_s, KILL_EVERY_S))
         if kind == "operator killed":
-            operator.kill()
+            operators[0].kill()
+        if kind == "leader killed":
+            failovers_s.append(await _fail_over(operators, kube))
         if kind == "server killed":
             server.kill()
             server.start()
     server.fault.value = 0
+    return failovers_s
+
+
+async def _fail_over(operators: Sequence[SupervisedOperator], kube: KubeClient) -> float:
+    """Kill the operator that leads; returns after how many seconds another one does."""
+    while not (leader := await _leader(kube)):  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.1)
+    began_s = time.monotonic()
+    for operator in operators:
+        if operator.process is not None and leader.endswith(f"-{operator.process.pid}"):
+            operator.kill()
+    while await _leader(kube) in ("", leader):  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.1)
+    return time.monotonic() - began_s
+
+
+async def _leader(kube: KubeClient) -> str:
+    lease = await kube.get("Lease", LEASE_NAMESPACE, OPERATOR)
+    return lease["spec"].get("holderIdentity") or "" if lease is not None else ""
 
 
 def measure(kind: str, num_jobs: int) -> dict[str, Any]:
@@ -190,17 +215,18 @@ def measure(kind: str, num_jobs: int) -> dict[str, Any]:
 async def _run(kind: str, num_jobs: int, server: Server, log: Path) -> dict[str, Any]:
     keys = [(f"team-{index % NAMESPACES}", f"job-{index}") for index in range(num_jobs)]
     async with KubeClient(from_kubeconfig(server.kubeconfig), "tenant") as kube:
-        kubelet, operator = PretendKubelet(kube.client), SupervisedOperator(server.kubeconfig, log)
-        async with _background(kubelet.run(), operator.run()):
-            fault = asyncio.create_task(_disturb(kind, server, operator))
+        kubelet, num_operators = PretendKubelet(kube.client), 2 if kind == "leader killed" else 1
+        operators = [SupervisedOperator(server.kubeconfig, log, num_operators > 1) for _ in range(num_operators)]
+        async with _background(kubelet.run(), *(operator.run() for operator in operators)):
+            fault = asyncio.create_task(_disturb(kind, server, operators, kube))
             for key in keys:
                 await _create(kube, key)
-            await fault
+            failovers_s = await fault
             running_s = await _seconds_until("Running", kube, num_jobs)
-            fault = asyncio.create_task(_disturb(kind, server, operator))
+            fault = asyncio.create_task(_disturb(kind, server, operators, kube))
             for namespace, job in keys:
                 await kubelet.succeed(namespace, job)
-            await fault
+            failovers_s += await fault
             succeeded_s = await _seconds_until("Succeeded", kube, num_jobs)
             await _until_alone(kube, num_jobs)
             jobs = await _jobs(kube)
@@ -209,7 +235,8 @@ async def _run(kind: str, num_jobs: int, server: Server, log: Path) -> dict[str,
             "jobs": num_jobs,
             "running_s": running_s,
             "succeeded_s": succeeded_s,
-            "operator_starts": operator.num_starts,
+            "failovers_s": failovers_s,
+            "operator_starts": sum(operator.num_starts for operator in operators),
             "extra_pods": len(kubelet.pods) - num_jobs * (WORKERS + 1),
             "extra_attempts": sum(job["status"]["attempt"] - 1 for job in jobs),
             "failures": sum(job["status"].get("failures", 0) for job in jobs),
@@ -269,7 +296,7 @@ def main() -> int:
     for kind in given.faults:
         runs.append(measure(kind, given.jobs))
         print(runs[-1], file=sys.stderr)
-    settings = {"pods_per_job": WORKERS + 1, "fault_s": FAULT_S, "kill_every_s": KILL_EVERY_S}
+    settings: dict[str, Any] = {"pods_per_job": WORKERS + 1, "fault_s": FAULT_S, "kill_every_s": KILL_EVERY_S}
     settings |= {"delays_s": DELAYS_S, "error_share": ERROR_SHARE, "cut_after_s": CUT_AFTER_S}
     report("faults", {}, settings, runs, figures={run["fault"]: run for run in runs})
     return 1 if any(run["extra_pods"] or run["extra_attempts"] or run["failures"] for run in runs) else 0

@@ -19,6 +19,7 @@ from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.main import parse, run
 from tests.contract.operator.harness import CHART, free_port
+from tests.contract.operator.test_controller import CountingKube, Operator
 from tests.unit.operator.model import SPEC
 
 JOB = ("default", "demo")
@@ -141,6 +142,24 @@ async def test_a_job_runs_and_ends_though_the_clock_of_the_api_server_differs(tm
             await until("the job succeeds", lambda: has_phase(kube, "Succeeded"))
     job_pods = len(kubelet.pods)
     assert (job_pods, operator.ends) == (3, [])
+
+
+@pytest.mark.parametrize("ahead", SKEWS)
+async def test_a_back_off_is_measured_by_the_clock_of_the_operator(tmp_path: Path, ahead: timedelta) -> None:
+    async with api_server(tmp_path, ahead=ahead) as access, CountingKube(access) as kube:
+        await create_job(kube)
+        operator = Operator(kube)
+        await operator.until_idle()
+        crashed = {"name": "longshore", "state": {"terminated": {"exitCode": 1}}}
+        await operator.pod_status({"phase": "Failed", "containerStatuses": [crashed]}, node="node-0")
+        [pod] = operator.controller.informer.pods(JOB)
+        assert ("DELETE", "pods") in await operator.look()
+        operator.controller.informer.take("DELETED", pod)
+        operator.now += timedelta(seconds=9)
+        assert ("POST", "pods") not in await operator.look()
+        operator.now += timedelta(seconds=2)
+        assert ("POST", "pods") in await operator.look()
+        await operator.controller.close()
 
 
 @pytest.mark.parametrize("ahead", SKEWS)

@@ -29,7 +29,8 @@ def reconcile_children(context: Context) -> Outcome:
         return Outcome()
     applied = observed.children
     wanted = children(job, context.config, keeps_settings=context.has_coordinator)
-    changed = [apply for apply in wanted if _is_due(apply, applied.get(apply.key))]
+    is_new = job.status.attempt == 0
+    changed = [replace(apply, is_new=is_new) for apply in wanted if _is_due(apply, applied.get(apply.key))]
     missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
     return Outcome(actions=(*changed, *missing))
 

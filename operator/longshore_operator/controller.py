@@ -16,7 +16,7 @@ from longshore.api import names
 from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
-from longshore_kube.errors import KubeError, Unreadable
+from longshore_kube.errors import ApiError, KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
 from longshore_operator.handlers import JobNews
@@ -70,12 +70,19 @@ class Controller:
         self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
         self.informer = PodInformer(
-            kube, namespace, self.schedule.wake, on_listed=self.schedule.catch_up, on_synced=self.schedule.open
+            kube,
+            namespace,
+            self.schedule.wake,
+            on_progress=self.schedule.settle,
+            on_listed=self.schedule.catch_up,
+            on_synced=self.schedule.open,
         )
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
         memory = self._memories.get(key)
+        if memory is not None:
+            memory.news_version = int(news.resource_version)
         if memory is not None and not news.is_deleted:
             is_own = news.resource_version == memory.seen_version
             if is_own or (news.generation and news.generation == memory.finished_generation):
@@ -119,22 +126,22 @@ class Controller:
     async def _pass(self, key: Key) -> PassResult:
         """Reconcile one job."""
         now = self._clock()
-        found = await self._found(key)
-        if found is None:
-            return PassResult(exists=False)
-        began_s = time.perf_counter()
-        stored = read_job(found, now)
-        # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
-        del found
-        busy_s = time.perf_counter() - began_s
-        memory = self._memories.get(key, JobMemory())
-        memory = memory.refreshed(
-            stored.metadata["uid"], stored.metadata["resourceVersion"], self.informer.pods(key), now
-        )
+        memory, pods, busy_s = self._memories.setdefault(key, JobMemory()), self.informer.pods(key), 0.0
+        stored = memory.take_kept(pods, now)
+        if stored is None:
+            found = await self._found(key)
+            if found is None:
+                return PassResult(exists=False)
+            began_s = time.perf_counter()
+            stored = read_job(found, now)
+            # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
+            del found
+            busy_s = time.perf_counter() - began_s
+        memory = memory.refreshed(stored.metadata["uid"], stored.version, self.informer.pods(key), now)
         self._memories[key] = memory
         pod_group = await self._pod_group_view(stored)
         around = Observed(
-            claim=await self._claim(key, memory, stored),
+            claim=await self._claim(key, memory, stored, now),
             pod_group=pod_group,
             kueue=await self._kueue_view(key, stored, pod_group),
         )
@@ -204,12 +211,11 @@ class Controller:
             view = replace(view, mistake=view.mistake or pod_group.mistake)
         return view
 
-    async def _claim(self, key: Key, memory: JobMemory, stored: StoredJob) -> ClaimView | None:
-        """Return the volume claim, which is read only while pods wait to be scheduled or started."""
+    async def _claim(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> ClaimView | None:
+        """Return the volume claim, which is read only while pods wait for long, or are refused by the scheduler."""
         if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
             return None
-        if not any(pod.phase == "Pending" and not pod.deleting for pod in self.informer.pods(key)):
-            memory.bound_claim = None
+        if not memory.needs_claim(self.informer.pods(key), now):
             return None
         name = stored.spec.storage.claim_name or names.storage_claim(key[1])
         if memory.bound_claim is not None and memory.bound_claim.name == name:
@@ -226,16 +232,27 @@ class Controller:
     ) -> float | None:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
+        may_be_kept = plan.status is not None and stored.may_be_kept(plan.status)
         if plan.status is not None:
             self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
-                written = await write_status(self._kube, key, memory.uid, fields)
+                version = stored.version if may_be_kept and not memory.is_contended else ""
+                try:
+                    written = await write_status(self._kube, key, memory.uid, fields, version)
+                except ApiError as error:
+                    if not (version and error.conflict):
+                        raise
+                    memory.is_contended = True
+                    return 0.0
                 memory.seen_version = written["metadata"]["resourceVersion"]
+                stored = stored.written(plan.status, memory.seen_version)
+                may_be_kept, memory.is_contended = may_be_kept and not memory.is_contended, False
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = memory.apply_error
         await self._execute(key, memory, plan, now)
+        memory.kept = stored if may_be_kept else None
         if plan.has_all_children and plan.status is not None:
             memory.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_reported(memory, before)
@@ -243,7 +260,7 @@ class Controller:
             return 0.0  # The status that was written above still shows that error; the next pass corrects it at once.
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
-        return _seconds_until(plan.requeue_at, now, memory.resync(self.informer.pods(key)))
+        return _seconds_until(plan.requeue_at, now, memory.next_look(self.informer.pods(key), now))
 
     def _note_reported(self, memory: JobMemory, status: RLJobStatus) -> None:
         """Remember which rejection and notices have been reported by events, so that they are not reported again."""

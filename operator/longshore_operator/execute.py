@@ -48,15 +48,16 @@ def status_fields(status: RLJobStatus) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude={"runtime"}, exclude_none=True)
 
 
-async def write_status(kube: KubeClient, key: Key, uid: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Write the operator's part of the status; the uid protects a new job of the same name."""
+async def write_status(
+    kube: KubeClient, key: Key, uid: str, fields: dict[str, Any], version: str = ""
+) -> dict[str, Any]:
+    """Write the operator's part of the status; the uid protects a new job of the same name.
+
+    With a resource version, it is a conflict if the job has changed since.
+    """
+    metadata = {"namespace": key[0], "name": key[1], "uid": uid} | ({"resourceVersion": version} if version else {})
     return await kube.apply(
-        {
-            "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
-            "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
-            "status": fields,
-        },
+        {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": fields},
         subresource="status",
     )
 
@@ -135,6 +136,8 @@ class Executor:
 
     async def _apply(self, child: Apply) -> None:
         """Bring a child to its manifest; one of another owner, perhaps an earlier job of the name, is left alone."""
+        if child.is_new and await self._kube.create(child.manifest) is not None:
+            return
         kind, name = child.key
         metadata = child.manifest["metadata"]
         found = await self._kube.get(kind, metadata["namespace"], name, metadata_only=True)
@@ -144,7 +147,18 @@ class Executor:
             annotations = found["metadata"].get("annotations", {})
             if child.is_kept or annotations.get(ANNOTATION_FINGERPRINT) == child.fingerprint:
                 return
+            await self._own(child, found["metadata"])
         await self._kube.apply(child.manifest)
+
+    async def _own(self, child: Apply, metadata: dict[str, Any]) -> None:
+        """Own a child that was created as if it had been applied, so that an apply removes what is not wanted any more.
+
+        Otherwise its fields stay owned by its creation, whatever the manifest says.
+        """
+        entries = metadata.get("managedFields") or []
+        if any(_is_our_creation(entry) for entry in entries):
+            applied = [entry | {"operation": "Apply"} if _is_our_creation(entry) else entry for entry in entries]
+            await self._kube.set_managers(child.key[0], metadata, applied)
 
     async def _workload(self, key: Key, action: WorkloadAction) -> None:
         kind = f"Workload@{action.version}"
@@ -195,6 +209,11 @@ async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], bindin
     async for attempt in retrying:
         with attempt:
             await apply(binding)
+
+
+def _is_our_creation(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the managed fields names what the operator set when it created the object."""
+    return entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Update"
 
 
 def _controller(metadata: dict[str, Any]) -> dict[str, Any]:

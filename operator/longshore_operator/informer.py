@@ -11,7 +11,7 @@ from longshore.api import names
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
 from longshore_operator.kube import KubeClient
-from longshore_operator.observed import PodView, pod_view
+from longshore_operator.observed import PodView, comes_up, pod_view
 
 Key = tuple[str, str]
 """(namespace, name) of an RLJob."""
@@ -30,8 +30,8 @@ class _Created(NamedTuple):
 
 
 class PodInformer:
-    """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, and `on_listed(key)` when they were
-    listed, and may have changed or not.
+    """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, `on_progress(key)` instead while they
+    come up one after the other, and `on_listed(key)` when they were listed, and may have changed or not.
     """
 
     def __init__(
@@ -39,11 +39,13 @@ class PodInformer:
         kube: KubeClient,
         namespace: str | None,
         on_change: Callable[[Key], None],
+        on_progress: Callable[[Key], None],
         on_listed: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         self._reflector = Reflector(kube.client, PODS.path(namespace), _view, labels=SELECTOR)
         self._on_change = on_change
+        self._on_progress = on_progress
         self._on_listed = on_listed
         self._on_synced = on_synced
         self._sorted: dict[Key, tuple[PodView, ...]] = {}
@@ -130,7 +132,9 @@ class PodInformer:
             view = replace(view, deleting=view.deleting or leaving)
             siblings[view.name] = view
         if kind == "DELETED" or known != view:
-            self._on_change(key)
+            is_progress = kind != "DELETED" and known is not None and comes_up(known, view)
+            is_complete = all(pod.ready or pod.deleting or pod.terminal for pod in siblings.values())
+            (self._on_progress if is_progress and not is_complete else self._on_change)(key)
 
 
 def _view(pod: dict[str, Any]) -> PodView | None:

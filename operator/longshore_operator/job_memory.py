@@ -10,11 +10,14 @@ from longshore.api.spec import RLJobSpec
 from longshore_operator.fairness import Bucket
 from longshore_operator.observed import ClaimView, PodView
 from longshore_operator.settings import pod_settings_fingerprint
+from longshore_operator.stored_job import StoredJob
 
 RESYNC: Final = timedelta(minutes=15)
 """Interval at which a job is reconciled and its children are applied again, even without a change."""
 RESYNC_WHILE_STARTING: Final = timedelta(seconds=20)
 """The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
+CLAIM_PATIENCE: Final = timedelta(minutes=1)
+"""How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
 EVENT_BURST: Final = 25
 EVENTS_PER_S: Final = 0.1
 """Long-run rate of events per job; events above it are counted but not posted."""
@@ -33,6 +36,8 @@ class JobMemory:
     num_starting_looks: int = 0
     """How many times children were applied again because a pod did not start."""
     apply_error: str | None = None
+    pending_since: datetime | None = None
+    """When a pod was first seen to be pending; None: none is."""
     bound_claim: ClaimView | None = None
     """The volume claim, once it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")
@@ -41,21 +46,52 @@ class JobMemory:
     reported_notice: tuple[int, int] = (0, 0)
     seen_version: str = ""
     """resourceVersion of the job as this operator last read or wrote it."""
+    news_version: int = 0
+    """Resource version of the newest news."""
+    kept: StoredJob | None = None
+    """The job as it was last read or written, for as long as it starts and there are no news."""
+    is_contended: bool = False
+    """Whether others changed the job while its status was to be written, which is then written whatever they change."""
     finished_generation: int = 0
     """Generation at which the job ended and nothing remained to be done; 0: it has not ended."""
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
 
     def refreshed(self, uid: str, version: str, pods: Sequence[PodView], now: datetime) -> "JobMemory":
         """Return the memory for a pass that has just read the job: without what is too old or of another job."""
-        memory = self if uid == self.uid else JobMemory(uid, applied_since=now, events=self.events)
-        assert memory.applied_since is not None, "a job with a uid was seen before"
-        if now - memory.applied_since >= memory.resync(pods):
+        memory = self
+        if uid != self.uid:
+            memory = JobMemory(uid, applied_since=now, news_version=self.news_version, events=self.events)
+        if memory._has_expired(pods, now):
             memory.num_starting_looks += 1
             memory.applied, memory.applied_for, memory.applied_since, memory.bound_claim = {}, (0, 0), now, None
         if not _is_starting(pods):
             memory.num_starting_looks = 0
         memory.seen_version = version
         return memory
+
+    def take_kept(self, pods: Sequence[PodView], now: datetime) -> StoredJob | None:
+        """Return the job without reading it, if it is known: there are no news, and it was read not too long ago."""
+        kept, self.kept = self.kept, None
+        if kept is None or self.news_version > int(kept.version) or self._has_expired(pods, now):
+            return None
+        return kept
+
+    def needs_claim(self, pods: Sequence[PodView], now: datetime) -> bool:
+        """Note since when pods are pending; return whether the volume claim may be what they wait for."""
+        pending = pending_pods(pods)
+        if not pending:
+            self.bound_claim = self.pending_since = None
+            return False
+        self.pending_since = self.pending_since or now
+        return any(pod.unschedulable is not None for pod in pending) or now - self.pending_since >= CLAIM_PATIENCE
+
+    def next_look(self, pods: Sequence[PodView], now: datetime) -> timedelta:
+        """Return for how long the job may stay without a pass when nothing changes."""
+        is_new = self.pending_since is None or now - self.pending_since < CLAIM_PATIENCE
+        return min(self.resync(pods), CLAIM_PATIENCE) if pending_pods(pods) and is_new else self.resync(pods)
+
+    def _has_expired(self, pods: Sequence[PodView], now: datetime) -> bool:
+        return self.applied_since is not None and now - self.applied_since >= self.resync(pods)
 
     def resync(self, pods: Sequence[PodView]) -> timedelta:
         """Return for how long children that were applied are taken to be unchanged."""
@@ -70,6 +106,11 @@ class JobMemory:
         return self.hashed[1]
 
 
+def pending_pods(pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods that do not run yet."""
+    return [pod for pod in pods if pod.phase == "Pending" and not pod.deleting]
+
+
 def _is_starting(pods: Sequence[PodView]) -> bool:
     """Whether a pod has a node and has not started yet."""
-    return any(pod.phase == "Pending" and pod.scheduled and not pod.deleting for pod in pods)
+    return any(pod.scheduled for pod in pending_pods(pods))

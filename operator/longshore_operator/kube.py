@@ -87,6 +87,11 @@ class KubeClient:
                 raise
             return None
 
+    async def set_managers(self, kind: str, metadata: Object, entries: list[Object]) -> None:
+        """Say who manages which fields of the object whose metadata these are; a conflict if it has changed since."""
+        change = {"metadata": {"managedFields": entries, "resourceVersion": metadata["resourceVersion"]}}
+        await self.client.patch(_RESOURCES[kind], metadata["name"], metadata["namespace"], change)
+
     async def served_versions(self, group: str) -> tuple[str, ...]:
         """Versions of an API group, the preferred first; empty: it is not served."""
         try:

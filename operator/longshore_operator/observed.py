@@ -1,7 +1,7 @@
 """Slim, immutable views of the pods and other objects of a job; whole objects are not kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longshore.api import contract, names
@@ -12,6 +12,8 @@ from longshore_operator.pod_group.view import PodGroupView
 
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
+NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+"""Why the container of a healthy pod waits."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
@@ -132,6 +134,25 @@ class Observed:
     """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""
     """Parts of the stored status that were dropped, and why."""
+
+
+def comes_up(before: PodView, after: PodView) -> bool:
+    """Whether all that happened to a pod is that it came closer to being ready, as all pods of a job do at its start.
+
+    The address of a coordinator is more than that: other pods are created with it.
+    """
+    stages: dict[str, Any] = {
+        "phase": after.phase,
+        "scheduled": after.scheduled,
+        "node": after.node,
+        "ready": after.ready,
+    }
+    if after.component is not Component.COORDINATOR:
+        stages["ip"] = after.ip
+    if after.waiting_reason is None or after.waiting_reason in NORMAL_WAITS:
+        stages |= {"waiting_reason": after.waiting_reason, "waiting_message": after.waiting_message}
+    is_worse = after.terminal or after.ready < before.ready or after.unschedulable is not None
+    return not is_worse and replace(before, **stages, unschedulable=None) == after
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:

@@ -32,6 +32,8 @@ class Apply(_Child):
     fingerprint: str
     is_kept: bool = False
     """Whether an existing child of the job is left unchanged."""
+    is_new: bool = False
+    """Whether the child is expected not to exist yet, so that it is created without a look."""
 
 
 @dataclass(frozen=True, slots=True)

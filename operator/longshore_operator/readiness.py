@@ -8,12 +8,11 @@ from longshore.api.runtime_status import ENDING_ACTIVITIES
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_operator.context import Context
 from longshore_operator.converge import num_required
-from longshore_operator.observed import ClaimView, PodView
+from longshore_operator.observed import NORMAL_WAITS, ClaimView, PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 from longshore_operator.size import num_needed
 
-_WAITING_IS_NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_NAMES = 5
 
 
@@ -71,7 +70,7 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
     if progress.phase is Phase.RESTARTING:
         yield _restarting(context)
     for pod in pods:
-        if pod.waiting_reason is not None and pod.waiting_reason not in _WAITING_IS_NORMAL:
+        if pod.waiting_reason is not None and pod.waiting_reason not in NORMAL_WAITS:
             detail = f": {pod.waiting_message}" if pod.waiting_message else ""
             yield Fact(False, pod.waiting_reason, f"{pod.name}{detail}")
     leaving = sorted(

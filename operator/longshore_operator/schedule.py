@@ -20,6 +20,8 @@ PASSES_PER_S: Final = 10.0
 """Long-run rate of passes per job; above it, several changes share a pass."""
 BUSY_S_PER_PASS: Final = 0.01
 """A pass that keeps the processor busy for n times as long counts as n."""
+SETTLE_S: Final = 5.0
+"""How long a pass waits for further changes that are probably coming."""
 _FIRST_RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 60.0
 
@@ -48,6 +50,8 @@ class _JobEntry:
     is_backlog: bool = False
     """Whether the pass is due only because the job was listed, without a known change."""
     is_running: bool = False
+    settles_at_s: float | None = None
+    """When a pass becomes due for changes that may wait for others; None: there are none."""
     timer: asyncio.TimerHandle | None = None
     """Ends the sleep, or the wait for the bucket."""
 
@@ -103,6 +107,14 @@ class Schedule:
         entry = self._entry(key)
         if entry.due_s is None:
             self._become_due(key, entry, is_backlog=True)
+
+    def settle(self, key: Key) -> None:
+        """Request a pass after a change that others probably follow; it begins after `SETTLE_S`, for all of them."""
+        entry = self._entry(key)
+        if entry.due_s is None and entry.settles_at_s is None:
+            entry.settles_at_s = time.monotonic() + SETTLE_S
+            if not entry.is_running:
+                self._sleep(key, entry, SETTLE_S)
 
     def num_pending(self) -> int:
         """Return the number of jobs that wait for their turn or are in a pass."""
@@ -164,7 +176,7 @@ class Schedule:
             entry = self._entries[key]
             assert entry.due_s is not None, "it waits because it is due"
             self._metrics.reconcile_lag_seconds.observe(time.monotonic() - entry.due_s)
-            entry.due_s, entry.is_running = None, True
+            entry.due_s, entry.settles_at_s, entry.is_running = None, None, True
             task = asyncio.create_task(self._take_turn(key, entry, queue), name=f"reconcile {key[0]}/{key[1]}")
             self._passes.add(task)
             task.add_done_callback(self._passes.discard)
@@ -197,14 +209,26 @@ class Schedule:
         elif not result.exists:
             del self._entries[key]
             self._on_deleted(key)
-        elif result.next_look_s is not None:
-            entry.timer = asyncio.get_running_loop().call_later(result.next_look_s, self._look, key)
+        else:
+            settled_s = entry.settles_at_s - ended_s if entry.settles_at_s is not None else None
+            look_s = min((one for one in (result.next_look_s, settled_s) if one is not None), default=None)
+            if look_s is not None:
+                self._sleep(key, entry, max(0.0, look_s))
         task = asyncio.current_task()
         assert task is not None, "a pass is a task"
         self._passes.discard(task)
         self._progress_s = ended_s if self.num_pending() else None
         self._show_depth()
         self._dispatch()
+
+    def _sleep(self, key: Key, entry: _JobEntry, delay_s: float) -> None:
+        """Look at the job after a while, or when it already was to be looked at earlier."""
+        loop = asyncio.get_running_loop()
+        if entry.timer is not None:
+            if entry.timer.when() <= loop.time() + delay_s:
+                return
+            entry.timer.cancel()
+        entry.timer = loop.call_later(delay_s, self._look, key)
 
     def _look(self, key: Key) -> None:
         self._entries[key].timer = None

@@ -32,7 +32,7 @@ async def client_of(script: Script) -> AsyncIterator[KubeClient]:
 async def informer_of(script: Script) -> AsyncIterator[tuple[PodInformer, "asyncio.Queue[Key]"]]:
     changes: asyncio.Queue[Key] = asyncio.Queue()
     async with client_of(script) as kube:
-        informer = PodInformer(kube, None, changes.put_nowait, changes.put_nowait)
+        informer = PodInformer(kube, None, *3 * (changes.put_nowait,))
         task = asyncio.create_task(informer.run())
         try:
             yield informer, changes

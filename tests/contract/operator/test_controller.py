@@ -1,7 +1,9 @@
 """What a pass costs the API server: passes of the real controller, against the embedded API server without nodes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from longshore.api.rljob import RLJob
 from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import Access, from_kubeconfig
 from longshore_kube.client import Client, Patch
+from longshore_operator import schedule
+from longshore_operator.children import children
 from longshore_operator.controller import Controller
+from longshore_operator.execute import Executor
 from longshore_operator.handlers import JobNews
-from longshore_operator.job_memory import EVENT_BURST, RESYNC
+from longshore_operator.job_memory import CLAIM_PATIENCE, EVENT_BURST, RESYNC
 from longshore_operator.kube import RLJOBS, KubeClient, Object
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.observed import pod_view
@@ -23,7 +29,9 @@ from tests.contract.operator.harness import CHART
 from tests.unit.operator.model import SPEC
 
 KEY = ("default", "demo")
-RESTING = [("GET", "rljobs"), ("GET", "persistentvolumeclaims")]
+REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
+READY = {"type": "Ready", "status": "True"}
+READ = [("GET", "rljobs")]
 
 
 class CountingClient(Client):
@@ -63,9 +71,9 @@ class Operator:
         return [(method, path.split("/default/")[1].split("/")[0]) for method, path in self.kube.client.calls]
 
     async def until_idle(self) -> None:
-        """Passes until one only reads the job, and the claim that its pod waits for."""
+        """Passes until one asks for nothing: the job, which starts, is known."""
         for _ in range(10):
-            if await self.look() == RESTING:
+            if await self.look() == []:
                 return
         raise AssertionError(f"still at work: {self.kube.client.calls}")
 
@@ -75,12 +83,27 @@ class Operator:
         body = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata}
         async with KubeClient(self.kube.client.access, "longshore-coordinator") as coordinator:
             await coordinator.apply(body | {"status": {"runtime": runtime}}, "status")
+        job = await self.kube.get("RLJob", *KEY)
+        assert job is not None
+        self.controller.on_news(KEY, JobNews(job["metadata"]["resourceVersion"], job["metadata"]["generation"]))
 
-    async def pod_status(self, status: dict[str, Any], node: str = "") -> None:
+    async def create(self, name: str, spec: dict[str, Any]) -> Object:
+        """Another job."""
+        job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": spec}
+        created = await self.kube.create(job | {"metadata": {"namespace": KEY[0], "name": name}})
+        assert created is not None
+        return created
+
+    async def pod_status(self, status: dict[str, Any], node: str = "", name: str = "demo-coordinator") -> None:
         """What scheduler and kubelet do, as the informer hears it."""
-        pod = await self.kube.get("Pod", KEY[0], "demo-coordinator")
+        pod = await self.kube.get("Pod", KEY[0], name)
         assert pod is not None
         self.controller.informer.take("MODIFIED", pod_view(pod | {"status": status, "spec": {"nodeName": node}}))
+
+    async def until_no_pass_is_due(self) -> None:
+        async with asyncio.timeout(60):
+            while self.controller.schedule.num_pending():  # noqa: ASYNC110 - passes end without telling anybody
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -115,7 +138,8 @@ async def _created(kube: KubeClient, job: Object) -> bool:
 
 async def test_a_coordinators_report_costs_one_read(operator: Operator) -> None:
     await operator.report({"attempt": 1, "step": 7})
-    assert await operator.look() == RESTING
+    assert await operator.look() == READ
+    assert await operator.look() == []
 
 
 async def test_events_of_one_job_are_bounded_and_counted(operator: Operator) -> None:
@@ -151,28 +175,100 @@ async def test_children_are_read_again_ever_later_while_a_pod_does_not_start(ope
 
 
 async def test_a_claim_that_is_bound_is_read_again_only_with_the_other_children(operator: Operator) -> None:
+    await operator.pod_status({"phase": "Pending", "conditions": [REFUSED]})
     claim = f"/api/v1/namespaces/{KEY[0]}/persistentvolumeclaims/demo-storage"
+    assert ("GET", "persistentvolumeclaims") in await operator.look(), "the scheduler may refuse a pod because of it"
     bound = {"status": {"phase": "Bound"}}
     await operator.kube.client.request("PATCH", f"{claim}/status", body=bound, content_type=Patch.MERGE.value)
     assert ("GET", "persistentvolumeclaims") in await operator.look()
-    assert await operator.look() == RESTING[:1]
+    assert await operator.look() == []
     operator.now += RESYNC
     assert ("GET", "persistentvolumeclaims") in await operator.look()
+
+
+async def test_a_claim_is_read_when_pods_have_been_pending_for_long(operator: Operator) -> None:
+    assert await operator.look() == []
+    operator.now += CLAIM_PATIENCE
+    assert ("GET", "persistentvolumeclaims") in await operator.look()
+
+
+async def test_a_job_that_others_change_while_it_starts_is_read_again_and_what_they_wrote_counts(
+    operator: Operator,
+) -> None:
+    await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"suspend": True}})
+    await operator.pod_status({"phase": "Running", "podIP": "10.0.0.1"}, node="node-0")
+    assert await operator.look() == [("PATCH", "rljobs")], "nobody has heard of the change, and the write is refused"
+    calls = await operator.look()
+    assert calls[:2] == [("GET", "rljobs"), ("PATCH", "rljobs")]
+    assert ("POST", "pods") not in calls
+    stored = await operator.kube.get("RLJob", *KEY)
+    assert stored is not None
+    assert stored["status"]["phase"] == "Suspended"
+
+
+async def test_a_large_job_is_not_kept_in_memory(operator: Operator) -> None:
+    assert operator.controller._memories[KEY].kept is not None
+    template = {"metadata": {"annotations": {"note": "x" * 20_000}}}
+    workers = SPEC["workers"] | {"template": template}
+    await operator.create("large", SPEC | {"coordinator": {"template": template}, "workers": workers})
+    await operator.controller._pass(("default", "large"))
+    assert operator.controller._memories["default", "large"].kept is None
+
+
+async def test_a_job_costs_at_most_25_requests_until_it_runs(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "SETTLE_S", 3_600.0)
+    key, calls = ("default", "counted"), operator.kube.client.calls
+    spec = SPEC | {"workers": {"replicas": 9, "gpusPerPod": 0}, "reward": {"pods": 0}}
+    created = await operator.create(key[1], spec)
+    calls.clear()
+    operator.controller.on_news(key, JobNews(created["metadata"]["resourceVersion"], 1))
+    operator.controller.schedule.open()
+    await operator.until_no_pass_is_due()
+    num_seen = 0
+    for name in ["counted-coordinator", *(f"counted-worker-{index}" for index in range(9))]:
+        for stage in [{}, {"phase": "Running"}, {"phase": "Running", "conditions": [READY], "podIP": "10.0.0.1"}]:
+            await operator.pod_status(stage, node="node-0", name=name)
+            num_seen += 1
+        await operator.until_no_pass_is_due()
+    stored = await operator.kube.get("RLJob", *key)
+    assert stored is not None
+    assert stored["status"]["phase"] == "Running"
+    asked = Counter(method for method, path in calls[: -num_seen - 1])
+    assert len(calls) - num_seen - 1 <= 25, asked
+
+
+async def test_a_child_that_was_created_loses_what_its_manifest_has_no_more(operator: Operator) -> None:
+    stored = await operator.kube.get("RLJob", *KEY)
+    assert stored is not None
+    service = children(RLJob.model_validate(stored), OperatorConfig(runtime_image="unused"))[1]
+    assert service.key == ("Service", "demo-pods")
+    del service.manifest["metadata"]["labels"]["app.kubernetes.io/instance"]
+    changed = replace(service, fingerprint="another")
+    executor = Executor(operator.kube, lambda *_: None, lambda _: None, lambda *_: None)
+    await executor.run(KEY, stored["metadata"]["uid"], [changed], operator.now)
+    found = await operator.kube.get("Service", KEY[0], "demo-pods")
+    assert found is not None
+    assert found["metadata"]["labels"] == service.manifest["metadata"]["labels"]
+    managers = [(entry["manager"], entry["operation"]) for entry in found["metadata"]["managedFields"]]
+    assert managers == [("longshore-operator", "Apply")]
 
 
 async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:
     key, controller = KEY, operator.controller
     await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"suspend": True}})
     await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"coordinator": {"template": {"spec": 5}}}})
+    controller._memories.clear()
     for _ in range(3):
         await operator.look()
     stored = await operator.kube.get("RLJob", *key)
     assert stored is not None
     assert stored["status"]["phase"] == "Failed"
     generation = stored["metadata"]["generation"]
-    controller.on_news(key, JobNews("newer", generation))
+    controller.on_news(key, JobNews("999999", generation))
     assert controller.schedule.num_pending() == 0
-    controller.on_news(key, JobNews("newer", generation + 1))
+    controller.on_news(key, JobNews("999999", generation + 1))
     assert controller.schedule.num_pending() == 1
 
 
@@ -182,10 +278,8 @@ async def test_a_job_that_changed_is_looked_at_before_those_that_are_only_listed
     operator.kube.client.calls = calls
     for index in range(40):
         controller.on_news(("default", f"other-{index}"), JobNews("1", 1, is_listed=True))
-    controller.on_news(KEY, JobNews("newer", 99))
+    controller.on_news(KEY, JobNews("999999", 99))
     controller.schedule.open()
-    async with asyncio.timeout(60):
-        while controller.schedule.num_pending():  # noqa: ASYNC110 - passes end without telling anybody
-            await asyncio.sleep(0.01)
+    await operator.until_no_pass_is_due()
     assert calls[0][1].endswith("/rljobs/demo")
     assert len({path for _, path in calls if "/rljobs/other-" in path}) == 40

@@ -1,7 +1,8 @@
-"""What the operator knows of its pods before the watch tells."""
+"""What the operator knows of its pods before the watch reports it, and which news may wait for others."""
 
 from typing import Any
 
+from longshore.api import names
 from longshore_kube.access import Access
 from longshore_kube.reflector import Listed
 from longshore_operator.informer import PodInformer
@@ -21,7 +22,9 @@ def coordinator(uid: str, version: str = "1") -> dict[str, Any]:
 
 
 def informer() -> PodInformer:
-    return PodInformer(KubeClient(Access("http://nowhere.invalid")), None, lambda key: None, lambda key: None)
+    return PodInformer(
+        KubeClient(Access("http://nowhere.invalid")), None, lambda key: None, lambda key: None, lambda key: None
+    )
 
 
 def take(pods: PodInformer, kind: str, pod: dict[str, Any]) -> None:
@@ -77,3 +80,61 @@ def test_a_pod_that_was_gone_before_its_creation_was_answered_does_not_come_back
     take(pods, "DELETED", coordinator("quick", "2"))
     pods.mark_created(KEY, coordinator("quick"))
     assert uids(pods) == []
+
+
+class Heard:
+    """Which news are passed on, as `change` or `progress`."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+        self.pods = PodInformer(
+            KubeClient(Access("http://nowhere.invalid")),
+            None,
+            on_change=lambda key: self.news.append("change"),
+            on_progress=lambda key: self.news.append("progress"),
+            on_listed=lambda key: None,
+        )
+        self.take("worker-0")
+        self.take("worker-1")
+        self.news.clear()
+
+    def take(self, name: str, node: str = "", **status: Any) -> list[str]:
+        """A pod becomes so; returns what was passed on."""
+        pod, self.news = coordinator(name), []
+        component = name.split("-")[0]
+        labels = pod["metadata"]["labels"] | {names.LABEL_COMPONENT: component, names.LABEL_INDEX: name[-1]}
+        metadata = pod["metadata"] | {"name": name, "labels": labels}
+        self.pods.take("MODIFIED", pod_view({"metadata": metadata, "spec": {"nodeName": node}, "status": status}))
+        return self.news
+
+
+READY = [{"type": "Ready", "status": "True"}]
+NO_NODE = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}]
+
+
+def waits(reason: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "longshore", "state": {"waiting": {"reason": reason}}}]}
+
+
+def test_pods_that_come_up_one_after_the_other_are_progress_until_all_are_ready() -> None:
+    heard = Heard()
+    assert heard.take("worker-0", "node-0") == ["progress"]
+    assert heard.take("worker-0", "node-0", **waits("ContainerCreating")) == ["progress"]
+    assert heard.take("worker-0", "node-0", phase="Running", podIP="10.0.0.2") == ["progress"]
+    assert heard.take("worker-0", "node-0", phase="Running", podIP="10.0.0.2", conditions=READY) == ["progress"]
+    assert heard.take("worker-1", "node-0", phase="Running", podIP="10.0.0.3", conditions=READY) == ["change"]
+
+
+def test_an_address_of_the_coordinator_is_a_change_since_other_pods_need_it() -> None:
+    heard = Heard()
+    heard.take("coordinator-0", "node-0")
+    assert heard.take("coordinator-0", "node-0", phase="Running", podIP="10.0.0.1") == ["change"]
+
+
+def test_whatever_goes_wrong_with_a_pod_is_a_change() -> None:
+    heard = Heard()
+    assert heard.take("worker-0", conditions=NO_NODE) == ["change"]
+    assert heard.take("worker-0", "node-0", **waits("ImagePullBackOff")) == ["change"]
+    heard.take("worker-0", "node-0", phase="Running", conditions=READY)
+    assert heard.take("worker-0", "node-0", phase="Running") == ["change"], "it was ready"
+    assert heard.take("worker-0", "node-0", phase="Failed") == ["change"]

@@ -232,3 +232,46 @@ async def test_a_job_that_is_listed_again_while_its_change_is_due_keeps_its_turn
     assert made.seen[0] == VICTIM
     assert len(made.seen) == 6
     await made.schedule.close()
+
+
+async def test_changes_that_may_wait_share_a_pass(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.05)
+    for _ in range(10):
+        passes.schedule.settle(VICTIM)
+    assert passes.schedule.num_pending() == 0
+    await passes.until(lambda: passes.seen == [VICTIM])
+    await passes.until_quiet()
+    assert passes.seen == [VICTIM]
+
+
+async def test_a_change_that_may_not_wait_takes_those_that_may_with_it(passes: Passes) -> None:
+    passes.schedule.settle(VICTIM)
+    passes.schedule.wake(VICTIM)
+    await passes.until_quiet()
+    assert passes.seen == [VICTIM]
+    assert passes.schedule._entries[VICTIM].settles_at_s is None
+
+
+async def test_a_change_that_may_wait_is_not_lost_in_a_pass(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.05)
+
+    async def changed_meanwhile(key: Key) -> PassResult:
+        if len(passes.seen) == 1:
+            passes.schedule.settle(key)
+        return PassResult(exists=True, next_look_s=3_600)
+
+    passes.does = changed_meanwhile
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) == 2)
+
+
+async def test_a_look_that_comes_earlier_is_not_put_off(passes: Passes) -> None:
+    async def looks_soon(key: Key) -> PassResult:
+        return PassResult(exists=True, next_look_s=0.01)
+
+    passes.does = looks_soon
+    passes.schedule.wake(VICTIM)
+    await passes.until_quiet()
+    passes.schedule.settle(VICTIM)
+    passes.does = passes._nothing
+    await passes.until(lambda: len(passes.seen) >= 2)

@@ -1,0 +1,80 @@
+"""Pods without nodes: each is bound and runs at once, and ends when it is deleted, whatever the API server does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from longshore.api import names
+from longshore_kube.client import Client, Patch
+from longshore_kube.errors import ApiError, KubeError
+from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.resources import PODS, Json
+
+_PAUSE_S: Final = 0.2
+_READY: Final = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "conditions": [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")],
+}
+_SUCCEEDED: Final = {
+    "phase": "Succeeded",
+    "containerStatuses": [{"name": "longshore", "state": {"terminated": {"exitCode": 0}}}],
+}
+
+
+class PretendKubelet:
+    """Flips statuses of pods. `pods` has every pod that there ever was."""
+
+    def __init__(self, client: Client, num_workers: int = 8) -> None:
+        self._client = client
+        self._num_workers = num_workers
+        self._queue: asyncio.Queue[Json] = asyncio.Queue()
+        self.pods: dict[str, tuple[str, str]] = {}
+        """Namespace and name by uid."""
+
+    async def run(self) -> None:
+        """Never return."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._num_workers):
+                group.create_task(self._work())
+            async for news in Reflector(self._client, PODS.path(None), lambda pod: pod).changes():
+                for pod in news.items if isinstance(news, Listed) else [news.item]:
+                    self.pods[pod["metadata"]["uid"]] = pod["metadata"]["namespace"], pod["metadata"]["name"]
+                    self._queue.put_nowait(pod)
+
+    async def succeed(self, namespace: str, job: str) -> None:
+        """Let the coordinator of a job end well."""
+        await self._until_done(self._status, namespace, names.coordinator_pod(job), _SUCCEEDED)
+
+    async def _work(self) -> None:
+        while True:
+            metadata = (pod := await self._queue.get())["metadata"]
+            place = metadata["namespace"], metadata["name"]
+            if "deletionTimestamp" in metadata:
+                await self._until_done(self._remove, *place)
+            elif not pod["spec"].get("nodeName"):
+                await self._until_done(self._bind, *place)
+            elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+                await self._until_done(self._status, *place, _READY)
+
+    async def _until_done(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Try again until the API server has answered; an answer that refuses is an answer too."""
+        while True:
+            try:
+                await act(*arguments)
+            except KubeError as error:
+                if not isinstance(error, ApiError) or error.code == 429 or error.code >= 500:
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+            return
+
+    async def _bind(self, namespace: str, name: str) -> None:
+        target = {"metadata": {"name": name}, "target": {"name": "node-0"}}
+        binding = {"apiVersion": "v1", "kind": "Binding"} | target
+        await self._client.request("POST", PODS.path(namespace, name, "binding"), body=binding)
+
+    async def _status(self, namespace: str, name: str, status: Json) -> None:
+        await self._client.patch(PODS, name, namespace, {"status": status}, kind=Patch.MERGE, subresource="status")
+
+    async def _remove(self, namespace: str, name: str) -> None:
+        await self._client.delete(PODS, name, namespace, grace_s=0)

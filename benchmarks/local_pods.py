@@ -74,10 +74,14 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
 def ray_head() -> Iterator[Settings]:
     """In the coordinator: the Ray head, and this process as its driver."""
     from longshore_runtime.cluster.ray_driver import ray_driver
-    from longshore_runtime.cluster.ray_node import start_head
+    from longshore_runtime.cluster.ray_node import head_starter, start_head
 
     settings = Settings.from_env()
-    with start_head(settings), ray_driver(settings.ray_address, settings.pod_ip):
+    with (
+        head_starter() as starter,
+        start_head(settings, starter),
+        ray_driver(settings.ray_address, settings.pod_ip),
+    ):
         yield settings
 
 

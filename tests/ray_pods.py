@@ -15,7 +15,7 @@ from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
-from longshore_runtime.cluster.ray_node import RayNode, join, start_head
+from longshore_runtime.cluster.ray_node import RayNode, head_starter, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 from tests.warm import WarmStarter
@@ -46,7 +46,8 @@ def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) 
         patch.setenv(contract.ENV_STORAGE, str(storage))
         patch.setenv(contract.ENV_POD_IP, ip)
         pods = Pods(ip, storage, imports, nodes)
-        nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0)))
+        starter = nodes.enter_context(head_starter())
+        nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0), starter))
         # Disconnects before the nodes end: a thread that hears of a loss and asks Ray afterwards ends this process.
         with ray_driver(f"{ip}:{pods.port}", ip):
             for index in range(count):

@@ -28,11 +28,14 @@ def main(arguments: list[str]) -> int:
     os.environ.update(RAY_ENVIRONMENT)
     match arguments:
         case ["coordinator"]:
-            from longshore_runtime.coordinator import run_coordinator
-            from longshore_runtime.data.tokenizer import import_without_torch
+            from longshore_runtime.cluster.ray_node import head_starter
 
-            import_without_torch()
-            return run_coordinator()
+            with head_starter() as starter:  # Before other imports, which start threads.
+                from longshore_runtime.coordinator import run_coordinator
+                from longshore_runtime.data.tokenizer import import_without_torch
+
+                import_without_torch()
+                return run_coordinator(starter)
         case ["worker" | "trainer"]:
             from longshore_runtime.cluster.worker import run_node
             from longshore_runtime.settings import Settings

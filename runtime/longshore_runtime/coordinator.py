@@ -18,6 +18,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.page.build import job_head
 from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
@@ -39,11 +40,11 @@ _MAX_FRUITLESS_SESSIONS: Final = 3
 _ASKED_TO_STOP: Final = "the pod was asked to stop"
 
 
-def run_coordinator() -> int:
-    """Run the main program of the coordinator pod; return its exit code."""
+def run_coordinator(starter: NodeStarter) -> int:
+    """Run the main program of the coordinator pod, whose Ray head `starter` starts; return its exit code."""
     settings = Settings.from_env()
     try:
-        _train(settings)
+        _train(settings, starter)
     except Interrupted as interruption:
         log.info("interrupted", reason=str(interruption))
         settings.report_reason(str(interruption))
@@ -67,7 +68,7 @@ def _in_one_line(error: Exception) -> str:
     return last if len(lines) > 1 else f"{type(error).__name__}: {last}"
 
 
-def _train(settings: Settings) -> None:
+def _train(settings: Settings, starter: NodeStarter) -> None:
     spec = _read_spec(settings)
     storage = job_storage(settings, spec.storage.output)
     storage.require_writable()
@@ -77,7 +78,7 @@ def _train(settings: Settings) -> None:
     access = load()
     sink = LatestStatus(StatusReporter(access, settings.namespace, settings.job))
     page = _page(settings, spec, storage, sink)
-    with start_head(settings), HealthServer(settings.pod_ip, registry) as health, page:
+    with start_head(settings, starter), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
         with ray_driver(settings.ray_address, settings.pod_ip, log_to_driver=True):
             # Ray installs a handler that ends the process at once, without saving anything.

@@ -31,7 +31,7 @@ from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
-from longshore_runtime.cluster.ray_node import start_head
+from longshore_runtime.cluster.ray_node import head_starter, start_head
 from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
@@ -207,7 +207,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
     """The course of events, each with what it must lead to."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     pods = [cluster.pod(index) for index in range(2)]  # before there is a head: they wait for it
-    with start_head(cluster.settings()) as head:
+    with head_starter() as starter, start_head(cluster.settings(), starter) as head:
         for pod in pods:
             pod.wait_ready()
             with urlopen(f"http://{pod.ip}:{contract.HEALTH_PORT}/readyz", timeout=LIMIT_S) as answer:

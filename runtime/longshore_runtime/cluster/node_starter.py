@@ -22,16 +22,18 @@ _CHUNK_BYTES: Final = 65536
 class NodeStarter:
     """The process, which waits for `start`. It ends with the `with` block unless it was started.
 
-    A process that has the imports of the node's workers (`preload`) is forked, so that the server that forks the
-    workers has them too. Create it before this process has threads.
+    It is a fork of this one where this one has what is needed: the imports of the node's workers (`preload`), so that
+    the server that forks the workers has them too, or Ray for a head, which has no workers. Create it before this
+    process has threads.
     """
 
-    def __init__(self, imports: WorkerImports) -> None:
+    def __init__(self, imports: WorkerImports, *, is_head: bool = False) -> None:
         self.imports = imports
         theirs, self._lifeline = os.pipe()
         self._output, their_output = os.pipe()
         preload = sys.modules.get(PRELOADED)
-        if preload is not None and preload.suits(imports) and has_one_thread():
+        has_imports = "ray" in sys.modules if is_head else preload is not None and preload.suits(imports)
+        if has_imports and has_one_thread():
             self.pid = os.fork()
             if self.pid == 0:
                 os.close(self._lifeline)

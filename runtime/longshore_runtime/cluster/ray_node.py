@@ -82,10 +82,16 @@ class RayNode:
         self.stop()
 
 
-def start_head(settings: Settings) -> RayNode:
+def head_starter() -> NodeStarter:
+    """What starts the Ray head of this pod, early: a fork that has imported Ray as this process has."""
+    import longshore_runtime.cluster.ray_start  # noqa: F401 - not in pods that leave Ray to their nodes
+
+    return NodeStarter(WorkerImports(), is_head=True)
+
+
+def start_head(settings: Settings, starter: NodeStarter) -> RayNode:
     """Start the Ray head in this pod; raises RayNodeError."""
-    with NodeStarter(WorkerImports()) as starter:
-        return _start(settings, starter, port=settings.ray_port)
+    return _start(settings, starter, port=settings.ray_port)
 
 
 def join(settings: Settings, starter: NodeStarter) -> RayNode:

@@ -19,7 +19,6 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
-from longshore_runtime.backends.vllm_loading import PIPE, loading_reported, write_to
 from longshore_runtime.backends.weight_sender import Named, WeightSender
 from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.weights.buckets import buckets
@@ -50,6 +49,9 @@ def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm:
 
 
 def test_an_engine_of_several_ranks_has_read_what_the_slowest_of_them_has() -> None:
+    # Every process that collects tests would import vLLM.
+    from longshore_runtime.backends.vllm_loading import PIPE, loading_reported, write_to
+
     loaded: list[int] = []
     with loading_reported(loaded.append, num_ranks=2):
         one, two = (write_to(Path(os.environ[PIPE]), rank) for rank in (1, 2))

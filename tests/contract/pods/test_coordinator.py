@@ -15,6 +15,8 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.cluster.ray_node import head_starter
 from longshore_runtime.coordinator import run_coordinator
 from longshore_runtime.data.tokenizer import load_tokenizer
 
@@ -66,7 +68,8 @@ def run_as_ordinary_user() -> int:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
-        os._exit(run_coordinator())
+        with head_starter() as starter:
+            os._exit(run_coordinator(starter))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -81,8 +84,42 @@ def test_a_coordinator_whose_spec_cannot_be_read_leaves_the_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, told: str
 ) -> None:
     prepare(tmp_path, monkeypatch, config)
-    assert run_coordinator() == contract.ExitCode.USER_ERROR
+    with head_starter() as starter:
+        assert run_coordinator(starter) == contract.ExitCode.USER_ERROR
     assert (tmp_path / "why").read_text().startswith(told)
+
+
+HEAD: Final = """
+import sys
+from longshore_runtime.cluster.ray_node import head_starter, start_head
+from longshore_runtime.settings import Settings
+
+with head_starter() as starter:
+    from longshore_runtime.cluster.ray_driver import ray_driver
+
+    program = open(f"/proc/{starter.pid}/cmdline").read()
+    settings = Settings.from_env()
+    with start_head(settings, starter), ray_driver(settings.ray_address, settings.pod_ip):
+        import ray
+
+        print(program == open("/proc/self/cmdline").read(), len(ray.nodes()))
+"""
+
+
+def test_the_head_of_a_coordinator_is_started_by_a_fork_that_has_imported_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path, monkeypatch, "{")
+    monkeypatch.setenv(contract.ENV_POD_IP, "127.12.0.1")
+    ran = subprocess.run(
+        [sys.executable, "-c", HEAD],
+        env={**os.environ, **RAY_ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert ran.stdout.splitlines()[-1] == "True 1"
 
 
 COORDINATOR: Final = """

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from longshore.api.tracking import Mlflow
-from longshore_runtime.telemetry.mlflow_tracker import MlflowTracker
-from longshore_runtime.telemetry.trackers import TrackedRun, TrackerThread
+from longshore_runtime.telemetry.trackers import TrackedRun, Tracker, TrackerThread
 
 SERVER = Path(os.environ.get("LONGSHORE_TEST_MLFLOW", ".venv/mlflow/bin/mlflow"))
 START_LIMIT_S = 300.0
@@ -65,16 +63,30 @@ def wait_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
 def attempt(address: str, run: TrackedRun, steps: range, succeeded: bool | None) -> None:
     options = Mlflow(address=address)
     told: list[str] = []
-    thread = TrackerThread("mlflow", lambda: MlflowTracker(options, None), run, told.append)
+    thread = TrackerThread("mlflow", lambda: tracker_of(options, None), run, told.append)
     for step in steps:
         thread.log(step, {"actor/pg_loss": step / 10, "reward/domain/a&b/mean": 1.0})
     thread.close(succeeded, limit_s=120)
     assert told == []
 
 
+def tracker_of(options: Mlflow, token: str | None) -> Tracker:
+    """Imported here, as below: every process that collects tests would import MLflow."""
+    from longshore_runtime.telemetry.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(options, token)
+
+
+def client_of(server: str) -> Any:
+    """MLflow's own."""
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(server)
+
+
 def test_a_job_that_is_resumed_is_one_run_with_every_step_once(server: str) -> None:
     attempt(server, RUN, range(1, 5), None)
-    client = MlflowClient(server)
+    client = client_of(server)
     experiment = client.get_experiment_by_name("arithmetic")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "RUNNING", "the job goes on"
@@ -92,7 +104,7 @@ def test_another_job_is_another_run_and_one_that_fails_is_shown_as_failed(server
     other = TrackedRun("uid-2", "demo", "geometry", None, {}, Path())
     attempt(server, other, range(1, 2), False)
     attempt(server, TrackedRun("uid-3", "demo", "geometry", None, {}, Path()), range(1, 2), None)
-    client = MlflowClient(server)
+    client = client_of(server)
     runs = client.search_runs([client.get_experiment_by_name("geometry").experiment_id])
     assert sorted(run.info.status for run in runs) == ["FAILED", "RUNNING"]
 
@@ -115,7 +127,7 @@ def test_the_token_goes_to_the_server_and_into_no_environment(
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
-        tracker = MlflowTracker(Mlflow(address=f"http://127.0.0.1:{http.server_port}", user=user), token)
+        tracker = tracker_of(Mlflow(address=f"http://127.0.0.1:{http.server_port}", user=user), token)
         with pytest.raises(Exception, match="401"):
             tracker.start(RUN)
         http.shutdown()

@@ -169,6 +169,13 @@ def test_trainers_with_gpus_of_their_own_that_are_slow_begin_while_the_round_run
     assert "handover AfterRound -> Pipelined" in str(change)
 
 
+def test_trainers_with_gpus_of_their_own_are_as_slow_as_was_measured() -> None:
+    asked = with_slow_trainers(900).question(AFTER_ROUND)
+    assert asked is not None
+    for step in simulate(asked.job, 3).steps:
+        assert step.train_s >= step.num_trained_tokens / (2 * 100.0), "and prompts besides"
+
+
 def test_what_the_job_does_now_is_what_others_are_compared_with() -> None:
     narrow = RoundChoice(prompt_factor=1.0, handover=Handover.PIPELINED, frontier_width=1)
     learnt = with_slow_trainers(900)

@@ -6,7 +6,7 @@ from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
-from longshore.api.rollout import OnFinish, OnPolicy, RepurposeTrigger, Rollout
+from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.training_alarms import AlarmLimits
@@ -32,10 +32,8 @@ class LoopOptions:
     """Worker pods of the session."""
     is_colocated: bool = True
     """Engines and trainers share GPUs: one side sleeps while the other works."""
-    is_pipelined: bool = False
-    """Groups are handed to the trainers while the round still runs, and updates follow at once."""
-    is_streamed: bool = False
-    """Gradients are computed while the round still runs; one update follows at its end."""
+    handover: Handover = Handover.AFTER_ROUND
+    """When the trainers get groups; with strategy Auto, what it begins with."""
     max_tokens_per_dispatch: int = Rollout().max_tokens_per_dispatch
     trains_during_rollout: bool = True
     """Whether all trainers have their accelerators (or processors) while engines run."""
@@ -65,8 +63,7 @@ class LoopOptions:
             attempt=attempt,
             num_workers=spec.workers.replicas,
             is_colocated=is_colocated,
-            is_pipelined=spec.rollout.is_pipelined,
-            is_streamed=spec.rollout.is_streamed,
+            handover=spec.rollout.effective_handover,
             max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
             trains_during_rollout=not is_colocated or (not spec.workers.has_accelerator and not repurposes),
             repurposing=_repurposing(spec, attempt) if repurposes else None,

@@ -16,16 +16,18 @@ from prometheus_client import CollectorRegistry
 from longshore.api.model import Model
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
+from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import Notice, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
-from longshore.policy.auto import Auto
+from longshore.policy.auto import Auto, free_handovers
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.auto import AutoTuner
+from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
@@ -45,7 +47,7 @@ from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.model_source import InitialModel, check_model, initial_model
 from longshore_runtime.places import possible_tp_sizes, trainer_places
-from longshore_runtime.profiling.phase import profiled
+from longshore_runtime.profiling.phase import profiled, stored_profile
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
 from longshore_runtime.rewards.routing import rehearsals, routed
@@ -140,14 +142,15 @@ class Session:
 
         Measuring changes the weights: a job that goes on does so in another session.
         """
-        spec = self._spec
+        spec, prior = self._spec, None
         if spec.profiling is not Profiling.OFF:
             is_only = spec.profiling is Profiling.ONLY
             judge, *_ = judge_processes(spec.reward, spec.workers)
             if profiled(spec, parts, self._storage.resolve(self._model), judge) or is_only:
                 return is_only
+            prior = gate_prior(stored_profile(self._storage.output_dir), spec.trainer.ranks_per_replica)
         options = LoopOptions.of(spec, self._attempt)
-        self._loop = TrainingLoop(options, parts)
+        self._loop = TrainingLoop(options, parts, prior)
         self._loop.run()
         self._succeeded = True
         return True
@@ -341,7 +344,11 @@ class Session:
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
         num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
         places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)
-        delivery = Delivery(self._spec.transfers_directly, keeps_copies=self._spec.rollout.is_pipelined)
+        rollout = self._spec.rollout
+        may_pipeline = rollout.is_pipelined or (
+            rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
+        )
+        delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
         trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery)
         self._exit.callback(trainers.stop)
         return trainers

@@ -38,7 +38,9 @@ class StepStart:
 
     def begin(self, state: RunState, answered_epoch: int) -> RunningStep:
         """The step after `state`; assignments up to `answered_epoch` are not for it."""
-        work = self._works.begin(state.step + 1, state.policy_version)
+        auto = self._parts.auto
+        handover = self._options.handover if auto is None else auto.handover
+        work = self._works.begin(state.step + 1, state.policy_version, handover)
         return RunningStep(
             work,
             self._repurposing(state.step + 1, work, answered_epoch),

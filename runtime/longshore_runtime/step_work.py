@@ -4,6 +4,7 @@ import queue
 from collections.abc import Mapping, Sequence
 
 from longshore.api.objective import OBJECTIVES
+from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
@@ -36,7 +37,7 @@ class StepWorks:
         self._events = events
         self._clock = clock
 
-    def begin(self, step: int, policy_version: int) -> StepWork:
+    def begin(self, step: int, policy_version: int, handover: Handover) -> StepWork:
         """The work of a step whose round weights of this version sample."""
         options, algorithm, trainers, clock = self._options, self._options.algorithm, self._trainers, self._clock
         verify, limit = options.verify_every is not None and step % options.verify_every == 0, options.max_mismatch
@@ -44,15 +45,16 @@ class StepWorks:
         def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
             return batch_samples(groups, self._prompts, algorithm, policy_version)
 
-        if options.is_streamed:
+        if handover is Handover.STREAMED:
             awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
             return StreamedUpdate(
                 trainers, samples_of, self._events, clock, awake=awake, verify=verify, max_mismatch=limit
             )
+        is_pipelined = handover is Handover.PIPELINED
         budget = max_tokens_per_batch(
             OBJECTIVES[algorithm.name],
             trainers.num_replicas,
-            is_pipelined=options.is_pipelined,
+            is_pipelined=is_pipelined,
             max_tokens_per_dispatch=options.max_tokens_per_dispatch,
         )
         return StepUpdates(
@@ -61,7 +63,7 @@ class StepWorks:
             samples_of,
             self._prompts,
             clock,
-            begins_during_rollout=options.is_pipelined and options.trains_during_rollout,
+            begins_during_rollout=is_pipelined and options.trains_during_rollout,
             num_epochs=algorithm.epochs_per_step,
             computes_old_log_probs=algorithm.computes_old_log_probs,
             verify=verify,

@@ -30,7 +30,7 @@ from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
-from longshore.policy.benefit_gate import BenefitGate
+from longshore.policy.benefit_gate import BenefitGate, GatePrior
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.record.facts import StepMarks
@@ -77,7 +77,8 @@ class _TrainedRound:
 class TrainingLoop:
     """One run from the newest checkpoint to the end."""
 
-    def __init__(self, options: LoopOptions, parts: Parts) -> None:
+    def __init__(self, options: LoopOptions, parts: Parts, prior: GatePrior | None = None) -> None:
+        """`prior`: what the job's profile says of repurposing; None: it has no profile."""
         self._options = options
         self._parts = parts
         self._state = RunState()
@@ -88,7 +89,8 @@ class TrainingLoop:
         self._prompts = dict(enumerate(parts.prompts.train))
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
-        self._gate = BenefitGate() if options.repurposing is not None and options.repurposing.is_gated else None
+        is_gated = options.repurposing is not None and options.repurposing.is_gated
+        self._gate = BenefitGate(prior) if is_gated else None
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)

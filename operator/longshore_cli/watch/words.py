@@ -60,10 +60,15 @@ def in_words(activity_name: str) -> str:
 
 
 def factors(chosen: ChosenFactors) -> str:
-    """`promptFactor 1.5 since step 12: ...`; a race between responses where there is one."""
-    race = f", responseFactor {chosen.response_factor:g}" if chosen.response_factor > 1 else ""
+    """`promptFactor 1.5, Pipelined since step 12: ...`; what is as usual is left out."""
+    parts = [
+        f"promptFactor {chosen.prompt_factor:g}",
+        f"responseFactor {chosen.response_factor:g}" if chosen.response_factor > 1 else "",
+        chosen.handover or "",
+        f"frontierWidth {chosen.frontier_width}" if chosen.frontier_width is not None else "",
+    ]
     since = f" since step {chosen.since_step}" if chosen.since_step else ""
-    return f"promptFactor {chosen.prompt_factor:g}{race}{since}: {chosen.why}"
+    return f"{', '.join(filter(None, parts))}{since}: {chosen.why}"
 
 
 def amount(progress: Progress) -> str:

@@ -196,7 +196,10 @@ class NoticeReason(Reason):
         "TrackerFailed",
         "a tracker or a collector of traces cannot be reached; the job continues without it",
     )
-    FACTORS_CHANGED = "FactorsChanged", "strategy `Auto` changes its factors; the message says what it expects"
+    FACTORS_CHANGED = (
+        "FactorsChanged",
+        "strategy `Auto` changes its factors, handover or frontier; the message says what it expects",
+    )
     RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job continues"
 
 

@@ -131,7 +131,8 @@ class ReorderRolloutSettings(ApiModel):
 
 
 class AutoSettings(ApiModel):
-    """Settings of strategy Auto, which begins with `tailBatching` and changes its factors between rounds."""
+    """Settings of strategy Auto, which begins with `tailBatching` and changes its factors between rounds. With
+    trainers on GPUs of their own it also changes `handover` and `admission.frontierWidth`, where these are unset."""
 
     max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
     """Largest `tailBatching.promptFactor` that it may choose. It never chooses a `responseFactor` above that of
@@ -257,12 +258,12 @@ class Rollout(ApiModel, rules=_ROLLOUT_RULES):
     @property
     def is_pipelined(self) -> bool:
         """Whether the trainer updates while the round still runs."""
-        return self._handover is Handover.PIPELINED
+        return self.effective_handover is Handover.PIPELINED
 
     @property
     def is_streamed(self) -> bool:
         """Whether gradients are computed while the round still runs, for one update at its end."""
-        return self._handover is Handover.STREAMED
+        return self.effective_handover is Handover.STREAMED
 
     @property
     def repurposes(self) -> bool:
@@ -270,6 +271,7 @@ class Rollout(ApiModel, rules=_ROLLOUT_RULES):
         return self.is_streamed and self.repurposing.trigger is not RepurposeTrigger.NEVER
 
     @property
-    def _handover(self) -> Handover:
+    def effective_handover(self) -> Handover:
+        """`handover`, or that of the strategy where it is unset; Auto may choose another one then."""
         preset = Handover.PIPELINED if self.strategy is Strategy.GROUP_PIPELINE else Handover.AFTER_ROUND
         return self.handover or preset

@@ -8,6 +8,7 @@ from pydantic import Field
 from longshore.api.base import ApiModel
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.reward import SandboxLayer
+from longshore.api.rollout import Handover
 from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundStatus, RoundSummary
 
 _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
@@ -192,6 +193,10 @@ class ChosenFactors(ApiModel):
     """As `spec.rollout.tailBatching.promptFactor`."""
     response_factor: float = Field(ge=1, le=16)
     """As `spec.rollout.tailBatching.responseFactor`."""
+    handover: Handover | None = None
+    """As `spec.rollout.handover`; not reported where that is set."""
+    frontier_width: int | None = Field(default=None, ge=1, le=65_536)
+    """As `spec.rollout.admission.frontierWidth`."""
     since_step: int = Field(ge=0, le=MAX_COUNT)
     """Step from which on rounds have them."""
     why: str = Field(max_length=MAX_MESSAGE_CHARACTERS)

@@ -1,50 +1,105 @@
-"""Auto: tail batching whose factors change between rounds, as the job learns what suits it.
+"""Auto: tail batching whose factors, handover and frontier change between rounds, as the job learns what suits it.
 
-With a prompt factor of 1 short rounds are those of `Synchronous`, so no draw ever has to change its strategy: what
-waits goes on waiting, and is trained on once, in a long round.
+With a prompt factor of 1 short rounds are those of `Synchronous`, and with handover Pipelined those of `GroupPipeline`,
+so no draw ever has to change its strategy: what waits goes on waiting, and is trained on once, in a long round.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from longshore.api.rollout import TailBatchingSettings
+from pydantic import ValidationError
+
+from longshore.api.rollout import Handover, Rollout, TailBatchingSettings
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape
 from longshore.policy.tail_batching import TailBatching
 
 
+@dataclass(frozen=True)
+class RoundChoice:
+    """What Auto chooses of a round."""
+
+    prompt_factor: float = 1.25
+    """Of tail batching, as the next one."""
+    response_factor: float = 1.0
+    handover: Handover = Handover.AFTER_ROUND
+    frontier_width: int | None = None
+    """As `spec.rollout.admission.frontierWidth`; None: all groups are in service."""
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> "RoundChoice":
+        """What the job begins with."""
+        tail, width = rollout.tail_batching, rollout.admission.frontier_width
+        return cls(tail.prompt_factor, tail.response_factor, rollout.effective_handover, width)
+
+    @property
+    def factors(self) -> TailBatchingSettings:
+        """Those of tail batching."""
+        return TailBatchingSettings(prompt_factor=self.prompt_factor, response_factor=self.response_factor)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """By their names in a manifest."""
+        return {
+            "promptFactor": f"{self.prompt_factor:g}",
+            "responseFactor": f"{self.response_factor:g}",
+            "handover": str(self.handover),
+            "frontierWidth": "unset" if self.frontier_width is None else str(self.frontier_width),
+        }
+
+
+def free_handovers(spec: RLJobSpec) -> tuple[Handover, ...]:
+    """Return the handovers that may take turns from round to round without a restart; none where the job names its own.
+
+    They make the same updates from the same tokens, at other times. Trainers that share the GPUs of the engines can
+    work during a round only where the operator repurposes pods, which the spec has to ask for (`Streamed`).
+    """
+    rollout = spec.rollout
+    if rollout.handover is not None or spec.placement is Placement.COLOCATED:
+        return ()
+    pipelined = rollout.model_copy(update={"handover": Handover.PIPELINED})
+    try:
+        RLJobSpec.model_validate(spec.model_copy(update={"rollout": pipelined}).model_dump(by_alias=True))
+    except ValidationError:  # The objective needs the whole batch, for example.
+        return ()
+    return (Handover.AFTER_ROUND, Handover.PIPELINED)
+
+
 class Auto(TailBatching):
-    """Begins with the factors of the job; `choose` changes them."""
+    """Begins with what the job says; `choose` changes it."""
 
     def __init__(
         self,
         shape: BatchShape,
         cursor: DrawCursor,
-        settings: TailBatchingSettings,
+        begin: RoundChoice,
         rules: AdmissionRules = NO_RULES,
         *,
         keeps_tokens: bool = False,
         max_prompt_factor: float = math.inf,
     ) -> None:
-        super().__init__(shape, cursor, settings, rules, keeps_tokens=keeps_tokens)
-        self.begin = self.settings = settings
-        """Of the next short round; `begin`: of the first one."""
+        super().__init__(shape, cursor, begin.factors, rules, keeps_tokens=keeps_tokens)
+        self.begin = self.choice = begin
+        """Of the next rounds; `begin`: of the first one."""
         self._max_prompt_factor = max_prompt_factor
 
-    def choose(self, settings: TailBatchingSettings) -> None:
-        """Short rounds have these factors from now on."""
-        assert self._round is None, "factors change between rounds"
-        self.settings = settings
-        self._use_factors(settings)
+    def choose(self, choice: RoundChoice) -> None:
+        """Rounds are like this from now on; the factors are those of short ones."""
+        assert self._round is None, "rounds change between rounds"
+        self.choice = choice
+        self._use_factors(choice.factors)
+        self._rules = replace(self._rules, frontier_width=choice.frontier_width)
 
     def _export_history(self) -> dict[str, Any]:
-        return {"begin": self.begin.model_dump(by_alias=False), "settings": self.settings.model_dump(by_alias=False)}
+        return {"begin": asdict(self.begin), "choice": asdict(self.choice)}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
-        """A job that was given other factors, or a lower bound, begins with those."""
-        begin, chosen = (
-            TailBatchingSettings.model_validate(state[name], by_name=True) for name in ("begin", "settings")
-        )
-        if begin == self.begin and chosen.prompt_factor <= self._max_prompt_factor:
-            self.choose(chosen)
+        """A job that was given other settings, or a lower bound, begins with those."""
+        if state["begin"] != asdict(self.begin):
+            return
+        chosen = state["choice"]
+        if chosen["prompt_factor"] <= self._max_prompt_factor:
+            self.choose(RoundChoice(**chosen | {"handover": Handover(chosen["handover"])}))

@@ -6,19 +6,22 @@ Gain: gradients that are computed while the round still runs are not computed af
 Both are figures of the job's own rounds. Decode steps tell how a larger batch slows an engine down (`DecodeRate`), and
 passes of the trainer how many tokens a replica computes in a second. So every round that is over can be replayed from
 its first milestone on with all engines and with fewer (`RolloutPace`), and rounds of the same kind are forecast to be
-like it. Every hand-over corrects the forecasts.
+like it. Every hand-over corrects the forecasts. Before a round of any kind is over, the profile of the job is asked, if
+it has one.
 
 What hand-overs have cost is bounded. An account earns EARNED_SHARE of every step and books what each hand-over saved or
 lost; there is none unless the account can bear the loss that is expected. So what all hand-overs of a job have cost,
 less what they gained, exceeds EARNED_SHARE of its time by one hand-over at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any, Final
 
 from longshore.api.round_status import RoundKind
-from longshore.policy.decode_rate import DecodeRate
+from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import Benefit, MilestoneLoad, pick_pods
 
@@ -79,6 +82,43 @@ class _KindHistory:
 
 
 @dataclass(frozen=True)
+class GatePrior:
+    """What a profile says before a step is over."""
+
+    rates: Mapping[int, DecodeRate]
+    """Of engines, by tensor-parallel size."""
+    tokens_per_s: float
+    """That one replica computes gradients of."""
+
+    def pays(
+        self,
+        tp_size: int,
+        load: MilestoneLoad,
+        picked: Collection[int],
+        num_awake: int,
+        num_replicas: int,
+        running: Counter[int],
+    ) -> bool | None:
+        """Whether a decode step gets longer by less than what the gradients gain that are computed in it.
+
+        In a step every request gains a token, and there are no more gradients than for these. `picked`: pods that would
+        leave; `running`: requests by engine. None: engines of this size were not measured, or nothing runs.
+        """
+        rate, num_staying = self.rates.get(tp_size), sum(engine.pod not in picked for engine in load.engines)
+        if rate is None or not running or not num_staying:
+            return None
+        held = sum(pod.num_tokens for pod in load.pods) / sum(running.values())
+        capacity = fmean(engine.kv_capacity_tokens for engine in load.engines)
+
+        def step_s(num_running: float) -> float:
+            return rate.seconds(DecodeSteps(1, num_running, min(1.0, held * num_running / capacity)))
+
+        fewer_s = step_s(running.total() / num_staying)
+        gain_s = min(num_awake * fewer_s, running.total() / self.tokens_per_s) / num_replicas
+        return fewer_s - step_s(max(running.values())) < gain_s
+
+
+@dataclass(frozen=True)
 class StepOutcome:
     """A step that is over."""
 
@@ -100,7 +140,9 @@ class StepOutcome:
 class BenefitGate:
     """One per job. Its memory belongs to checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: GatePrior | None = None) -> None:
+        """`prior`: None where the job has no profile."""
+        self._prior = prior
         self._rates: dict[int, DecodeRate] = {}
         """By tensor-parallel size."""
         self._kinds: dict[RoundKind, _KindHistory] = {}
@@ -126,17 +168,18 @@ class BenefitGate:
         picked = frozenset(pick_pods(load.pods, trainer_replicas))
         if not self._pace.leaving:
             self._pace.leaving = frozenset(engine.number for engine in load.engines if engine.pod in picked)
-        known = self._kinds.get(kind)
-        if not picked or not self._tokens_per_s.count:
+        if not picked:
             return None
+        known, num_awake = self._kinds.get(kind), sum(replica <= picked for replica in trainer_replicas)
         if known is None or not known.all_s.count:
-            others = [one.pays for one in self._kinds.values() if one.all_s.count]
+            pays = self._pays_in_new_kind(load, picked, num_awake, len(trainer_replicas))
+            if pays is None:
+                return None
             is_new = known is None or not known.was_tried
-            is_wanted = is_new and self._balance_s >= 0 and (any(others) or not others)
+            is_wanted = is_new and self._balance_s >= 0 and pays
             self._wanted = Benefit(None, None, is_wanted, is_trial=is_wanted)
             return self._wanted
         all_s, fewer_s = known.all_factor.value * known.all_s.value, known.fewer_factor.value * known.fewer_s.value
-        num_awake = sum(replica <= picked for replica in trainer_replicas)
         computable = self._tokens_per_s.value * num_awake * max(0.0, fewer_s - self._wake_s.value)
         streamed = known.streamed.value * min(known.batch_tokens.value, computable)
         all_replicas = self._tokens_per_s.value * len(trainer_replicas)
@@ -179,6 +222,20 @@ class BenefitGate:
         self._kinds = {RoundKind(kind): _KindHistory.load(known) for kind, known in state["kinds"].items()}
         self._tokens_per_s, self._wake_s = _Mean(**state["tokens_per_s"]), _Mean(**state["wake_s"])
         self._balance_s, self._step_s = state["balance_s"], state["step_s"]
+
+    def _pays_in_new_kind(
+        self, load: MilestoneLoad, picked: Collection[int], num_awake: int, num_replicas: int
+    ) -> bool | None:
+        """By rounds of other kinds, or else by the profile, or else by trial; None: no step is over."""
+        others = [one.pays for one in self._kinds.values() if one.all_s.count]
+        if others:
+            return any(others)
+        if self._prior is not None:
+            running = self._pace.num_running()
+            profiled = self._prior.pays(self._tp_size, load, picked, num_awake, num_replicas, running)
+            if profiled is not None:
+                return profiled
+        return True if self._tokens_per_s.count else None
 
     def _decided(self, known: _KindHistory, longer_s: float, shorter_s: float, rest_s: float) -> Benefit:
         """With hysteresis, and as far as the account allows."""

@@ -1,7 +1,7 @@
 """Round policies by the name that a user gives, with the parts that the user combines them with."""
 
 from longshore.api.rollout import Rollout, Strategy
-from longshore.policy.auto import Auto
+from longshore.policy.auto import Auto, RoundChoice
 from longshore.policy.draws import DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit
 from longshore.policy.group_pipeline import GroupPipeline
@@ -31,7 +31,7 @@ def round_policy(
             return TailBatching(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps)
         case Strategy.AUTO:
             keeps, most = rollout.keeps_tokens, rollout.auto.max_prompt_factor
-            return Auto(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps, max_prompt_factor=most)
+            return Auto(shape, cursor, RoundChoice.of(rollout), rules, keeps_tokens=keeps, max_prompt_factor=most)
         case Strategy.PARTIAL_ROLLOUT:
             return PartialRollout(shape, cursor, rollout.partial_rollout, rules)
         case Strategy.REORDER_ROLLOUT:

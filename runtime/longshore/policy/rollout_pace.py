@@ -6,7 +6,7 @@ steps that it still makes after a milestone say what it brings with it to any ot
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -121,6 +121,10 @@ class RolloutPace:
         """The rest of the round begins with fewer engines; the requests of the others are still to be moved."""
         self.has_handed_over, self.leaving = True, frozenset(engines)
         self._begin_rest(now_s)
+
+    def num_running(self) -> Counter[int]:
+        """Requests that run now, by engine."""
+        return Counter(self._engine_of.values())
 
     @property
     def rest_s(self) -> float:

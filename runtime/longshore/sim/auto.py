@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from longshore.api.rollout import Strategy, TailBatchingSettings
+from longshore.api.rollout import Strategy
 from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
+from longshore.policy.auto import RoundChoice, free_handovers
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps
-from longshore.sim.choices import SearchBounds
+from longshore.sim.choices import Choice, SearchBounds
 from longshore.sim.hardware import ModelShape, gpu_described
 from longshore.sim.job import Rewards, SimJob, job_of
 from longshore.sim.lengths import TraceLengths
@@ -32,7 +33,7 @@ _MOST_STEPS: Final = 32
 _NUM_RESPONSES: Final = 200_000
 """Simulated in a search: some seconds of one core."""
 _ROUNDS: Final = (120, 800)
-"""Least and most of a search."""
+"""Fewest and most of a search."""
 _LEAST_S: Final = 1e-7
 _BOUNDLESS_TOKENS: Final = 1 << 40
 _AT_ONCE: Final = 1e12
@@ -78,24 +79,18 @@ class Question:
 
 
 @dataclass(frozen=True)
-class FactorChange:
-    """Other factors for the next rounds, and why."""
+class RoundChange:
+    """Another choice for the next rounds, and why."""
 
-    before: TailBatchingSettings
-    after: TailBatchingSettings
+    before: RoundChoice
+    after: RoundChoice
     predicted_share: float
     """Time of a step over that of the present, as predicted."""
 
     def __str__(self) -> str:
-        changes = [
-            f"{name} {old:g} -> {new:g}"
-            for name, old, new in (
-                ("promptFactor", self.before.prompt_factor, self.after.prompt_factor),
-                ("responseFactor", self.before.response_factor, self.after.response_factor),
-            )
-            if old != new
-        ]
-        return f"tail batching {', '.join(changes)}: predicted step {self.predicted_share:.2f} of the present"
+        pairs = zip(self.before.fields.items(), self.after.fields.values(), strict=True)
+        changes = ", ".join(f"{name} {old} -> {new}" for (name, old), new in pairs if old != new)
+        return f"{changes}: predicted step {self.predicted_share:.2f} of the present"
 
 
 class AutoTuner:
@@ -103,6 +98,7 @@ class AutoTuner:
 
     def __init__(self, spec: RLJobSpec) -> None:
         self._spec = spec
+        self._handovers = free_handovers(spec)
         self._open: list[tuple[int, ...]] = []
         """Groups of the period that has not ended."""
         self._periods: deque[list[tuple[int, ...]]] = deque()
@@ -113,6 +109,11 @@ class AutoTuner:
         self._other_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._num_deferred = 0
         self._is_due = False
+
+    @property
+    def chooses_handover(self) -> bool:
+        """Whether the layout and the job leave it open."""
+        return bool(self._handovers)
 
     def observe(self, facts: StepFacts) -> None:
         """A step is over."""
@@ -131,8 +132,8 @@ class AutoTuner:
             self._end_period()
         self._num_deferred = facts.num_deferred
 
-    def question(self, factors: TailBatchingSettings) -> Question | None:
-        """What to search for in the spare time before the next rounds; `factors`: the present ones. None: nothing.
+    def question(self, present: RoundChoice) -> Question | None:
+        """What to search for in the spare time before the next rounds. None: nothing.
 
         Raises ValueError where the job cannot be simulated.
         """
@@ -143,18 +144,22 @@ class AutoTuner:
             strategies=frozenset({Strategy.TAIL_BATCHING}),
             max_prompt_factor=self._spec.rollout.auto.max_prompt_factor,
             max_response_factor=self._spec.rollout.tail_batching.response_factor,
+            handovers=self._handovers,
+            is_frontier_open=bool(self._handovers) and self._spec.rollout.admission.frontier_width is None,
         )
-        return Question(self._job(factors), bounds, self._spec.rollout.auto.margin)
+        return Question(self._job(present), bounds, self._spec.rollout.auto.margin)
 
-    def decide(self, found: SearchResult, factors: TailBatchingSettings) -> FactorChange | None:
-        """What to change; None: nothing beats the present factors by the margin."""
-        best = found.best
-        chosen = TailBatchingSettings(
+    def decide(self, found: SearchResult, present: RoundChoice) -> RoundChange | None:
+        """What to change; None: nothing beats the present choice by the margin."""
+        best = found.best.choice
+        chosen = RoundChoice(
             # Without factors it is Synchronous, which is tail batching with factors of 1.
-            prompt_factor=best.choice.prompt_factor or 1.0,
-            response_factor=best.choice.response_factor or 1.0,
+            prompt_factor=best.prompt_factor or 1.0,
+            response_factor=best.response_factor or 1.0,
+            handover=best.handover if self._handovers else present.handover,
+            frontier_width=best.frontier_width,
         )
-        return FactorChange(factors, chosen, best.cost(found.present)) if chosen != factors else None
+        return RoundChange(present, chosen, found.best.cost(found.present)) if chosen != present else None
 
     def export_state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -188,25 +193,36 @@ class AutoTuner:
             self._periods.popleft()
         self._is_due = sum(map(len, self._periods)) >= _LEAST_STEPS * num_prompts
 
-    def _job(self, factors: TailBatchingSettings) -> SimJob:
+    def _job(self, present: RoundChoice) -> SimJob:
         """The job as it has been, with costs that were measured."""
-        spec, groups = self._spec, [group for period in self._periods for group in period]
-        job = job_of(spec, _MEASURED, gpu_described("measured"), TraceLengths(groups), self._profile())
+        spec, groups, profile = self._spec, [group for period in self._periods for group in period], self._profile()
         engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})
-        rollout = spec.rollout.model_copy(update={"tail_batching": factors, "engine": engine})
-        has_gpus = spec.training_pods.gpus_per_pod > 0
-        return replace(
+        sized = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
+        job = job_of(sized, _MEASURED, gpu_described("measured"), TraceLengths(groups), profile)
+        job = replace(
             job,
-            rollout=rollout,
-            trainer=replace(job.trainer, gpus_per_replica=spec.trainer.ranks_per_replica if has_gpus else 1),
+            trainer=replace(job.trainer, gpus_per_replica=spec.trainer.ranks_per_replica if self._has_gpus else 1),
+            trainer_profile=profile,
             rewards=Rewards(MathsRewards(per_sample_s=0.0)),
             plans_parallelism=False,
             num_prompts=max(len(groups), 2 * spec.algorithm.prompts_per_step),
         )
+        own = Choice.of(job)
+        return replace(
+            own,
+            prompt_factor=present.prompt_factor,
+            response_factor=present.response_factor,
+            handover=present.handover if self._handovers else own.handover,
+            frontier_width=present.frontier_width,
+        ).applied_to(job)
+
+    @property
+    def _has_gpus(self) -> bool:
+        return self._spec.training_pods.gpus_per_pod > 0
 
     def _profile(self) -> Profile:
         spec, capacity = self._spec, self._kv_capacity_tokens or _BOUNDLESS_TOKENS
-        num_ranks = spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1
+        num_ranks = spec.trainer.ranks_per_replica if self._has_gpus else 1
         sizes = {1 << power for power in range(spec.rollout.engine.max_num_seqs.bit_length())}
         return Profile(
             decode=[

@@ -218,7 +218,8 @@ def handovers(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
     for handover in bounds.handovers:
         if handover is Handover.STREAMED and choice.strategy is Strategy.GROUP_PIPELINE:
             continue
-        yield replace(choice, handover=handover)
+        keeps_width = handover is Handover.PIPELINED or not bounds.is_frontier_open
+        yield replace(choice, handover=handover, frontier_width=choice.frontier_width if keeps_width else None)
 
 
 def frontiers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Choice]:

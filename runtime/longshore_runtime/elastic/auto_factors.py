@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import structlog
 
+from longshore.api.rollout import Handover
 from longshore.api.runtime_status import ChosenFactors
 from longshore.policy.auto import Auto
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.record.facts import StepMarks
-from longshore.sim.auto import AutoTuner, FactorChange, Question, StepFacts
+from longshore.sim.auto import AutoTuner, Question, RoundChange, StepFacts
 from longshore.sim.search import SearchResult
 from longshore_runtime.elastic.spare_time import SearchFailed
 from longshore_runtime.rollout.batch import RoundResult
@@ -47,17 +48,24 @@ class AutoFactors:
 
     @property
     def chosen(self) -> ChosenFactors:
-        """The present factors, and why they were chosen."""
-        factors = self._policy.settings
+        """The present choice, and why it was made."""
+        choice = self._policy.choice
         return ChosenFactors(
-            prompt_factor=factors.prompt_factor,
-            response_factor=factors.response_factor,
+            prompt_factor=choice.prompt_factor,
+            response_factor=choice.response_factor,
+            handover=choice.handover if self._tuner.chooses_handover else None,
+            frontier_width=choice.frontier_width,
             since_step=self._since_step,
             why=self._why,
         )
 
-    def before_round(self, step: int) -> FactorChange | None:
-        """Before the round of this step: give the policy better factors, if a search has ended that found some."""
+    @property
+    def handover(self) -> Handover:
+        """Of the next round."""
+        return self._policy.choice.handover
+
+    def before_round(self, step: int) -> RoundChange | None:
+        """Before the round of this step: give the policy a better choice, if a search has ended that found one."""
         if self._running is None or not self._running.done():
             return None
         running, self._running = self._running, None
@@ -65,11 +73,11 @@ class AutoFactors:
             found = running.result()
         except SearchFailed as error:
             # The job is as quick as before; the next period brings another search.
-            log.warning("no other factors were found: the search failed", reason=str(error))
+            log.warning("nothing better was found: the search failed", reason=str(error))
             return None
-        change = self._tuner.decide(found, self._policy.settings)
+        change = self._tuner.decide(found, self._policy.choice)
         log.info(
-            "searched for other factors",
+            "searched for a better choice",
             choices=found.num_choices,
             rounds=found.num_rounds,
             best=str(found.ranking[0].choice),
@@ -89,10 +97,10 @@ class AutoFactors:
 
     def _question(self) -> Question | None:
         try:
-            return self._tuner.question(self._policy.settings)
+            return self._tuner.question(self._policy.choice)
         except ValueError as error:
-            # The simulator knows fewer shapes than the runtime. Such a job keeps the factors that it has.
-            self._why = f"no other factors are searched for, because the job cannot be simulated: {error}"
+            # The simulator knows fewer shapes than the runtime. Such a job keeps what it has.
+            self._why = f"nothing better is searched for, because the job cannot be simulated: {error}"
             log.warning(self._why)
             return None
 
@@ -109,7 +117,7 @@ class AutoFactors:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Undo `export_state`, once the policy has its state."""
         self._tuner.load_state(state["tuner"])
-        if self._policy.settings != self._policy.begin:
+        if self._policy.choice != self._policy.begin:
             self._since_step, self._why = state["since_step"], state["why"]
 
 
@@ -125,6 +133,7 @@ def step_facts(
     """What the tuner learns of a step, after which so many draws wait."""
     rate = trained.tokens_per_s
     gradients_s = trained.num_epochs * trained.batch_tokens / (num_replicas * rate) if rate > 0 else 0.0
+    trained_s = marks.trained_s - marks.scored_s
     return StepFacts(
         kind=result.end.kind,
         groups=tuple(tuple(one.completion.num_tokens for one in group.responses) for group in result.groups),
@@ -133,5 +142,6 @@ def step_facts(
         tp_size=engines.tp_size,
         kv_capacity_tokens=min((stats.kv_capacity_tokens for stats in engines.stats().values()), default=0),
         tokens_per_s=rate,
-        other_s=marks.published_s - marks.regrouped_s - result.rollout_s - gradients_s,
+        # Gradients that were computed during the rollout took no time after it.
+        other_s=marks.published_s - marks.regrouped_s - result.rollout_s - min(gradients_s, trained_s),
     )

@@ -106,6 +106,11 @@ def read_fitting(path: Path, subject: Subject, notify: Callable[[str, str], None
     return profile
 
 
+def stored_profile(output_dir: Path) -> Profile:
+    """Return the profile of a job that has one."""
+    return Profile.model_validate_json((output_dir / FILE).read_bytes())
+
+
 def require_fit(profile: Profile, subject: Subject) -> None:
     """Raise ProfileMismatch unless a profile was measured on this model and accelerator, with these options."""
     if profile.subject is None:

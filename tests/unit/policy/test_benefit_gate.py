@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.round_status import RoundKind
-from longshore.policy.benefit_gate import EARNED_SHARE, MAX_BALANCE, BenefitGate
+from longshore.policy.benefit_gate import EARNED_SHARE, MAX_BALANCE, BenefitGate, GatePrior
+from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from tests.properties import examples
 from tests.unit.policy.gated_rounds import LOAD, REPLICAS, Played, World, never_s, play
 
@@ -38,6 +39,41 @@ def test_every_pod_samples_in_the_first_step_and_one_hand_over_is_tried_in_each_
     assert not first.has_handed_over
     assert second.has_handed_over
     assert second.benefit is not None and second.benefit.is_trial and second.benefit.rollout_longer_s is None
+
+
+def prior(world: World) -> GatePrior:
+    """A profile of it."""
+    rate = DecodeRate()
+    for num_running in (1, 4, 32):
+        rate.add(DecodeSteps(1, num_running, 0.0), world.step_s(num_running))
+    return GatePrior({1: rate}, world.tokens_per_s)
+
+
+@pytest.mark.parametrize(("world", "pays"), [(GPU, True), (CPU, False)])
+def test_with_a_profile_the_first_step_decides_too(world: World, pays: bool) -> None:
+    steps = played(world, rounds(5), BenefitGate(prior(world)))
+    assert [step.has_handed_over for step in steps] == [pays] * 5
+    assert steps[0].benefit is not None and steps[0].benefit.is_wanted is pays
+
+
+def test_a_profile_that_says_nothing_of_engines_of_this_size_is_as_none() -> None:
+    gate = BenefitGate(GatePrior({2: prior(GPU).rates[1]}, GPU.tokens_per_s))
+    assert [step.has_handed_over for step in played(GPU, rounds(3), gate)] == [False, True, True]
+
+
+def test_what_was_measured_prevails_over_a_profile_that_is_wrong() -> None:
+    steps = played(CPU, rounds(10), BenefitGate(prior(GPU)))
+    assert steps[0].has_handed_over
+    assert not any(step.has_handed_over for step in steps[1:])
+
+
+def test_where_every_gradient_is_done_in_time_more_replicas_gain_nothing() -> None:
+    """A step that takes a tenth longer costs more than gradients gain that take a hundredth of it."""
+    quick = World(base_s=0.01, per_request_s=1e-4, tokens_per_s=100_000.0)
+    slow = World(base_s=0.01, per_request_s=1e-4, tokens_per_s=500.0)
+    for world, pays in ((quick, False), (slow, True)):
+        first, *_ = played(world, rounds(1), BenefitGate(prior(world)))
+        assert first.has_handed_over is pays
 
 
 def test_where_it_pays_every_later_round_hands_over() -> None:

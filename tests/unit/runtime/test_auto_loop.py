@@ -1,12 +1,14 @@
 """A job with strategy Auto changes its factors between rounds, says so, and goes on with them after a restart."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longshore.api.rollout import Strategy
-from longshore.api.spec import RLJobSpec
+from longshore.api.pods import Workers
+from longshore.api.rollout import Handover, Strategy
+from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy.auto import Auto
 from longshore.policy.round_policy import RoundPolicy
 from longshore.sim.auto import AutoTuner, Question
@@ -56,6 +58,15 @@ class Endless(AtOnce):
         return False
 
 
+SEPARATE = SPEC.model_copy(
+    update={
+        "algorithm": SPEC.algorithm.model_copy(update={"prompts_per_update": 2}),
+        "placement": Placement.DISAGGREGATED,
+        "trainer_workers": Workers(replicas=2, gpus_per_pod=1),
+    }
+)
+
+
 def train(
     root: Path,
     search: Callable[[Question], Search] = AtOnce,
@@ -72,7 +83,7 @@ def train(
         strategy=Strategy.AUTO,
         kinds=(Replicas, Timed),
         auto=auto,
-        algorithm=ALGORITHM.model_copy(update={"steps": steps}),
+        algorithm=spec.algorithm.model_copy(update={"steps": steps}),
         **options,
     )
 
@@ -123,7 +134,7 @@ def test_a_job_that_cannot_be_simulated_trains_with_the_factors_that_it_has(tmp_
     assert changes(outcome) == []
     last = outcome.reports[-1].auto
     assert last is not None
-    assert last.why.startswith("no other factors are searched for, because the job cannot be simulated: trainer:")
+    assert last.why.startswith("nothing better is searched for, because the job cannot be simulated: trainer:")
 
 
 def test_no_round_waits_for_a_search(tmp_path: Path) -> None:
@@ -143,3 +154,23 @@ def test_a_round_that_is_refused_and_sampled_again_has_the_factors_of_its_step(t
     rows = [one.ledger[changed.since_step - 1] for one in (plain, refused)]
     assert [len(row["deferred"]) for row in rows] == [len(rows[0]["deferred"])] * 2
     assert len(rows[0]["deferred"]) != len(plain.ledger[0]["deferred"]), "the change is not seen in this round"
+
+
+def test_another_handover_holds_from_the_next_round_on_and_after_a_restart(tmp_path: Path) -> None:
+    layout: dict[str, Any] = {"spec": SEPARATE, "is_colocated": False}
+    outcome = train(tmp_path, **layout)
+    assert outcome.error == ""
+    chosen = {report.step + 1: report.auto for report in outcome.reports if report.auto is not None}
+    assert chosen[1].handover is Handover.AFTER_ROUND
+    changed = min(step for step, auto in chosen.items() if auto.handover is Handover.PIPELINED)
+    assert any("handover AfterRound -> Pipelined" in message for message in changes(outcome))
+    metrics = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
+    begins_early = {
+        line["step"]: line["trainer/first_dispatch_s"] < line["timing_s/gen"]
+        for line in metrics
+        if "trainer/first_dispatch_s" in line and line["step"] <= STEPS  # Later ones may be smaller than an update.
+    }
+    assert begins_early == {step: step >= changed for step in range(1, STEPS + 1)}
+    resumed = train(tmp_path, steps=STEPS + 3, **layout)
+    first = next(report.auto for report in resumed.reports if report.auto is not None)
+    assert first.handover is Handover.PIPELINED

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from longshore.api.rollout import Strategy
+from longshore.api.rollout import Handover, Strategy
 from longshore.api.round_status import RoundKind
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.elastic.repurposing import RepurposingOptions
@@ -80,7 +80,7 @@ def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learnt_belo
     options: dict[str, Any] = {
         "strategy": Strategy.SYNCHRONOUS,
         "kinds": (Replicas, Timed),
-        "is_streamed": True,
+        "handover": Handover.STREAMED,
         "trains_during_rollout": False,
         "repurposing": RepurposingOptions(attempt=1, max_response_tokens=64, fixed_fraction=None),
     }

@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.rollout import Strategy
+from longshore.api.rollout import Handover, Strategy
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import LogProbMismatch, UserError
 from longshore_runtime.sums import GradientSums
@@ -47,8 +48,9 @@ def test_a_round_of_stale_engines_is_sampled_again_and_the_run_ends_as_if_nothin
 
 @pytest.mark.parametrize("strategy", STRICT)
 def test_so_it_is_with_every_strategy_that_is_strictly_on_policy(strategy: Strategy) -> None:
-    options = {"is_pipelined": strategy is Strategy.GROUP_PIPELINE}
+    options: dict[str, Any] = {}
     if strategy is Strategy.GROUP_PIPELINE:
+        options["handover"] = Handover.PIPELINED
         options["algorithm"] = ALGORITHM.model_copy(update={"prompts_per_update": 2})
     undisturbed = run(strategy=strategy, **options)
     assert len(undisturbed.ledger) >= NUM_STEPS

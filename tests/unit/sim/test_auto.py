@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from longshore.api.rollout import Strategy, TailBatchingSettings
+from longshore.api.rollout import Handover, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
+from longshore.policy.auto import RoundChoice
 from longshore.policy.decode_rate import DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps
 from longshore.sim.auto import AutoTuner, Question, StepFacts
+from longshore.sim.job import Training
 from longshore.sim.simulate import simulate
 
 P0, R0 = 8, 2
 CAPACITY = 40_000
-BEGIN = TailBatchingSettings()
-SYNCHRONOUS = TailBatchingSettings(prompt_factor=1.0)
+BEGIN = RoundChoice()
+SYNCHRONOUS = RoundChoice(prompt_factor=1.0)
 
 
-def spec(**rollout: Any) -> RLJobSpec:
+def spec(*, others: dict[str, Any] | None = None, **rollout: Any) -> RLJobSpec:
     return RLJobSpec.model_validate(
         {
             "model": {"path": "model", "maxContextTokens": 4_096},
@@ -32,6 +34,7 @@ def spec(**rollout: Any) -> RLJobSpec:
             "workers": {"replicas": 1, "gpusPerPod": 2},
             "storage": {"claimName": "data"},
         }
+        | (others or {})
     )
 
 
@@ -66,7 +69,7 @@ def tuner(longest: int, *, begin: Any = None) -> AutoTuner:
     return learnt
 
 
-def question(longest: int, factors: TailBatchingSettings = BEGIN, **rollout: Any) -> Question:
+def question(longest: int, factors: RoundChoice = BEGIN, **rollout: Any) -> Question:
     found = tuner(longest, begin=spec(**rollout)).question(factors)
     assert found is not None
     return found
@@ -117,7 +120,7 @@ def test_a_tail_of_few_long_prompts_is_worth_speculation_and_alike_ones_are_not(
     assert change is not None and change.before == SYNCHRONOUS
     assert change.after.prompt_factor > 1
     assert change.predicted_share < 0.9
-    assert str(change).startswith(f"tail batching promptFactor 1 -> {change.after.prompt_factor:g}: predicted step 0.")
+    assert str(change).startswith(f"promptFactor 1 -> {change.after.prompt_factor:g}: predicted step 0.")
     assert learnt.decide(question(100, SYNCHRONOUS).answer(), SYNCHRONOUS) is None
 
 
@@ -132,6 +135,73 @@ def test_it_stays_within_its_bounds() -> None:
     for one in question(2_000, SYNCHRONOUS).answer().ranking:
         assert one.choice.strategy in (Strategy.TAIL_BATCHING, Strategy.SYNCHRONOUS)
         assert one.choice.response_factor in (None, 1.0), "responses race only where the job says so"
+
+
+SEPARATE: dict[str, Any] = {
+    "algorithm": {
+        "steps": 100,
+        "promptsPerStep": P0,
+        "responsesPerPrompt": R0,
+        "maxResponseTokens": 2_048,
+        "promptsPerUpdate": 2,
+    },
+    "placement": "Disaggregated",
+    "trainerWorkers": {"replicas": 1, "gpusPerPod": 2},
+}
+AFTER_ROUND = RoundChoice(prompt_factor=1.0)
+
+
+def with_slow_trainers(longest: int, **rollout: Any) -> AutoTuner:
+    """Trainers on GPUs of their own, which take about as long as the rollout."""
+    learnt = AutoTuner(spec(others=SEPARATE, **rollout))
+    for one in period(100, longest):
+        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, tokens_per_s=100.0))
+    return learnt
+
+
+def test_trainers_with_gpus_of_their_own_that_are_slow_begin_while_the_round_runs() -> None:
+    learnt = with_slow_trainers(900)
+    asked = learnt.question(AFTER_ROUND)
+    assert asked is not None and asked.job.trainer.training is Training.AFTER_ROUND
+    change = learnt.decide(asked.answer(), AFTER_ROUND)
+    assert change is not None and change.after.handover is Handover.PIPELINED
+    assert change.predicted_share < 0.9
+    assert "handover AfterRound -> Pipelined" in str(change)
+
+
+def test_trainers_with_gpus_of_their_own_are_as_slow_as_was_measured() -> None:
+    asked = with_slow_trainers(900).question(AFTER_ROUND)
+    assert asked is not None
+    for step in simulate(asked.job, 3).steps:
+        assert step.train_s >= step.num_trained_tokens / (2 * 100.0), "and prompts besides"
+
+
+def test_what_the_job_does_now_is_what_others_are_compared_with() -> None:
+    narrow = RoundChoice(prompt_factor=1.0, handover=Handover.PIPELINED, frontier_width=1)
+    learnt = with_slow_trainers(900)
+    asked = learnt.question(narrow)
+    assert asked is not None and asked.job.trainer.training is Training.PIPELINED
+    assert asked.job.rollout.admission.frontier_width == 1
+    change = learnt.decide(asked.answer(), narrow)
+    assert change is not None and change.after.frontier_width != 1, "one group at a time keeps the engines idle"
+    assert "frontierWidth 1 -> " in str(change)
+
+
+@pytest.mark.parametrize("rollout", [{"handover": "AfterRound"}, {"handover": "Pipelined"}])
+def test_a_handover_that_the_job_names_stays(rollout: dict[str, Any]) -> None:
+    learnt = with_slow_trainers(900, **rollout)
+    present = RoundChoice(prompt_factor=1.0, handover=Handover(rollout["handover"]))
+    asked = learnt.question(present)
+    assert asked is not None
+    assert {one.choice.handover for one in asked.answer().ranking} == {present.handover}
+    assert asked.bounds.is_frontier_open is False
+
+
+def test_a_frontier_that_the_job_names_stays() -> None:
+    learnt = with_slow_trainers(900, admission={"frontierWidth": 4})
+    asked = learnt.question(RoundChoice(prompt_factor=1.0, frontier_width=4))
+    assert asked is not None
+    assert {one.choice.frontier_width for one in asked.answer().ranking} == {4}
 
 
 def test_engines_of_another_size_are_learnt_anew() -> None:

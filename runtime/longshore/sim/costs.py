@@ -166,5 +166,12 @@ class Costs:
         transfer_s = 2 * message * (tp_size - 1) / tp_size / self.gpu.link_bytes_per_s
         return self.model.num_layers * _ALL_REDUCES_PER_LAYER * (_ALL_REDUCE_LATENCY_S + transfer_s)
 
+    def asleep_host_bytes(self, tp_size: int, num_trainer_gpus: int) -> float:
+        """Memory of the host, per GPU, while both the engine and the trainer sleep."""
+        return self.model.weight_bytes / tp_size + self._trainer_state_bytes(num_trainer_gpus)
+
+    def _trainer_state_bytes(self, num_trainer_gpus: int) -> float:
+        return self.model.num_parameters * _TRAINER_STATE_BYTES / num_trainer_gpus
+
     def _trainer_state_s(self, num_trainer_gpus: int) -> float:
-        return self.model.num_parameters * _TRAINER_STATE_BYTES / num_trainer_gpus / _HOST_LINK_BYTES_PER_S
+        return self._trainer_state_bytes(num_trainer_gpus) / _HOST_LINK_BYTES_PER_S

@@ -171,3 +171,7 @@ def test_long_steps_of_another_member_delay_only_some_of_the_steps() -> None:
 def test_a_name_belongs_to_one_attempt() -> None:
     with pytest.raises(AssertionError, match="one attempt"):
         group(member("a"), member("a"))
+
+
+def test_an_old_report_takes_nothing_back() -> None:
+    assert Claim(2, 1).merged(Claim(1, 0)) == Claim(1, 0).merged(Claim(2, 1)) == Claim(2, 1)

@@ -76,6 +76,11 @@ def test_a_job_that_streams_into_its_trainer_does_not_share() -> None:
         replace(SHARING, trainer=TrainerLayout(Training.STREAMED, gpus_per_replica=2))
 
 
+def test_a_job_says_how_long_its_steps_and_its_longest_turn_take_switches_included() -> None:
+    member = shared("a", (10.0, 30.0), (20.0, 40.0)).member(["slot"], 1.5)
+    assert (member.alone_s, member.step_s, member.turn_s) == (50.0, 50.0 + 2.0, 20.0 + 2.0)
+
+
 # Who waits for whom ---------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,15 @@ def test_a_job_needs_the_shared_gpus_for_a_part_of_its_step() -> None:
     assert all(step.apart_s > 0.2 * (step.shared_s + step.apart_s) for step in found.steps)
 
 
+def test_a_step_begins_with_the_training_of_the_step_before() -> None:
+    first, *middle, last = simulate(SHARING, 7, keeps_spans=False).steps
+    trained_s = sum(step.train_s + step.publish_s for step in (first, *middle))
+    sampled_s = sum(step.rollout_s + step.reward_wait_s for step in (*middle, last))
+    steps = shared_job("job", SHARING, num_steps=6).steps
+    assert sum(step.shared_s + step.apart_s for step in steps) == pytest.approx(trained_s + sampled_s)
+    assert all(step.shared_s > before.train_s for step, before in zip(steps, (first, *middle), strict=True))
+
+
 def test_a_job_that_shares_trains_on_what_it_would_train_on_alone() -> None:
     alone, sharing = (simulate(each, 6, keeps_spans=False) for each in (replace(SHARING, num_own_gpus=None), SHARING))
     assert [step.num_trained_tokens for step in sharing.steps] == [step.num_trained_tokens for step in alone.steps]
@@ -91,6 +100,7 @@ def test_a_member_whose_turn_nobody_wants_keeps_the_gpus() -> None:
 
 def test_turns_that_fit_into_each_others_tails_cost_little_more_than_the_switches() -> None:
     results = together(shared("a", *[(10.0, 30.0)] * 10), shared("b", *[(10.0, 30.0)] * 10))
+    assert results["a"].longest_wait_s == pytest.approx(SWITCH_S)
     assert all(result.step_s <= 40 + 10 / 10 + SWITCH_S + 1e-9 for result in results.values())
 
 

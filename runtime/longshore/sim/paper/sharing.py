@@ -49,7 +49,7 @@ class Mix:
             f"{count} × {model} on {round(self.size * SETTINGS[model].num_gpus)}"
             for model, count in self.counts.items()
         )
-        return f"{jobs}, `{self.variant.strategy}`" if self.variant is not _SYNCHRONOUS else jobs
+        return f"{jobs}, `{self.variant.strategy}`" if self.variant != _SYNCHRONOUS else jobs
 
 
 _ALL_SIZES: Final = {"7B": 4, "14B": 2, "32B": 2}

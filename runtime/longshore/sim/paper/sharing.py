@@ -5,7 +5,7 @@ is left to share where rounds have no tail. A job keeps a quarter of its GPUs fo
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
@@ -21,8 +21,7 @@ from longshore.sim.simulate import simulate
 OWN_SHARE: Final = 1 / 4
 """Of a job's GPUs, those that it does not share."""
 _NUM_STEPS: Final = 10
-_NUM_WARM_UP_STEPS: Final = 5
-"""A period of tail batching: rounds of both kinds, so that the lengths of both are known."""
+"""After half as many, a period of tail batching, in which lengths become known."""
 _SYNCHRONOUS: Final = replace(rollpacker.VERL, asynchronous_rewards=True)
 _TAIL_BATCHING: Final = replace(rollpacker.ASYNCHRONOUS, response_factor=1.0)
 _TASKS: Final = (Task.MATHS, Task.CODE, Task.JUDGE)
@@ -75,10 +74,12 @@ class MixRow:
     """What the best of fewer GPUs for each job, within the same limit, would gain instead."""
 
 
-def compare_mixes(constants: RollPackerConstants) -> Iterator[MixRow]:
+def compare_mixes(
+    constants: RollPackerConstants, mixes: Sequence[Mix] = MIXES, num_steps: int = _NUM_STEPS
+) -> Iterator[MixRow]:
     """All of them; takes a few minutes."""
-    kinds = _Kinds(constants)
-    for mix in MIXES:
+    kinds = _Kinds(constants, num_steps)
+    for mix in mixes:
         jobs = [
             alike(kinds.shared(model, mix.variant, mix.size, number % len(_TASKS)), count)[number]
             for model, count in mix.counts.items()
@@ -92,8 +93,9 @@ def compare_mixes(constants: RollPackerConstants) -> Iterator[MixRow]:
 class _Kinds:
     """Jobs that several mixes have."""
 
-    def __init__(self, constants: RollPackerConstants) -> None:
+    def __init__(self, constants: RollPackerConstants, num_steps: int) -> None:
         self._constants = constants
+        self._num_steps, self._num_warm_up_steps = num_steps, num_steps // 2
         self.shared = cache(self._shared)
         self._step_s = cache(self._mean_step_s)
 
@@ -108,15 +110,15 @@ class _Kinds:
     def _shared(self, model: str, variant: ExperimentVariant, size: float, kind: int) -> SharedJob:
         job = self._job(model, variant, size, kind)
         sharing = replace(job, num_own_gpus=round(OWN_SHARE * job.num_gpus))
-        return shared_job(model, sharing, _NUM_STEPS, _NUM_WARM_UP_STEPS)
+        return shared_job(model, sharing, self._num_steps, self._num_warm_up_steps)
 
     def _mean_step_s(self, model: str, variant: ExperimentVariant, size: float) -> float:
         """Infinite where the trainer does not fit its GPUs."""
         job = self._job(model, variant, size, 0)
         if job.trainer_costs.trainer_state_bytes(job.num_gpus) > _STATE_SHARE * job.gpus.gpu.memory_bytes:
             return math.inf
-        steps = simulate(job, _NUM_WARM_UP_STEPS + _NUM_STEPS, keeps_spans=False).steps[_NUM_WARM_UP_STEPS:]
-        return fmean(step.step_s for step in steps)
+        steps = simulate(job, self._num_warm_up_steps + self._num_steps, keeps_spans=False).steps
+        return fmean(step.step_s for step in steps[self._num_warm_up_steps :])
 
     def _job(self, model: str, variant: ExperimentVariant, size: float, kind: int) -> SimJob:
         """On a part of the GPUs of its setting, with all its reward workers; each kind has its own task and draws."""

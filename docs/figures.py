@@ -9,6 +9,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from docs.paper_figures import paper_figures
+from docs.sharing_figures import sharing_table
 from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
@@ -88,6 +89,7 @@ def main() -> None:
     _ASSETS.mkdir(exist_ok=True)
     tail_batching()
     paper_figures()
+    sharing_table()
 
 
 if __name__ == "__main__":

@@ -109,6 +109,8 @@ class SimJob:
     """The parallelism planner chooses the tensor-parallel size of the engines, round kind by round kind."""
     num_prompts: int = 16_384
     """Rows of the data."""
+    num_own_gpus: int | None = None
+    """The first GPUs, which are not shared with other jobs, and where the rest of a round moves. None: all of them."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -122,6 +124,14 @@ class SimJob:
             raise ValueError("trainer: streamed training takes GPUs of the rollout, so it cannot have its own")
         if trainer.training is Training.STREAMED and self.groups_per_update != self.shape.num_prompts:
             raise ValueError("algorithm.promptsPerUpdate: a streamed step makes one update, of promptsPerStep")
+        if self.num_own_gpus is not None:
+            if trainer.training is not Training.AFTER_ROUND or trainer.pool is not None or self.plans_parallelism:
+                raise ValueError("a job that shares GPUs trains after the round, on the GPUs of its engines")
+            if not 0 < self.num_own_gpus < self.gpus.num_gpus or self.num_own_gpus % tp_size:
+                raise ValueError(
+                    f"a job of {self.gpus.num_gpus} GPUs cannot keep {self.num_own_gpus} of them: it shares some, and "
+                    f"keeps whole engines of {tp_size}"
+                )
         if self.dynamic_sampling and not self.rewards.while_rolling_out:
             raise ValueError("algorithm.dynamicSampling: rewards decide when a round ends, so they cannot wait for it")
         if self.trainer_pool.num_gpus % trainer.gpus_per_replica:

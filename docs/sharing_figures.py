@@ -1,0 +1,40 @@
+"""The table of `explanation/sharing-groups.md`, from the simulation itself."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from longshore.sim.paper import rollpacker
+from longshore.sim.paper.published import PUBLISHED_FILE, Published
+from longshore.sim.paper.sharing import MixRow, compare_mixes
+
+PAGE: Final = Path(__file__).parent / "explanation" / "sharing-groups.md"
+_BEGIN: Final = "<!-- begin mixes -->\n"
+_END: Final = "<!-- end mixes -->"
+_HEAD: Final = (
+    "| jobs, and GPUs of each | limit | GPUs without sharing | GPUs shared | groups | largest slowdown "
+    "| jobs per GPU hour | fewer GPUs instead |\n|---|---|---|---|---|---|---|---|\n"
+)
+
+
+def sharing_table() -> None:
+    """Simulate all mixes and write the table; takes a few minutes."""
+    published = Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8")))
+    write(compare_mixes(rollpacker.calibrate(published.baselines())))
+
+
+def write(rows: Iterable[MixRow]) -> None:
+    """Replace the table of the page."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(_BEGIN)
+    after = rest.split(_END)[1]
+    PAGE.write_text(before + _BEGIN + _HEAD + "".join(map(_row, rows)) + _END + after, encoding="utf-8")
+
+
+def _row(row: MixRow) -> str:
+    result = row.result
+    return (
+        f"| {row.mix.described} | {row.mix.max_slowdown:g} | {result.num_gpus_alone} | {result.num_gpus} "
+        f"| {result.num_groups} | {result.max_slowdown:.2f} | {result.gain:.2f} × | {row.fewer_gpus_gain:.2f} × |\n"
+    )

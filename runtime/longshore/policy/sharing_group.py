@@ -1,0 +1,218 @@
+"""Jobs that take turns on GPUs: which member of a sharing group may use the GPUs that its members share.
+
+Members have pods on the same GPUs. All but one of these pods sleep, with everything offloaded to the host. A member
+counts its turns: it says how many it *asked* for and how many it *returned*. The arbiter says how many it *granted* and
+how many it *recalled*. A member uses the shared GPUs while it has a granted turn that it has not returned. It returns a
+recalled turn as soon as it does not need the GPUs for a while, which is once per step at the latest.
+
+Counters only grow, and each has one writer. A report that is late, lost, repeated or out of order therefore says less
+than there is to say, and nothing wrong. No rule depends on a clock: without an arbiter no turn is recalled, and the
+member that has the turn keeps the GPUs.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+_RETURN_FACTOR: Final = 3
+"""A recalled turn is overdue after so many times what the member said that it needs at most."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A job, and what it says of itself when it joins."""
+
+    name: str
+    """Of one attempt of the job: the pods of the next attempt are another member, which counts from 0."""
+    slots: frozenset[str]
+    """What it shares. A slot is the GPUs of one node on which each member with that slot has a pod."""
+    host_bytes: int
+    """Memory of the host that its pod takes in each slot, with everything offloaded."""
+    alone_s: float
+    """Mean time of a step on GPUs that it does not share."""
+    step_s: float
+    """Mean time of a step in the group, switches included, if it never waited for another member."""
+    turn_s: float
+    """The longest time in a step from a grant until the shared GPUs are free for another member."""
+    max_slowdown: float
+    """How many times as long a step may become, compared with `alone_s`."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a member says of its turns; 0 <= returned <= asked <= returned + 1."""
+
+    asked: int = 0
+    returned: int = 0
+
+    def merged(self, other: "Claim") -> "Claim":
+        """What two reports say together, in whatever order they came."""
+        return Claim(max(self.asked, other.asked), max(self.returned, other.returned))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What the arbiter says of the turns of a member; recalled <= granted."""
+
+    granted: int = 0
+    recalled: int = 0
+
+    def merged(self, other: "Grant") -> "Grant":
+        """What two messages say together, in whatever order they came."""
+        return Grant(max(self.granted, other.granted), max(self.recalled, other.recalled))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A member's own side: what it claims, and what it has read of its grants."""
+
+    claim: Claim = Claim()
+    grant: Grant = Grant()
+
+    @property
+    def may_use(self) -> bool:
+        """Whether the shared GPUs are this member's."""
+        return self.grant.granted > self.claim.returned
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it neither has a turn nor waits for one."""
+        return self.claim.asked == self.claim.returned
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether it has to return its turn as soon as it does not need the GPUs for a while."""
+        return self.grant.recalled > self.claim.returned
+
+    def read(self, grant: Grant) -> "Turns":
+        """A message of the arbiter, new or old."""
+        return replace(self, grant=self.grant.merged(grant))
+
+    def asking(self) -> "Turns":
+        """It needs the shared GPUs."""
+        assert self.is_asleep, "a member has one turn at a time"
+        return replace(self, claim=replace(self.claim, asked=self.claim.asked + 1))
+
+    def returning(self) -> "Turns":
+        """Everything that used the shared GPUs sleeps."""
+        assert self.may_use, "only a granted turn can be returned"
+        return replace(self, claim=replace(self.claim, returned=self.claim.asked))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A member and its grants, as the group's object has them."""
+
+    member: Member
+    grant: Grant = Grant()
+    recalled_at_s: float = 0.0
+    """When the newest turn was recalled, if it was."""
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether it may be using its slots, for all that is known."""
+        return self.grant.granted > claim.returned
+
+    def waits(self, claim: Claim) -> bool:
+        """Whether it asks for a turn that it was not granted."""
+        return claim.asked > self.grant.granted
+
+    def is_recalled(self, claim: Claim) -> bool:
+        """Whether it was asked to return the turn that it has."""
+        return self.grant.recalled > claim.returned
+
+
+@dataclass(frozen=True)
+class SharingGroup:
+    """The arbiter's whole memory; stored as one object, so that of two arbiters one fails to write."""
+
+    slot_host_bytes: int
+    """Memory of the host for the pods of each slot."""
+    standings: tuple[Standing, ...] = ()
+    """The member whose last turn began longest ago comes first; new ones come last."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """In the order of their next turns."""
+        return tuple(standing.member for standing in self.standings)
+
+    def joined(self, member: Member) -> "SharingGroup":
+        """With another member, which `refusal` lets in."""
+        assert refusal(self, member) is None, "a member is let in before it joins"
+        assert member.name not in [each.name for each in self.members], "a name belongs to one attempt"
+        return replace(self, standings=(*self.standings, Standing(member)))
+
+
+def arbitrate(group: SharingGroup, claims: Mapping[str, Claim], gone: Collection[str], now_s: float) -> SharingGroup:
+    """Grant turns on free slots, and recall those on slots that others wait for.
+
+    `claims`: the newest that is known of each member; one of which nothing is known has said nothing. `gone`: members
+    that are known to have no pods any more; no member comes back.
+    """
+    left = [standing for standing in group.standings if standing.member.name not in gone]
+    claimed = {standing.member.name: claims.get(standing.member.name, Claim()) for standing in left}
+    taken = _slots(standing for standing in left if standing.holds(claimed[standing.member.name]))
+    rest: list[Standing] = []
+    began: list[Standing] = []
+    for standing in left:
+        if not standing.waits(claimed[standing.member.name]):
+            rest.append(standing)
+            continue
+        if taken.isdisjoint(standing.member.slots):
+            began.append(replace(standing, grant=replace(standing.grant, granted=standing.grant.granted + 1)))
+        else:
+            rest.append(standing)
+        taken |= standing.member.slots  # Also of those that wait: no later one may overtake them.
+    waited_for = _slots(standing for standing in rest if standing.waits(claimed[standing.member.name]))
+    standings = [_recalled(standing, claimed, waited_for, now_s) for standing in (*rest, *began)]
+    return replace(group, standings=tuple(standings))
+
+
+def overdue(group: SharingGroup, claims: Mapping[str, Claim], now_s: float) -> tuple[str, ...]:
+    """Members that do not return a recalled turn: their pods on the shared GPUs have to be deleted."""
+    return tuple(
+        standing.member.name
+        for standing in group.standings
+        if standing.is_recalled(claims.get(standing.member.name, Claim()))
+        and now_s - standing.recalled_at_s > _RETURN_FACTOR * standing.member.turn_s
+    )
+
+
+def refusal(group: SharingGroup, candidate: Member) -> str | None:
+    """Why a job cannot join: memory of the host, or the limit of a member; None if it can."""
+    for slot in sorted(candidate.slots):
+        on_slot = [member for member in (*group.members, candidate) if slot in member.slots]
+        needed = sum(member.host_bytes for member in on_slot)
+        if needed > group.slot_host_bytes:
+            return (
+                f"{len(on_slot)} sleeping jobs would need {needed / 1e9:.0f} GB of memory of the host in {slot}, which "
+                f"has {group.slot_host_bytes / 1e9:.0f} GB"
+            )
+    members = (*group.members, candidate)
+    for member in members:
+        if not _stays_within_limit(member, [other for other in members if other is not member]):
+            return f"a step of {member.name} could take more than {member.max_slowdown:g} times as long as alone"
+    return None
+
+
+def _stays_within_limit(member: Member, others: Iterable[Member]) -> bool:
+    """Whether its mean step stays within its limit, however the turns fall.
+
+    A step waits for at most one turn of each other member, since nobody overtakes. A member has at most one turn per
+    step, and a step takes at least `step_s`: in a time of x it delays others by x / step_s turns at most. So a mean
+    step of x takes no longer than step_s + sum of turn_s * min(1, x / step_s) over the others. The right side is
+    concave in x: if it is within the limit for x at the limit, no greater x is possible.
+    """
+    limit_s = member.max_slowdown * member.alone_s
+    waits_s = sum(other.turn_s * min(1.0, limit_s / other.step_s) for other in others)
+    return member.step_s + waits_s <= limit_s
+
+
+def _recalled(standing: Standing, claims: Mapping[str, Claim], waited_for: Collection[str], now_s: float) -> Standing:
+    claim = claims[standing.member.name]
+    if not standing.holds(claim) or standing.is_recalled(claim) or standing.member.slots.isdisjoint(waited_for):
+        return standing
+    return replace(standing, grant=replace(standing.grant, recalled=standing.grant.granted), recalled_at_s=now_s)
+
+
+def _slots(standings: Iterable[Standing]) -> set[str]:
+    return {slot for standing in standings for slot in standing.member.slots}

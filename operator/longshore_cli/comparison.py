@@ -22,7 +22,9 @@ from longshore_client.transfer import copy as transfer
 from longshore_client.view import verdict
 from longshore_kube.resources import Json
 
-MAX_STEPS: Final = 15
+MAX_STEPS: Final = 26
+"""Five periods of tail batching with its default factors, after the first step, in which both sides still warm up."""
+_FIRST_COMPARED: Final = 2
 _STEP_S: Final = "timing_s/step"
 _SUFFIX: Final = "-synchronous"
 _KEPT: Final = ("engine",)
@@ -31,17 +33,17 @@ _KEPT: Final = ("engine",)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean seconds of the first steps of both."""
+    """Mean seconds of the same steps of both."""
 
-    num_steps: int
+    first_step: int
+    last_step: int
     step_s: float
     synchronous_s: float
 
     def __str__(self) -> str:
-        first = f"first {fmt.count(self.num_steps, 'step')}"
         return (
             f"{fmt.duration(self.step_s)} a step, {fmt.duration(self.synchronous_s)} with synchronous rollout: "
-            f"{self.synchronous_s / self.step_s:.2f} times as fast ({first} of each)"
+            f"{self.synchronous_s / self.step_s:.2f} times as fast (steps {self.first_step} to {self.last_step} of each)"
         )
 
 
@@ -74,11 +76,13 @@ def compare(kube: Kube, job: str, document: Json, console: Console, clock: Calla
 
 
 def compared(step_s: Mapping[int, float], synchronous_s: Mapping[int, float]) -> Comparison | None:
-    """Over the steps that both have timed; None: there are none."""
-    steps = sorted(step_s.keys() & synchronous_s.keys())
+    """Over the steps that both have timed, but the first; None: there are none."""
+    steps = sorted(step for step in step_s.keys() & synchronous_s.keys() if step >= _FIRST_COMPARED)
     if not steps:
         return None
-    return Comparison(len(steps), mean(step_s[one] for one in steps), mean(synchronous_s[one] for one in steps))
+    return Comparison(
+        steps[0], steps[-1], mean(step_s[one] for one in steps), mean(synchronous_s[one] for one in steps)
+    )
 
 
 def _step_times(kube: Kube, job: str) -> dict[int, float]:

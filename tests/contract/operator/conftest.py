@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from longshore.api.scheduling import PodGroupKind
 from longshore_devcluster.cluster import ClusterConfig
 from longshore_devcluster.launcher import cluster_process
 from tests.contract.operator.harness import (
     ALLOWED_PRIORITY_CLASS,
     CHART,
+    CHART_VALUES,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
     Cluster,
@@ -42,13 +42,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def chart(cluster: Cluster) -> Iterator[None]:
-    """The chart, installed without operator pods: its CRD and its rights.
-
-    Without its policy for jobs, which would refuse at the API server what the operator has to refuse as well.
-    """
-    values = {"replicas": 0, "jobPolicy": {"enabled": False}, "podGroups": [kind.value for kind in PodGroupKind]}
+    """The chart, installed without operator pods: its CRD and its rights."""
     with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
-        release.install(str(CHART), "longshore", values, create_namespace=True, timeout=60)
+        release.install(str(CHART), "longshore", CHART_VALUES, create_namespace=True, timeout=60)
         yield
         release.uninstall("longshore", timeout=60)
 

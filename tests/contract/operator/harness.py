@@ -9,16 +9,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from longshore.api.scheduling import PodGroupKind
+
 CHART = Path(__file__).parents[3] / "charts" / "longshore"
 RELEASE_NAMESPACE = "longshore-system"
 SERVICE_ACCOUNT = "longshore-operator"
 GPU = "longshore.dev/pretend-gpu"
+CHART_VALUES: Final = {
+    "replicas": 0,
+    "jobPolicy": {"enabled": False},
+    "podGroups": [kind.value for kind in PodGroupKind],
+}
+"""No operator pods, all rights, and no policy for jobs, which would refuse what the operator has to refuse as well."""
 LITTLE = {"cpu": "10m", "memory": "16Mi"}
 """What pods that run `sleep` ask for, so that a node of any size has room."""
 DEADLINE_S = 60.0

@@ -21,6 +21,7 @@ from longshore_operator.template_rules import Allowed
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
     CHART,
+    CHART_VALUES,
     GPU,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
@@ -384,7 +385,8 @@ class TestChart:
     @pytest.mark.skipif("LONGSHORE_TEST_KUBECONFIG" in __import__("os").environ, reason="needs a pushed image")
     def test_an_installed_operator_runs_jobs(self, jobs: Jobs, cluster: Cluster) -> None:
         with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
-            release.upgrade(str(CHART), "longshore", {"replicas": 1}, timeout=60)
+            with_policy = CHART_VALUES | {"replicas": 1, "jobPolicy": {"enabled": True}}
+            release.upgrade(str(CHART), "longshore", with_policy, timeout=60)
             try:
                 jobs.create(**job_spec())
                 jobs.wait_phase("Running")
@@ -396,7 +398,7 @@ class TestChart:
 
                 eventually("the operator's pod is ready", ready)
             finally:
-                release.upgrade(str(CHART), "longshore", {"replicas": 0}, timeout=60)
+                release.upgrade(str(CHART), "longshore", CHART_VALUES, timeout=60)
 
         def stopped() -> bool:
             pods = cluster.core.list_namespaced_pod(RELEASE_NAMESPACE).items

@@ -73,12 +73,14 @@ def test_a_synchronous_job_is_not_compared_with_itself() -> None:
     assert synchronous(job) is None
 
 
-def test_the_steps_that_both_have_timed_are_compared() -> None:
-    found = compared({1: 1.0, 2: 2.0, 3: 100.0, 20: 100.0}, {1: 2.0, 2: 4.0, 4: 100.0})
-    assert found == Comparison(num_steps=2, step_s=1.5, synchronous_s=3.0)
-    assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (first 2 steps of each)"
-    assert compared({1: 1.0}, {2: 1.0}) is None
+def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
+    """In the first step pods connect and caches fill."""
+    found = compared({1: 9.0, 2: 1.0, 3: 2.0, 4: 100.0, 20: 100.0}, {1: 2.0, 2: 2.0, 3: 4.0, 5: 100.0})
+    assert found == Comparison(first_step=2, last_step=3, step_s=1.5, synchronous_s=3.0)
+    assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (steps 2 to 3 of each)"
+    assert compared({1: 1.0, 2: 1.0}, {1: 1.0, 3: 1.0}) is None
 
 
 def test_a_strategy_that_takes_longer_is_shown_to() -> None:
-    assert "0.80 times as fast" in str(Comparison(num_steps=5, step_s=1.0, synchronous_s=0.8))
+    found = Comparison(first_step=2, last_step=5, step_s=1.0, synchronous_s=0.8)
+    assert "0.80 times as fast" in str(found)

@@ -3,7 +3,7 @@
 import copy
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from longshore.api import names
+from longshore.api.rljob import RLJob
 from longshore.api.rollout import Strategy
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
@@ -39,11 +40,21 @@ class Comparison:
     last_step: int
     step_s: float
     synchronous_s: float
+    has_accelerator: bool = False
+    """Whether engines have a GPU, rather than processors."""
+
+    @property
+    def note(self) -> str:
+        """What to know of the figure."""
+        if self.has_accelerator:
+            return ""
+        return "on CPUs every further response makes a decode step longer; GPUs hide that, so tails cost more there"
 
     def __str__(self) -> str:
+        steps = f"steps {self.first_step} to {self.last_step} of each"
         return (
             f"{fmt.duration(self.step_s)} a step, {fmt.duration(self.synchronous_s)} with synchronous rollout: "
-            f"{self.synchronous_s / self.step_s:.2f} times as fast (steps {self.first_step} to {self.last_step} of each)"
+            f"{self.synchronous_s / self.step_s:.2f} times as fast ({steps})"
         )
 
 
@@ -72,7 +83,9 @@ def compare(kube: Kube, job: str, document: Json, console: Console, clock: Calla
     if view.phase is not Phase.SUCCEEDED:
         console.print(f"There is nothing to compare with: {verdict(view)}")
         return None
-    return compared(_step_times(kube, job), _step_times(kube, name))
+    found = compared(_step_times(kube, job), _step_times(kube, name))
+    has_accelerator = RLJob.model_validate(document).spec.workers.has_accelerator
+    return replace(found, has_accelerator=has_accelerator) if found is not None else None
 
 
 def compared(step_s: Mapping[int, float], synchronous_s: Mapping[int, float]) -> Comparison | None:

@@ -84,3 +84,9 @@ def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
 def test_a_strategy_that_takes_longer_is_shown_to() -> None:
     found = Comparison(first_step=2, last_step=5, step_s=1.0, synchronous_s=0.8)
     assert "0.80 times as fast" in str(found)
+
+
+@pytest.mark.parametrize("has_accelerator", [True, False])
+def test_the_figure_of_engines_without_a_gpu_has_a_note(has_accelerator: bool) -> None:
+    found = Comparison(first_step=2, last_step=5, step_s=1.0, synchronous_s=0.8, has_accelerator=has_accelerator)
+    assert ("on CPUs" in found.note) is not has_accelerator

@@ -1,23 +1,19 @@
 """Counting, the built-in task: `k5:` asks for `k5 k4 k3 k2 k1`. How far to count is long-tailed, as responses are.
 
-The number to count down from is 1 + a lognormal, cut at 99, so that most responses take a dozen tokens and a few
-take hundreds. Pairs (letter, number) are split by a fixed rule into training and held-out ones: no held-out prompt is
-ever trained on or demonstrated.
+Of all prompts, a share of 1/n asks for n or more, up to 99 (Zipf's law): most responses take a dozen tokens or fewer, a
+few take hundreds. Pairs (letter, number) are split by a fixed rule into training and held-out ones: no held-out prompt
+is ever trained on or demonstrated.
 """
 
-import math
 import random
 import string
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from statistics import NormalDist
 
 LARGEST_NUMBER = 99
 
-_MEDIAN = 2.5
-_SIGMA = 1.3
 _HELD_OUT_EVERY = 8
 _LETTERS = string.ascii_letters
 
@@ -52,7 +48,7 @@ def held_out(num_prompts: int, seed: int) -> list[CountingRow]:
     rng = random.Random(f"counting/held-out/{seed}")
     rows = []
     for stratum in range(num_prompts):
-        number = _number_at(NormalDist().inv_cdf((stratum + 0.5) / num_prompts))
+        number = _number_at(1.0 - (stratum + 0.5) / num_prompts)
         rows.append(_row(rng.choice([letter for letter in _LETTERS if _is_held_out(letter, number)]), number))
     return rows
 
@@ -84,19 +80,19 @@ def demonstrations(rng: random.Random, share_right: float) -> Iterator[Demonstra
 def _wrong(numbers: Sequence[int], rng: random.Random) -> Sequence[int]:
     if rng.random() < 0.5:
         return numbers[: max(1, round(len(numbers) * rng.uniform(0.2, 1.0)))]
-    return [n for n in numbers for _ in range(rng.choices((0, 1, 2), (0.08, 0.84, 0.08))[0])] or numbers[:1]
+    return [n for n in numbers for _ in range(rng.choices((0, 1, 2), (0.03, 0.94, 0.03))[0])] or numbers[:1]
 
 
 def _training_pairs(rng: random.Random) -> Iterator[tuple[str, int]]:
     while True:
-        letter, number = rng.choice(_LETTERS), _number_at(rng.gauss(0.0, 1.0))
+        letter, number = rng.choice(_LETTERS), _number_at(1.0 - rng.random())
         if not _is_held_out(letter, number):
             yield letter, number
 
 
-def _number_at(normal_deviate: float) -> int:
-    """Return the number at this many standard deviations of its logarithm."""
-    return min(1 + int(_MEDIAN * math.exp(_SIGMA * normal_deviate)), LARGEST_NUMBER)
+def _number_at(share: float) -> int:
+    """Return the number that this share of the prompts reaches or exceeds."""
+    return int(min(1.0 / share, LARGEST_NUMBER))
 
 
 def _is_held_out(letter: str, number: int) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_operator.fairness import Bucket
 from longshore_operator.observed import ClaimView, PodView
@@ -18,6 +19,8 @@ RESYNC_WHILE_STARTING: Final = timedelta(seconds=20)
 """The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
 CLAIM_PATIENCE: Final = timedelta(minutes=1)
 """How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
+NODE_PATIENCE: Final = timedelta(seconds=10)
+"""The same while the coordinator has no node: the scheduler may be waiting for the volume without refusing the pod."""
 EVENT_BURST: Final = 25
 EVENTS_PER_S: Final = 0.1
 """Long-run rate of events per job; events above it are counted but not posted."""
@@ -83,12 +86,15 @@ class JobMemory:
             self.bound_claim = self.pending_since = None
             return False
         self.pending_since = self.pending_since or now
-        return any(pod.unschedulable is not None for pod in pending) or now - self.pending_since >= CLAIM_PATIENCE
+        is_refused = any(pod.unschedulable is not None for pod in pending)
+        return is_refused or now - self.pending_since >= _claim_patience(pending)
 
     def next_look(self, pods: Sequence[PodView], now: datetime) -> timedelta:
         """Return for how long the job may stay without a pass when nothing changes."""
-        is_new = self.pending_since is None or now - self.pending_since < CLAIM_PATIENCE
-        return min(self.resync(pods), CLAIM_PATIENCE) if pending_pods(pods) and is_new else self.resync(pods)
+        pending = pending_pods(pods)
+        patience = _claim_patience(pending)
+        is_new = self.pending_since is None or now - self.pending_since < patience
+        return min(self.resync(pods), patience) if pending and is_new else self.resync(pods)
 
     def _has_expired(self, pods: Sequence[PodView], now: datetime) -> bool:
         return self.applied_since is not None and now - self.applied_since >= self.resync(pods)
@@ -109,6 +115,12 @@ class JobMemory:
 def pending_pods(pods: Sequence[PodView]) -> list[PodView]:
     """Return the pods that do not run yet."""
     return [pod for pod in pods if pod.phase == "Pending" and not pod.deleting]
+
+
+def _claim_patience(pending: Sequence[PodView]) -> timedelta:
+    """Return for how long these pods may be pending before the volume claim is looked at."""
+    waits_for_node = any(pod.component is Component.COORDINATOR and not pod.scheduled for pod in pending)
+    return NODE_PATIENCE if waits_for_node else CLAIM_PATIENCE
 
 
 def _is_starting(pods: Sequence[PodView]) -> bool:

@@ -1,8 +1,11 @@
 """What the operator remembers of a job between passes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from longshore_operator.job_memory import RESYNC, JobMemory
+from longshore.api.names import Component
+from longshore_operator.job_memory import CLAIM_PATIENCE, NODE_PATIENCE, RESYNC, JobMemory
+from longshore_operator.observed import PodView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHILD = ("ConfigMap", "job")
@@ -28,3 +31,25 @@ def test_children_are_applied_again_after_a_while() -> None:
     memory = memory.refreshed("first", "3", (), NOW + RESYNC)
     assert memory.applied == {}
     assert memory.finished_generation == 3
+
+
+PENDING = PodView("job-coordinator", "team", "pod-uid", "job", Component.COORDINATOR, index=0, attempt=1)
+
+
+def looked_at_after(pod: PodView) -> timedelta:
+    """When the volume claim is first read, if passes come only when the memory asks for them."""
+    memory, now = JobMemory(), NOW
+    while not memory.needs_claim([pod], now):
+        now += memory.next_look([pod], now)
+    return now - NOW
+
+
+def test_the_claim_is_looked_at_soon_when_it_may_keep_the_coordinator_from_getting_a_node() -> None:
+    """A class that binds with the first pod, and whose provisioner is missing: the scheduler waits and says nothing."""
+    assert looked_at_after(PENDING) == NODE_PATIENCE
+    assert looked_at_after(replace(PENDING, unschedulable="unbound volume claims")) == timedelta(0)
+
+
+def test_pods_with_a_node_are_given_time_to_pull_their_image() -> None:
+    assert looked_at_after(replace(PENDING, scheduled=True)) >= CLAIM_PATIENCE
+    assert looked_at_after(replace(PENDING, component=Component.WORKER)) >= CLAIM_PATIENCE

@@ -6,9 +6,9 @@ from typing import Any
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.identity import Identity
 from longshore_operator.kueue.view import KueueView, Object
-from longshore_operator.kueue.workload import MAX_POD_SETS, workload
+from longshore_operator.kueue.workload import MAX_POD_SETS, asks_for_another, newer_generation, workload
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
@@ -48,9 +48,11 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
     if found["spec"].get("active", True) is progress.suspended:
         return PatchWorkload(_name(found), version, {"spec": {"active": not progress.suspended}})
     if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
-        wanted = _wanted(context, view)["metadata"]["annotations"][ANNOTATION_FINGERPRINT]
-        if (found["metadata"].get("annotations") or {}).get(ANNOTATION_FINGERPRINT) != wanted:
+        wanted = _wanted(context, view)
+        if asks_for_another(found, wanted):
             return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
+        if (change := newer_generation(found, wanted)) is not None:
+            return PatchWorkload(_name(found), version, change)
     if progress.active and view.holds("Admitted"):
         return _pods_ready(context, view, version)
     return None

@@ -35,6 +35,7 @@ class PretendKubelet:
         self.pods: dict[str, tuple[str, str]] = {}
         """Namespace and name by uid."""
         self.running: set[str] = set()
+        self._started: set[str] = set()
 
     async def run(self) -> None:
         """Never return."""
@@ -71,9 +72,10 @@ class PretendKubelet:
             place = metadata["namespace"], metadata["name"]
             if "deletionTimestamp" in metadata:
                 await self._until_done(self._remove, *place)
-            elif not pod["spec"].get("nodeName"):
-                await self._until_done(self._bind, *place)
-            elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            elif metadata["uid"] not in self._started and not (pod.get("status") or {}).get("podIP"):
+                self._started.add(metadata["uid"])
+                if not pod["spec"].get("nodeName"):
+                    await self._until_done(self._bind, *place)
                 await self._until_done(self._status, *place, _READY)
 
     async def _until_done(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -42,7 +42,7 @@ class Evaluator:
         started_s = parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        requests = RoundRequests(dict(enumerate(prompts)), self._options.algorithm, "held-out", evaluation.temperature)
+        requests = RoundRequests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
         result = self._rounds.run(policy, prompts, requests.of, Evaluating(self._recovery, parts.recorder.progress))
         state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
         parts.recorder.evaluation(state, parts.clock.now_s() - started_s)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -23,15 +22,14 @@ class StepStart:
         self,
         options: LoopOptions,
         parts: Parts,
-        prompts: Mapping[int, PromptRecord],
         recovery: Recovery,
         lengths: Mapping[RoundKind, LengthDistribution],
         gate: BenefitGate | None,
     ) -> None:
-        """`prompts` by index of the draw; `lengths` and `gate`: what the run has learned about its rounds."""
+        """`lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
-        self._works = StepWorks(options, parts.trainers, prompts, parts.events, parts.clock)
+        self._works = StepWorks(options, parts.trainers, parts.prompts.train, parts.events, parts.clock)
         self._recovery = recovery
         self._lengths = lengths
         self._gate = gate

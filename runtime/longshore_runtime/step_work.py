@@ -1,7 +1,7 @@
 """What the trainers do in a step of a job: its kind of handover, and the check of its gradients."""
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover
@@ -26,7 +26,7 @@ class StepWorks:
         self,
         options: LoopOptions,
         trainers: TrainerGroup,
-        prompts: Mapping[int, PromptRecord],
+        prompts: Sequence[PromptRecord],
         events: "queue.SimpleQueue[Event]",
         clock: Clock,
     ) -> None:

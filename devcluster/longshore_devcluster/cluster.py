@@ -1,6 +1,6 @@
 """The embedded cluster as a whole: API server, scheduler, kubelet and controllers in one process.
 
-It serves development and tests only: pods are plain processes of this machine, with the rights of whoever started
+It serves development and tests only: pods are plain processes of this machine, with the rights of the user who started
 the cluster and without isolation from it or from each other. Everything listens on loopback addresses only.
 """
 

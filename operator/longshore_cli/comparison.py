@@ -1,4 +1,4 @@
-"""What a strategy gains: the first steps of a job beside the same steps with synchronous rollout."""
+"""What a strategy gains: the first steps of a job alongside the same steps with synchronous rollout."""
 
 import copy
 import tempfile

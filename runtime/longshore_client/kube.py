@@ -49,7 +49,7 @@ class Kube:
     def watch(self, path: str, fields: str, *, timeout_s: float | None = None) -> Iterator[Change]:
         """First ADDED for each object that exists, then every change, until `timeout_s` is over.
 
-        What vanished while the watch was broken is told as DELETED, with its last known object.
+        What vanished while the watch was broken is reported as DELETED, with its last known object.
 
         Raises:
             KubeError: the server refused the watch, or was away for longer than GRACE_S.

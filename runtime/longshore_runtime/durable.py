@@ -31,7 +31,7 @@ def sync_tree(root: Path) -> None:
 
 
 def is_no_room(error: BaseException, directory: Path) -> bool:
-    """Whether a write failed because the disk is full, whoever wraps the error; `directory` is where it went."""
+    """Whether a write failed because the disk is full, no matter who wraps the error; `directory` is where it went."""
     seen: set[int] = set()
     causes: list[BaseException] = [error]
     while causes:

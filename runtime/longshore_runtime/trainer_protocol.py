@@ -172,7 +172,7 @@ class Trainer(Protocol):
         """
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
-        """Likewise as torch tensors, on the accelerator or the host, for every rank of the replica.
+        """Yield the same as torch tensors, on the accelerator or the host, for every rank of the replica.
 
         `in_pieces`, with tensor parallelism: a rank gets its equal part of most of them, and the dimension of the cut.
         """

@@ -8,7 +8,7 @@ FINAL_PHASES = ("Succeeded", "Failed")
 
 
 def is_active(pod: Json) -> bool:
-    """Whether the pod has neither ended nor been told to."""
+    """Whether the pod has neither ended nor been asked to."""
     return (pod.get("status") or {}).get("phase") not in FINAL_PHASES and not is_deleting(pod)
 
 

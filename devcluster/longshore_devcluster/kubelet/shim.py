@@ -176,7 +176,7 @@ class Shim:
         return _LOG_SIGNAL_INTERVAL_S if self._signal_due else None
 
     def _reap(self) -> bool:
-        """Collect whoever has ended; false when no child is left."""
+        """Collect children that have ended; false when no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

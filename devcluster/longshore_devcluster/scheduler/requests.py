@@ -13,7 +13,7 @@ def pod_requests(pod: Json) -> Resources:
     """The largest amounts that a pod needs at any moment of its life, plus one of `pods`.
 
     Init containers run one after the other before the main containers; those that restart always (sidecars) keep
-    running beside all that follows (Kubernetes docs, "Sidecar containers", resource sharing).
+    running alongside all that follows (Kubernetes docs, "Sidecar containers", resource sharing).
     """
     spec = pod["spec"]
     sidecars: Resources = {}

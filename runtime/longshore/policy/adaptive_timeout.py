@@ -1,4 +1,4 @@
-"""Time limits of test cases, learnt from correct responses (RollPacker, section 4.3).
+"""Time limits of test cases, learned from correct responses (RollPacker, section 4.3).
 
 T = min(max(T_min, lambda * T_anchor), T_max), where T_anchor is the longest that a correct response took for this test
 case. T and T_anchor are seconds of an idle machine. On a busy one a program waits for a CPU, which says nothing

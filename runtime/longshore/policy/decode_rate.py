@@ -1,4 +1,4 @@
-"""How long an engine takes for a decode step, learnt from the steps that it has made.
+"""How long an engine takes for a decode step, learned from the steps that it has made.
 
     step = base + per request * requests that run + per KV cache * share of the cache that they fill
 

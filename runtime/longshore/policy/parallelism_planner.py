@@ -25,7 +25,7 @@ REFERENCE_ROUNDS: Final = 4
 FIRST_COOL_DOWN_ROUNDS: Final = 8
 """Rounds of a kind in which a size that proved too small is not tried again; doubles each time that it proves so."""
 PAYBACK_ROUNDS: Final = 20
-"""Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load seldom stays the same for
+"""Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load rarely stays the same for
 longer, since the lengths of responses change as the model learns."""
 OVERLOAD_SHARE: Final = 0.5
 """Preemptions per launched request from which on a round is overloaded: every other request is computed again."""
@@ -219,7 +219,7 @@ class _Kind:
         self._cool_down: dict[int, tuple[int, int]] = {}
         """Size that proved too small -> (round from which on it may be taken again, rounds of its last cool-down)."""
         self._refused: dict[int, tuple[int, int]] = {}
-        """Likewise, of sizes whose engines did not start."""
+        """The same, of sizes whose engines did not start."""
         if expected_preemptions is not None:
             self.known[tp_size] = expected_preemptions
 

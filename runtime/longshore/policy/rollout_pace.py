@@ -158,7 +158,7 @@ class RolloutPace:
         moments = self._moments.setdefault(engine, [])
         last = moments[-1] if moments else None
         if last is not None and now.step < last.step:
-            moments.clear()  # The engine has begun anew.
+            moments.clear()  # The engine has begun again.
         moments.append(now)
         if last is None or last.load is None or now.load is None or now.step <= last.step or self.has_handed_over:
             return  # Prompts were computed, or trainers may slow the engine down.

@@ -115,7 +115,7 @@ class RoundPolicy(ABC):
         return self._with_replacements(self._running.reject(draw))
 
     def engine_load(self, engine: int, load: EngineLoad) -> Decision:
-        """An engine tells how busy it is; concurrency follows where the job asks for it."""
+        """An engine says how busy it is; concurrency follows where the job asks for it."""
         limit = self._rules.load_limit
         if limit is None:
             return Decision(has_batch=self._running.has_batch)
@@ -201,7 +201,7 @@ class RoundPolicy(ABC):
     def _load_leftovers(self, state: Sequence[Any]) -> None: ...
 
     def _export_history(self) -> dict[str, Any]:
-        """What a policy has learnt, besides the draws that wait."""
+        """What a policy has learned, besides the draws that wait."""
         return {}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ class Router:
         self._placed: dict[ResponseId, int] = {}
 
     def place(self, responses: Sequence[ResponseId], kind: RoundKind) -> Mapping[int, list[ResponseId]]:
-        """Assign responses to engines; call again to place those of a lost engine anew."""
+        """Assign responses to engines, also those of a lost engine."""
         assert self._load, "there is no engine"
         placement: dict[int, list[ResponseId]] = {}
         for response in responses:
@@ -65,7 +65,7 @@ class Router:
         return tuple(response for response, where in self._placed.items() if where == engine)
 
     def lost(self, engine: int) -> tuple[ResponseId, ...]:
-        """An engine is gone; returns the responses that ran there, to be placed anew."""
+        """An engine is gone; returns the responses that ran there, to be placed again."""
         self._load.pop(engine, None)
         orphans = tuple(response for response, where in self._placed.items() if where == engine)
         for response in orphans:

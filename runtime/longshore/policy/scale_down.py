@@ -93,7 +93,7 @@ class Benefit:
     rollout_longer_s: float | None
     """The price; None: no round of this kind is over."""
     training_shorter_s: float | None
-    """The gain; likewise."""
+    """The gain; None as above."""
     is_wanted: bool
     is_trial: bool = False
     """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""

@@ -1,7 +1,7 @@
-"""Signs that a job does not learn although everything runs: each is told once per episode, and cleared when that ends.
+"""Signs that a job does not learn although everything runs: each is reported once per episode and cleared when it ends.
 
 A step with a sign lengthens its episode, a step without one ends it. An alarm is raised when the episode has lasted as
-long as `_PATIENCE_STEPS` says. Where one sign follows from another, only the cause is told.
+long as `_PATIENCE_STEPS` says. Where one sign follows from another, only the cause is reported.
 """
 
 import math
@@ -79,7 +79,7 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class AlarmState:
-    """Immutable; part of a checkpoint, so that an episode neither restarts nor is told twice."""
+    """Immutable; part of a checkpoint, so that an episode neither restarts nor is reported twice."""
 
     lasting: Mapping[AlarmReason, int] = field(default_factory=dict)
     """Steps, or evaluations, for which a sign has lasted."""

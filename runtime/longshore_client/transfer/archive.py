@@ -1,8 +1,8 @@
 """A file or directory as a checked tar stream. Both ends run this: the helper pod gets its source as it is.
 
 So: the standard library only, and no dollar sign before a bracket (Kubernetes would take it for a variable).
-The first member tells how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
-What arrives is staged beside its destination and renamed into place, so that it is there whole or not at all.
+The first member says how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
+What arrives is staged next to its destination and renamed into place, so that it is there whole or not at all.
 """
 
 import errno

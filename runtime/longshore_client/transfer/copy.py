@@ -73,7 +73,7 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
 
 
 def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
-    """Run a program beside the claim, which it cannot write, give it a line, and return what it says.
+    """Run a program in a pod that mounts the claim, which it cannot write, give it a line, and return what it says.
 
     Raises:
         ClientError: one sentence on what is in the way.

@@ -81,7 +81,7 @@ def _launcher(socket_path: Path) -> list[str]:
 
 def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, modules: Sequence[str]) -> None:
     """Body of the server, and of every worker; does not return."""
-    # Whoever waits for the output of the parent must not wait for this process.
+    # Anyone who waits for the output of the parent must not wait for this process.
     with socket_path.with_suffix(".log").open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -50,7 +50,7 @@ class NodeStarter:
     def start(self, options: Mapping[str, Any], limit_s: float) -> tuple[int | None, str]:
         """Start the node; returns the exit status (None if it took too long) and the output. Call it once.
 
-        The server that forks workers ends when `lifeline` is closed, by this object or by whoever has taken it.
+        The server that forks workers ends when `lifeline` is closed, by this object or by anyone who has taken it.
         """
         assert not self.is_used, "a process starts one node"
         self.is_used = True

@@ -57,7 +57,7 @@ class CodeScorer:
     def score(self, item: ScoreItem) -> ScoreResult:
         """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
 
-        A program on which the sandbox breaks again and again, while it runs another, scores 0 and is told as broken.
+        A program on which the sandbox breaks again and again, while it runs another, scores 0 and counts as broken.
         Raises WorkerBroken where the sandbox fails on every program.
         """
         code = self._function.code

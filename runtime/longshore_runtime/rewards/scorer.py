@@ -37,7 +37,7 @@ class ChildScorer:
     """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, restarted after every cut-off.
 
     A function of the user that hangs, or is slow at its first call, would score 0 for ever. So the process of kind
-    Python scores a row before it is used, and again whenever it was started anew.
+    Python scores a row before it is used, and again after each restart.
     """
 
     def __init__(self, function: RewardFunction, rehearsal: Sequence[ScoreItem] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Reward workers beside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
+"""Reward workers alongside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
 
 Ray keeps an actor pending, at no cost, until a node has the labels that it asks for.
 """

@@ -141,7 +141,7 @@ class RewardWorkers:
             bisect.insort(self._idle, (self._workers[worker].place, worker))
 
     def lost(self, worker: int, reason: str) -> None:
-        """A worker is gone, and another is asked for; what it did fails by itself. To be told twice does no harm.
+        """A worker is gone, and another is asked for; what it did fails by itself. A second report does no harm.
 
         One that was never ready did not start: see `failed`.
         """
@@ -212,7 +212,7 @@ class RewardWorkers:
         worker, error = call.worker, future.exception()
         if error is None:
             self._notify(WorkerReady(self._number, worker, found=future.result()))
-        elif not isinstance(error, WorkerDied):  # WorkerLost tells of those.
+        elif not isinstance(error, WorkerDied):  # WorkerLost reports those.
             kind = ErrorKind.SETUP if isinstance(error, RewardSetupError) else ErrorKind.FAULT
             self._notify(WorkerReady(self._number, worker, _first_line(error), kind))
 

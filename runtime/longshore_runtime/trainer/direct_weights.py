@@ -122,7 +122,7 @@ class _Receivers:
         """Of what each was sent."""
         self._loading: _Replies = []
         self.sent: Callable[[], str | None] | None = None
-        """Waits for a broadcast under way, and tells why it broke off, if it did."""
+        """Waits for a broadcast under way, and says why it broke off, if it did."""
 
     @property
     def outcomes(self) -> list[Outcome]:

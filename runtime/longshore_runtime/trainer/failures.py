@@ -1,4 +1,4 @@
-"""What a call of a trainer rank raised: the loss of a peer is told from everything else."""
+"""What a call of a trainer rank raised: the loss of a peer, or anything else."""
 
 from typing import Final
 

@@ -28,7 +28,7 @@ from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _METER_LIMIT_S: Final = 10.0
-"""Read beside the work of a rank; whoever reports progress does without if it takes longer."""
+"""Read while a rank works; a progress report does without it if it takes longer."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
 """An update may be much work; a lost rank is noticed at once, and a rank that waits for it gives up earlier."""
 
@@ -272,7 +272,7 @@ class TrainerGroup:
         return sending
 
     def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
-        """See `ReplicaPlaces.beside`."""
+        """See `ReplicaPlaces.colocated_ranks`."""
         return self._replicas.colocated_ranks(engine.place, engine.num_workers)
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:

@@ -1,6 +1,6 @@
 """Trainers that lost a rank start again: from the newest checkpoint, and through the updates since then once more.
 
-The responses of those steps are kept, so that nothing is sampled twice; gradients are computed anew.
+The responses of those steps are kept, so that nothing is sampled twice; gradients are computed again.
 """
 
 from collections.abc import Callable, Sequence

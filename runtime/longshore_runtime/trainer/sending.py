@@ -10,7 +10,7 @@ from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 
 _LIMIT_S: Final = 600.0
-"""A member that others wait for in vain gives up long before."""
+"""A member that is late gives up long before."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
 """Waits for answers of ranks; raises TrainerLost, or what a rank raised."""

@@ -102,7 +102,7 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
 
 
 def inside(root: Path, relative: str) -> Path:
-    """The path `relative` in `root`.
+    """Return the path `relative` in `root`.
 
     Raises:
         ArchiveError: it leads out of `root`.
@@ -114,7 +114,7 @@ def inside(root: Path, relative: str) -> Path:
 
 
 def sizes(directory: Path) -> dict[str, int]:
-    """Bytes of everything in a directory, by name; what is being written has a hidden name and is left out."""
+    """Return bytes of everything in a directory, by name; what is being written has a hidden name and is left out."""
     if not directory.is_dir():
         return {}
     shown = (path for path in sorted(directory.iterdir()) if not path.name.startswith("."))

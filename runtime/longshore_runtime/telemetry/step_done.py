@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from longshore.policy.round import ResponseId
-from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
+from longshore.record.facts import LanePlace, RoundFacts, StepMarks, UpdatePasses
 from longshore.rounds import messages
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import RepurposingTimes
@@ -67,10 +67,10 @@ class Places:
     trainers: tuple[LanePlace, ...] = ()
 
 
-def step_facts(done: StepDone, places: Places, job: JobFacts) -> StepFacts:
+def round_facts(done: StepDone, places: Places, job: JobFacts) -> RoundFacts:
     """Return what the record of the round is built from."""
     result = done.result
-    return StepFacts(
+    return RoundFacts(
         step=done.step,
         attempt=job.attempt,
         started=done.marks.begun_s + job.clock_offset_s,

@@ -16,7 +16,7 @@ from longshore_runtime.trainer.recovery import Recovery
 
 
 class Evaluator:
-    """The seeds are those of every evaluation, so that scores compare."""
+    """Scores them with the same seeds every time, so that the scores of different weights can be compared."""
 
     def __init__(
         self, options: LoopOptions, parts: Parts, rounds: JobRounds, recovery: Recovery, alarms: Alarms
@@ -33,7 +33,7 @@ class Evaluator:
         return bool(every) and step % every == 0 and step < self._options.algorithm.steps
 
     def run(self, state: RunState) -> RunState:
-        """The state with the score of its weights; without held-out prompts nothing happens."""
+        """Return the state with the score of its weights; without held-out prompts nothing happens."""
         parts, evaluation = self._parts, self._options.evaluation
         prompts = parts.prompts.held_out
         if not prompts:

@@ -23,7 +23,7 @@ class RoundRequests:
         self._temperature = temperature
 
     def of(self, response: ResponseId, kept: Completion | None) -> Request:
-        """The request for a response, which continues what was `kept` of it."""
+        """Return the request for a response, which continues what was `kept` of it."""
         return Request(
             request_id=str(response),
             prompt_tokens=self._records[response.draw.index].prompt_tokens,

@@ -1,4 +1,4 @@
-"""The start of a step: what its round reports to, and what may change hands while it runs."""
+"""The start of a step: the observer of its round, and the pods that may be repurposed while it runs."""
 
 from collections.abc import Mapping
 
@@ -35,7 +35,7 @@ class StepStart:
         self._gate = gate
 
     def begin(self, state: RunState, answered_epoch: int) -> RunningStep:
-        """The step after `state`; assignments up to `answered_epoch` are not for it."""
+        """Return the step after `state`; assignments up to `answered_epoch` are not for it."""
         auto = self._parts.auto
         handover = self._options.handover if auto is None else auto.handover
         work = self._works.begin(state.step + 1, state.policy_version, handover)

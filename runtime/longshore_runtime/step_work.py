@@ -20,7 +20,7 @@ from longshore_runtime.trainer_protocol import Sample
 
 
 class StepWorks:
-    """Makes the work of one step after the other."""
+    """Creates the work of each step."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class StepWorks:
         self._clock = clock
 
     def begin(self, step: int, policy_version: int, handover: Handover) -> StepWork:
-        """The work of a step whose round weights of this version sample."""
+        """Return the work of a step whose round weights of this version sample."""
         options, algorithm, trainers, clock = self._options, self._options.algorithm, self._trainers, self._clock
         verify, limit = options.verify_every is not None and step % options.verify_every == 0, options.max_mismatch
 

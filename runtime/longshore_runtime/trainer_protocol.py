@@ -156,7 +156,7 @@ class Trainer(Protocol):
         """
 
     def update(self, denominator: float) -> UpdateReport:
-        """All replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
+        """Update all replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
 
         A replica that accumulated nothing takes part with zeros.
         """

@@ -1,9 +1,9 @@
-"""The training loop. It reads as the algorithm; the difficult work is in the parts that it is given.
+"""The training loop. It reads as the algorithm; the work is done by the parts that the session built.
 
 restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
 for each step:
-    make way            if the job is to go on with other worker pods: checkpoint, and another session
+    end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
@@ -84,10 +84,10 @@ class TrainingLoop:
             self._state = self._evaluator.run(self._state)
             self.checkpoint()
         while self._state.step < self._options.algorithm.steps:
-            self._make_way()
+            self._end_if_resized()
             self.step(draining=False)
         while self._options.on_finish is OnFinish.DRAIN and self._parts.policy.num_deferred:
-            self._make_way()
+            self._end_if_resized()
             self.step(draining=True)
         self._state = self._evaluator.run(self._state)
         self.checkpoint()
@@ -103,8 +103,8 @@ class TrainingLoop:
         self._state = restored
         self._turns.to_rollout(self._state.policy_version)
 
-    def _make_way(self) -> None:
-        """Whatever is done is saved before a session with other worker pods takes the place of this one."""
+    def _end_if_resized(self) -> None:
+        """Save and raise SizeChanged if the job is to continue with another number of worker pods."""
         num_workers = self._size.change()
         if num_workers is not None:
             self.checkpoint()

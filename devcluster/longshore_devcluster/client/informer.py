@@ -32,7 +32,7 @@ class Informer:
         return len(self._objects)
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """The object as last seen, or None."""
+        """Return the object as last seen, or None."""
         return self._objects.get((namespace, name))
 
     def listen(self, listener: Listener) -> None:

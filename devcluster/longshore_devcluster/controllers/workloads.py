@@ -157,7 +157,7 @@ async def delete_quietly(client: Client, resource: Resource, obj: Json) -> None:
 
 
 def alarm(changed: asyncio.Event, now: Callable[[], float]) -> LookAgain:
-    """A LookAgain that sets an event at the time asked for."""
+    """Return a LookAgain that sets an event at the time asked for."""
 
     def again(time_s: float) -> None:
         asyncio.get_running_loop().call_later(max(0.0, time_s - now()), changed.set)

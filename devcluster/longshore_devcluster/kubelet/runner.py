@@ -93,7 +93,7 @@ class ContainerRunner:
         return self._end(started_s, code, "Completed" if code == 0 else "Error", "")
 
     async def _specification(self) -> Spec | None:
-        """What to run, waited for until it is known; None when stopped before that."""
+        """Return what to run, waited for until it is known; None when stopped before that."""
         log = self._context.layout.log(self.container["name"], self.record.num_restarts)
         log.parent.mkdir(parents=True, exist_ok=True)
         self._context.layout.termination_message(self.container["name"]).unlink(missing_ok=True)

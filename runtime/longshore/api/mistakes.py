@@ -16,7 +16,7 @@ _MAX_SHOWN_CHARACTERS: Final = 200
 
 
 def sentence(error: ValidationError, root: str = "") -> str:
-    """The first mistake, with its field and what is there, and how many others there are.
+    """Return the first mistake, with its field and what is there, and how many others there are.
 
     `root`: what the model is part of, as `spec`; fields are reported from there.
     """

@@ -80,7 +80,7 @@ class ConcurrencyLimit:
         return sum(map(self.of, engines))
 
     def lost(self, engine: int) -> None:
-        """An engine is gone; one that returns under its number starts from the beginning."""
+        """Note that an engine is gone; one that returns under its number starts from the beginning."""
         self._engines.pop(engine, None)
 
     def export_state(self) -> list[list[int]]:

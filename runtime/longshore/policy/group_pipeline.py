@@ -84,7 +84,7 @@ class GroupPipeline(Synchronous):
 
 
 def mean_held_tokens(num_tokens: Sequence[int]) -> float:
-    """Tokens that a group holds in a KV cache on average over the time in which it is in service.
+    """Return tokens that a group holds in a KV cache on average over the time in which it is in service.
 
     Its responses grow side by side, a token a step: one of n tokens holds n / 2 on average over n steps, and the group
     is in service for as many steps as its longest response has tokens. The prompt, stored once, is left out.

@@ -135,7 +135,7 @@ class ParallelismPlanner:
         return kinds
 
     def _best(self, kind: RoundKind, size: int, why: str) -> Regroup | None:
-        """The kind alone, or all kinds alike where regrouping within each period costs more than it brings.
+        """Return the kind alone, or all kinds alike where regrouping within each period costs more than it brings.
 
         None is moved along against the direction: a rise makes no kind's engines smaller.
         """
@@ -155,7 +155,7 @@ class ParallelismPlanner:
         return best if saving_s > profile.switch_s else None
 
     def _cost_s(self, profile: RolloutProfile, change: Regroup | None = None) -> float:
-        """What the last PAYBACK_ROUNDS rounds would take once more, with the regroups between them."""
+        """Return what the last PAYBACK_ROUNDS rounds would take once more, with the regroups between them."""
         sizes = {kind: self.tp_size(kind) for kind in self._kinds}
         if change is not None:
             sizes |= dict.fromkeys(change.kinds, change.tp_size)

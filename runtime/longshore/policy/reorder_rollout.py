@@ -102,7 +102,7 @@ class ReorderRollout(RoundPolicy):
         return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
 
     def _nearest(self, due: Sequence[WaitingDraw], others: Sequence[WaitingDraw]) -> list[WaitingDraw]:
-        """Those that are not due, in the order in which they go with those that are."""
+        """Return those that are not due, in the order in which they go with those that are."""
         draws = {waiting.draw for waiting in due}
         left = [waiting for waiting in others if waiting.draw not in draws]
         if not self._settings.length_grouping:

@@ -23,7 +23,7 @@ def wait_ended(actors: Sequence[Any]) -> None:
 
 
 def within(stream: Any, limit_s: float) -> Iterator[Any]:
-    """The references of a Ray generator; raises TimeoutError when the next one is late."""
+    """Yield the references of a Ray generator; raises TimeoutError when the next one is late."""
     while True:
         ready, _ = ray.wait([stream], timeout=limit_s)
         if not ready:

@@ -70,7 +70,7 @@ class ForkServer:
         listener.close()
 
     def begin(self, environment: Mapping[str, str]) -> None:
-        """The raylet is there; `environment` has the variables that all its workers share."""
+        """Note that the raylet is there; `environment` has the variables that all its workers share."""
         with os.fdopen(self._raylet_is_there, "w") as pipe:
             json.dump(dict(environment), pipe)
 

@@ -63,7 +63,7 @@ class NodeStarter:
         return (None, "") if output is None else (self._wait(), output)
 
     def take_lifeline(self) -> int:
-        """The end of the pipe on which the node depends, for the caller to close."""
+        """Return the end of the pipe on which the node depends, for the caller to close."""
         lifeline, self._lifeline = self._lifeline, -1
         return lifeline
 

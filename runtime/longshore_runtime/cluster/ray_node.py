@@ -83,7 +83,7 @@ class RayNode:
 
 
 def head_starter() -> NodeStarter:
-    """What starts the Ray head of this pod, early: a fork that has imported Ray as this process has."""
+    """Return what starts the Ray head of this pod, early: a fork that has imported Ray as this process has."""
     import longshore_runtime.cluster.ray_start  # noqa: F401 - not in pods that leave Ray to their nodes
 
     return NodeStarter(WorkerImports(), is_head=True)

@@ -68,7 +68,7 @@ class JobWatch:
             return self._newest
 
     def first(self) -> Assignment:
-        """The newest, once there is one: the operator writes it before it creates the coordinator."""
+        """Return the newest, once there is one: the operator writes it before it creates the coordinator."""
         self._is_known.wait()
         return self.newest()
 

@@ -152,11 +152,11 @@ class Repurposing:
         return tuple(self._overlay.trainer_pods) if self._overlay is not None else ()
 
     def begin(self, runner: RoundRunner) -> None:
-        """The round is about to start."""
+        """Note that the round is about to start."""
         self._runner = runner
 
     def milestone(self, progress: RoundProgress) -> None:
-        """The engines are asked what they hold."""
+        """Ask the engines what they hold."""
         self._milestone = progress
         self._measuring.append(self._work.submit(self._measure, progress))
 

@@ -73,7 +73,7 @@ class ChildScorer:
             self._child = None
 
     def _started(self) -> "_ScorerProcess":
-        """A process that has answered once, if there is something to ask; what it answers does not matter."""
+        """Return a process that has answered once, if there is something to ask; what it answers does not matter."""
         child = _ScorerProcess(self._function)
         if not self._rehearsal:
             return child

@@ -21,7 +21,7 @@ class CallWatch:
         threading.Thread(target=self._run, name="call-watch", daemon=True).start()
 
     def began(self, call: Hashable, limit_s: float) -> None:
-        """A call is made."""
+        """Note that a call is made."""
         with self._lock:
             self._deadlines_s[call] = time.monotonic() + limit_s
 

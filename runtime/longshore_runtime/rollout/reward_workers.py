@@ -191,7 +191,7 @@ class RewardWorkers:
         worker.death.add_done_callback(lambda reason: self._notify(WorkerLost(self._number, name, reason.result())))
 
     def _watch_start(self, worker: int, wait_s: float, ready: "Future[Surroundings]") -> None:
-        """The worker has a place, or died before it could say so: from now on its start takes time."""
+        """Note that the worker has a place, or died before it could say so: from now on its start takes time."""
         limit_s = self._lane.start_limit_s * len(self._lane.functions)
         call = _Call(worker, f"starts for more than {limit_s:g} s")
         self._watch.began(call, wait_s + limit_s)

@@ -168,14 +168,14 @@ class _Receivers:
         self._loading_bytes = 0
 
     def finish(self) -> None:
-        """All buckets have come: until no engine reads the trainers' memory any more."""
+        """Finish after the last bucket; return once no engine reads the trainers' memory any more."""
         finished = [(engine, engine.finish_weights()) for engine in self._alive]
         for engine, reply in finished:
             self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
             self._delivered.num_confirmed += self._failures[engine] is None
 
     def serve(self, policy_version: int) -> None:
-        """Those that have the weights of the trainers take requests."""
+        """Have the engines with the trainers' weights take requests."""
         self._await_all([(engine, engine.serve(policy_version)) for engine in self._alive])
 
     def _await_all(self, replies: _Replies) -> None:

@@ -225,17 +225,17 @@ class TrainerGroup:
         return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
 
     def num_computed(self) -> float:
-        """How many of those that were given are computed, within a call as well; called from any thread."""
+        """Return how many of those that were given are computed, within a call as well; called from any thread."""
         firsts = [self._world.actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
         return sum(self._world.get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
 
     def policy_version(self) -> int:
-        """Number of optimizer steps so far, including those in progress."""
+        """Return the number of optimizer steps so far, including those in progress."""
         (version,) = self._world.get([self._world.actors[0].policy_version.remote()])
         return int(version)
 
     def weights(self, policy_version: int) -> PublishedWeights:
-        """The current weights, on their way to engines."""
+        """Return the current weights, on their way to engines."""
         if not self._delivery.is_direct:
             return self.begin_copies(policy_version)()
         return DirectWeights(self, policy_version, keeps_copies=self._delivery.keeps_copies)

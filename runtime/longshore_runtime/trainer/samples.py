@@ -29,7 +29,7 @@ def batch_samples(
 
 
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
-    """What the sums of one optimizer step over exactly these samples are divided by."""
+    """Return what the sums of one optimizer step over exactly these samples are divided by."""
     num_loss_tokens = [sample.num_loss_tokens for sample in samples]
     return denominator(options.objective.aggregation, num_loss_tokens, options.max_response_tokens)
 
@@ -47,7 +47,7 @@ def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
 
 
 def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
-    """The same samples in the order of the data, no matter who had them first."""
+    """Return the same samples in the order of the data, no matter who had them first."""
     return sorted(samples, key=lambda sample: (sample.draw, sample.index))
 
 

@@ -36,7 +36,7 @@ class Sending:
         )
 
     def channel(self, num_workers: int) -> BroadcastGroup:
-        """Where so many workers of engines can meet the first rank."""
+        """Return where so many workers of engines can meet the first rank."""
         ((host, port),) = self._get([self._first.rendezvous.remote()])
         return BroadcastGroup(host, port, num_workers + 1)
 
@@ -61,7 +61,7 @@ class Sending:
         self._get([actor.end_sending.remote() for actor in self._actors.values()])
 
     def _lost_peer(self, answer: Any) -> str | None:
-        """The rank lives on when its peers are gone, and then tells so; anything else is raised."""
+        """Return the rank lives on when its peers are gone, and then tells so; anything else is raised."""
         try:
             ray.get(answer, timeout=_LIMIT_S)
         except ray.exceptions.RayTaskError as error:

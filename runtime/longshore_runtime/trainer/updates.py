@@ -107,7 +107,7 @@ class StepWork(Protocol):
         """Use these replicas, which can compute although the round still runs."""
 
     def gradients_done(self, event: GradientsDone) -> None:
-        """A replica has computed what it was given."""
+        """Note that a replica has computed what it was given."""
 
     def finish(self) -> StepTraining:
         """The round is over and all trainers are awake: do what is left, and wait for all updates.

@@ -51,7 +51,7 @@ def _program(expression: str) -> celpy.Runner:
 
 
 def parse(expression: str) -> Tree[Token]:
-    """The tree of an expression. Raises BadRule for one that is none."""
+    """Return the tree of an expression. Raises BadRule for one that is none."""
     try:
         tree: Tree[Token] = _environment().compile(expression)
     except CELParseError as error:

@@ -109,7 +109,7 @@ def batches(
 
 
 def residency_order(num_layers: int) -> list[int]:
-    """The order in which layers become resident: any prefix lies evenly among the layers.
+    """Return the order in which layers become resident: any prefix lies evenly among the layers.
 
     A streamed layer is copied while the layers before it compute, so resident layers serve best in between. Sorting
     by reversed binary digits also makes every choice contain the smaller ones: a change moves no layer for nothing.

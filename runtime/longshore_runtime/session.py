@@ -30,7 +30,8 @@ from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.status_fields import resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
-from longshore_runtime.telemetry.trackers import TrackedRun, trackers
+from longshore_runtime.telemetry.tracker import TrackedRun
+from longshore_runtime.telemetry.trackers import trackers
 from longshore_runtime.training import TrainingLoop
 
 log = structlog.get_logger()

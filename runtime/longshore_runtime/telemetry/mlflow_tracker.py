@@ -15,7 +15,7 @@ from mlflow.tracking.request_header import registry
 from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
 
 from longshore.api.tracking import Mlflow
-from longshore_runtime.telemetry.trackers import TrackedRun
+from longshore_runtime.telemetry.tracker import TrackedRun
 
 _UID: Final = "longshore.job_uid"
 _GROUP: Final = "longshore.group"

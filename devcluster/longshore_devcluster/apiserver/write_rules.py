@@ -82,7 +82,7 @@ def add_propagation(metadata: Object, options: DeleteOptions) -> None:
 
 
 def grace_period_s(resource: Resource, obj: Object, options: DeleteOptions) -> int:
-    """Return seconds a pod may take to stop; other objects take none."""
+    """Return the seconds that a pod may take to stop; other objects take none."""
     if resource.storage != "pods":
         return 0
     spec, status = obj["spec"], obj.get("status", {})

@@ -61,7 +61,7 @@ class DecodeRate:
         self._coefficients = None
 
     def seconds(self, steps: DecodeSteps) -> float:
-        """Return what an engine takes for them."""
+        """Return the seconds that an engine takes for these steps."""
         assert self.is_known, "no steps were seen"
         if self._coefficients is None:
             self._coefficients = _least_squares(self._gram, self._moments)

@@ -49,11 +49,11 @@ class WaitingDraws:
         self._waiting += [WaitingDraw(draw) for draw in draws]
 
     def take(self, count: int) -> tuple[WaitingDraw, ...]:
-        """Return the oldest `count` of them take part in a round."""
+        """Take the oldest `count` of them into a round."""
         return self.pick(self._waiting[:count])
 
     def pick(self, chosen: Sequence[WaitingDraw]) -> tuple[WaitingDraw, ...]:
-        """Return these take part in a round."""
+        """Take these into a round."""
         draws = {waiting.draw for waiting in chosen}
         self._waiting = [waiting for waiting in self._waiting if waiting.draw not in draws]
         self._taken.update((waiting.draw, waiting) for waiting in chosen)

@@ -137,9 +137,11 @@ class EnginePool:
         """
         with self._lock:
             assert not self._states.are_out_of_round, "sleeping engines take no weights"
+            # From here on, an engine that joins asks for these weights, not for those before.
             self._current = weights
             engines = [self._fleet[one] for one in self._states.of(*_TAKES_WEIGHTS) if self._fleet[one].alive]
             self._states.change_all((handle.engine for handle in engines), EngineEvent.SENT)
+        # Without the lock: a delivery takes seconds to minutes, and engines may be lost meanwhile.
         self.delivered = Delivered(len(engines))
         try:
             outcomes = weights.deliver(engines, self.delivered)
@@ -161,6 +163,7 @@ class EnginePool:
         """
         if self._states.are_out_of_round:
             return
+        # First out of the round, then asleep: no thread hands weights or requests to an engine that falls asleep.
         self._leave_round()
         self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
         with self._lock:
@@ -199,6 +202,7 @@ class EnginePool:
             if self._stopped or engine not in self._fleet or self._states[engine] is not EngineState.LOST:
                 return
             self._states.change(engine, EngineEvent.REPLACED)
+            # A thread waits for the start, because the driver must go on with the round.
             self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
@@ -228,6 +232,7 @@ class EnginePool:
 
     def stop(self) -> None:
         """End all engines."""
+        # Threads that wait for an engine see this before the engine ends, and report no loss.
         with self._lock:
             self._stopped = True
         self._notices.close()

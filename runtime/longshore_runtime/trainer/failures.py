@@ -30,6 +30,6 @@ def cause(error: Exception) -> Exception:
 
 
 def _line(text: str) -> str:
-    """Return the first one, and what NCCL adds to it."""
+    """Return the first line, and what NCCL adds to it."""
     detail = text.partition(_NCCL_DETAIL)[2].strip()
     return "; ".join(part.splitlines()[0] for part in (text or "no message", detail) if part)

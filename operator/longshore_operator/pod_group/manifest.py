@@ -79,7 +79,7 @@ def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def _requested(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Requests of a container; a limit without a request is one."""
+    """Requests of a container; a limit without a request is one, null is none."""
     resources = container.get("resources") or {}
     given = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return {resource: parse_quantity(value) for resource, value in given.items()}
+    return {resource: parse_quantity(value) for resource, value in given.items() if value is not None}

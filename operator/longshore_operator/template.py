@@ -12,7 +12,6 @@ class _Quantity:
     """In a shape: what Kubernetes takes as an amount of a resource."""
 
 
-
 _MERGE_KEYS: Final = {
     "containers": "name",
     "initContainers": "name",

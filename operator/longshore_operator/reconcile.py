@@ -13,6 +13,7 @@ from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.admission.concern import reconcile_admission
+from longshore_operator.admission.uncounted import uncounted_gpus
 from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
@@ -75,7 +76,7 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     if changed and _is_of_other_settings(job, observed, config):
         observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
     progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
-    if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
+    if not progress.finished and (refused := _refusal(job, observed, config, settings_changed=changed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
     for concern in CONCERNS:
@@ -118,6 +119,15 @@ def reject(
     )
     event = Event("Warning", reason, message, key=f"invalid-{generation}")
     return Plan((*deletions, event), failed, requeue_at)
+
+
+def _refusal(job: RLJob, observed: Observed, config: OperatorConfig, *, settings_changed: bool) -> str | None:
+    """Return why pods of the job are not made. An attempt that runs keeps the GPUs that it has; Kueue counts all."""
+    refused = refusal(job.spec, config.allowed)
+    starts = settings_changed or job.status.attempt == 0 or job.status.phase in WITHOUT_PODS
+    if refused is not None or observed.kueue is not None or not starts:
+        return refused
+    return uncounted_gpus(job, config)
 
 
 def _is_of_other_settings(job: RLJob, observed: Observed, config: OperatorConfig) -> bool:

@@ -28,7 +28,7 @@ _APPENDED: Final = frozenset({"tolerations", "envFrom"})
 _REPLACED: Final = frozenset({"readinessProbe", "livenessProbe", "startupProbe"})
 """Objects that are replaced whole: a probe has one kind of check, and two merged ones have two."""
 
-_AMOUNTS: Final[Json] = {...: _Quantity}
+_AMOUNTS: Final[dict[Any, Any]] = {...: _Quantity}
 _CHECK: Final[Json] = {"httpGet": {}, "tcpSocket": {}, "terminationGracePeriodSeconds": int}
 _CONTAINER: Final[Json] = {
     "name": str,

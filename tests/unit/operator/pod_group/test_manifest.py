@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_group.manifest import pod_group, requests
+from longshore_operator.pod_group.manifest import pod_group
+from longshore_operator.pod_requests import requests
 from tests.unit.operator.model import make_job
 from tests.unit.operator.test_judge_pools import judged
 

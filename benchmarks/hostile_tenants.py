@@ -1,4 +1,4 @@
-"""One tenant among hostile ones: how long the operator takes to answer a change of a job, alone and beside 200 jobs of
+"""One tenant among hostile ones: how long the operator takes to answer a change of a job, alone and among 200 jobs of
 every kind that is known to do harm.
 
 The embedded API server and the operator are processes of their own; nothing runs in pods, whose coordinators are given
@@ -137,7 +137,7 @@ def prepare(kubeconfig: Path, namespaces: Sequence[str]) -> None:
 
 
 async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dict[str, Any]:
-    """Alone, beside the hostile jobs, and after the operator was started again in front of them."""
+    """Alone, among the hostile jobs, and after the operator was started again in front of them."""
     with tempfile.TemporaryDirectory() as folder, api_server(Path(folder)) as kubeconfig:
         log = Path(folder) / "log"
         async with clients(kubeconfig) as (tenant, coordinator):

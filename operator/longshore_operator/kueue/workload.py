@@ -68,12 +68,15 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     }
 
 
-def asks_for_another(found: Object, wanted: Object) -> bool:
-    """Whether a job needs another Workload than the one that was found, and loses its place in the queue for it.
+def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
+    """Whether the job has a Workload and needs another one, for which it loses its place in the queue.
 
     A new version of the operator may make other pod sets of the same spec, as a default has changed or a field is new.
     The user has changed nothing then, and the Workload stays.
     """
+    if view.workload is None or view.version is None:
+        return False
+    found, wanted = view.workload, workload(job, config, view)
     queue, _, pod_sets = _annotation(found, ANNOTATION_FINGERPRINT).partition("-")
     wanted_queue, _, wanted_pod_sets = _annotation(wanted, ANNOTATION_FINGERPRINT).partition("-")
     has_changed = _annotation(found, ANNOTATION_GENERATION) != _annotation(wanted, ANNOTATION_GENERATION)

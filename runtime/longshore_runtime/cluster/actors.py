@@ -43,7 +43,7 @@ def checked_get(references: Any, timeout_s: float | None, check: Check | None = 
 
 
 def within(stream: Any, limit_s: float) -> Iterator[Any]:
-    """The references of a Ray generator; raises TimeoutError when the next one is late."""
+    """Yield the references of a Ray generator; raises TimeoutError when the next one is late."""
     while True:
         ready, _ = ray.wait([stream], timeout=limit_s)
         if not ready:

@@ -68,7 +68,7 @@ class JobWatch:
             return self._newest
 
     def first(self, limit_s: float) -> Assignment:
-        """The newest, once there is one: the operator writes it before it creates the coordinator.
+        """Return the newest, once there is one: the operator writes it before it creates the coordinator.
 
         Its epoch is 0 if nothing was heard of the job within the limit.
         """

@@ -54,7 +54,7 @@ def _program(expression: str) -> celpy.Runner:
 
 
 def parse(expression: str) -> Tree[Token]:
-    """The tree of an expression. Raises BadRule for one that is none."""
+    """Return the tree of an expression. Raises BadRule for one that is none."""
     try:
         tree: Tree[Token] = _environment().compile(expression)
     except CELParseError as error:
@@ -82,7 +82,7 @@ def compile_rule(expression: str, schema: Schema) -> None:
 def rule_errors(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[FieldError]:
     """Errors of the rules in a schema that is being defined.
 
-    `uncorrelatable`: path of the list around it whose items cannot be told apart, so that none has an old value.
+    `uncorrelatable`: path of the list around it whose items cannot be distinguished, so that none has an old value.
     """
     for index, rule in enumerate(schema.rules):
         yield from _one_rule_errors(rule, schema, f"{path}.x-kubernetes-validations[{index}]", uncorrelatable)
@@ -207,7 +207,7 @@ def _walk(
 
 
 def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
-    """Old items by their keys; only lists of type map can tell which item is which."""
+    """Old items by their keys; only in lists of type map do items have keys."""
     if schema.list_type != "map" or not isinstance(old, list):
         return {}
     return {item_element(item, schema): item for item in old}

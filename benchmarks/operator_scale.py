@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, Final
@@ -281,12 +282,12 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float]:
-    """Upper bounds of the median and of the 99th percentile, from the buckets of a histogram."""
+def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float | None]:
+    """Upper bounds of the median and of the 99th percentile, from the buckets of a histogram; None: above the last."""
     counts = {limit: after[limit] - before.get(limit, 0.0) for limit in sorted(after)}
     total = max(counts.values())
     return {
-        name: next(limit for limit, count in counts.items() if count >= share * total)
+        name: next((limit for limit, count in counts.items() if limit < inf and count >= share * total), None)
         for name, share in (("p50", 0.5), ("p99", 0.99))
     }
 

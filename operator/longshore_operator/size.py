@@ -27,7 +27,10 @@ from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 
 PATIENCE: Final = timedelta(minutes=2)
-"""For how long a job waits for pods that it does not need. To go on without them costs it the start of its engines."""
+"""For how long a job waits for pods that it does not need and that have no node. To go on without them costs it the
+start of its engines and the steps since its newest checkpoint."""
+START_PATIENCE: Final = timedelta(minutes=10)
+"""The same for a pod that has a node: it may be pulling its image."""
 
 
 def is_acknowledged(status: RLJobStatus) -> bool:
@@ -132,7 +135,9 @@ def _patience_ends(context: Context) -> datetime | None:
     if ready.status is not ConditionStatus.FALSE:
         return None
     since = [pod.ready_since for pod in _ready_workers(context) if pod.index < usable and pod.ready_since]
-    return max(map(parse_time, (ready.last_transition_time, *since))) + PATIENCE
+    missing = next((pod for pod in context.pods if (pod.component, pod.index) == (Component.WORKER, usable)), None)
+    patience = START_PATIENCE if missing is not None and missing.scheduled else PATIENCE
+    return max(map(parse_time, (ready.last_transition_time, *since))) + patience
 
 
 def _fact(context: Context) -> Fact | None:

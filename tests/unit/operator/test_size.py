@@ -10,7 +10,7 @@ from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.observed import Observed, PodView, Standing
-from longshore_operator.size import PATIENCE
+from longshore_operator.size import PATIENCE, START_PATIENCE
 from tests.unit.operator.model import Cluster
 
 LIMITS = "it needs 1 and takes 4 at most"
@@ -297,6 +297,16 @@ class TestMissingPods:
         cluster.pass_time(PATIENCE.total_seconds())
         cluster.step()
         assert (cluster.asked(), cluster.status.phase) == (2, Phase.RUNNING)
+
+    def test_a_pod_that_has_a_node_is_given_time_to_pull_its_image(self, job: Elastic) -> None:
+        self.without(job, 1)
+        job.change("demo-worker-1", unschedulable=None, scheduled=True, node="node-1")
+        job.pass_time(START_PATIENCE.total_seconds() - 1)
+        job.step()
+        assert job.asked() == 2
+        job.pass_time(1)
+        job.step()
+        assert job.asked() == 1
 
     def test_pods_that_become_ready_one_after_the_other_are_awaited(self, job: Elastic) -> None:
         """An image of many gigabytes takes longer than the patience, and not equally long on all nodes."""

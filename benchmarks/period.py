@@ -86,7 +86,9 @@ class Keep(Recorder):
         """Not kept."""
 
 
-def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int) -> list[Step]:
+def period(
+    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
+) -> list[Step]:
     """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
     algorithm = spec.algorithm
     policy = round_policy(
@@ -96,7 +98,7 @@ def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: i
         groups_per_update=algorithm.groups_per_update,
         dynamic_sampling=algorithm.dynamic_sampling,
     )
-    recorder = Keep()
+    recorder = recorder or Keep()
     loop = GivenLengths(loop_options(spec), dataclasses.replace(parts, policy=policy, recorder=recorder), lengths)
     loop.restore()
     if parts.checkpoints.newest() is None:

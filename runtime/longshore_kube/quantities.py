@@ -9,6 +9,9 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MIN_BINARY = 1024
 _MEBI = 2**20
+_MAX_CHARACTERS = 64
+_MAX_EXPONENT = 30
+"""The API has no quantities above 9.2e18. An exact number of any length could keep a process busy for hours."""
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
@@ -48,9 +51,10 @@ def to_quantity(amount: Fraction) -> str:
 
 
 def _parts(text: str) -> tuple[Fraction, str, str]:
-    match = QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a quantity: write a number with an optional suffix, like 500m or 2Gi")
+    match = QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    if match is None or abs(int((match[2] or "e0")[1:])) > _MAX_EXPONENT:
+        shown = text[:_MAX_CHARACTERS]
+        raise ValueError(f"{shown!r} is not a quantity: write a number with an optional suffix, like 500m or 2Gi")
     return Fraction(match[1]), match[2] or "", match[3] or ""
 
 

@@ -123,7 +123,7 @@ class Ledger:
                 self._mistakes[key] = application.mistake
             return before is not None
         self._mistakes.pop(key, None)
-        if key in self._unwritten_admissions and request.stage is Stage.WAITING:
+        if key in self._unwritten_admissions and request.stage is Stage.WAITING and _asks_for_the_same(before, request):
             request = replace(request, stage=Stage.ADMITTED)
         elif key in self._unwritten_preemptions and request.stage is Stage.ADMITTED:
             request = request.leaving()
@@ -199,6 +199,17 @@ class Ledger:
         if wait.why is Why.TOO_LARGE:
             return Standing(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
         return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
+
+
+def _asks_for_the_same(admitted: GpuRequest | None, request: GpuRequest) -> bool:
+    """Whether the admission of a job also covers what it asks for now."""
+    if admitted is None or admitted.gpus != request.gpus:
+        return False
+    shapes = [
+        None if one is None else (one.resource, one.gpus_per_pod, one.num_most)
+        for one in (admitted.extra, request.extra)
+    ]
+    return shapes[0] == shapes[1]
 
 
 def _why_preempted(request: GpuRequest) -> str:

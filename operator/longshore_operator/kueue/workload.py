@@ -63,6 +63,15 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     }
 
 
+def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
+    """Whether the job has a Workload, and another one would be made for it now."""
+    if view.workload is None or view.version is None:
+        return False
+    found = view.workload["metadata"].get("annotations") or {}
+    wanted = workload(job, config, view)["metadata"]["annotations"]
+    return bool(found.get(ANNOTATION_FINGERPRINT) != wanted[ANNOTATION_FINGERPRINT])
+
+
 def num_workers(job: RLJob, view: KueueView) -> int:
     """Worker pods that Kueue has admitted: for an elastic job maybe fewer than it takes, for others all."""
     workers = job.spec.workers

@@ -12,6 +12,7 @@ from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
 from longshore_operator.main import parse
+from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_group.api import APIS
 from longshore_operator.pods import coordinator_pod
 from tests.unit.operator.model import CONFIG, make_job
@@ -71,6 +72,30 @@ class TestOperatorPod:
         named = pod(priorityClass={"create": True}, priorityClassName="system-cluster-critical")
         assert named["spec"]["priorityClassName"] == "system-cluster-critical"
         assert "priorityClassName" not in pod()["spec"]
+
+
+def options(**values: Any) -> OperatorConfig:
+    """What the operator makes of the command line in its pod."""
+    (container,) = pod(**values)["spec"]["containers"]
+    assert container["command"][:3] == ["python", "-m", "longshore_operator"]
+    return parse(container["command"][3:]).config
+
+
+class TestTemplatesOfJobs:
+    def test_classes_that_the_values_list_are_allowed_and_no_others(self) -> None:
+        assert options().priority_classes == frozenset()
+        assert options().runtime_classes == {"gvisor", "kata"}
+        listed = options(templates={"priorityClasses": ["batch", "urgent"], "runtimeClasses": []})
+        assert (listed.priority_classes, listed.runtime_classes) == ({"batch", "urgent"}, frozenset())
+        assert not listed.allow_privileged_templates
+        assert options(allowPrivilegedTemplates=True).allow_privileged_templates
+
+    @pytest.mark.parametrize(
+        "values", [{"priorityClasses": "batch"}, {"runtimeClasses": [1]}, {"classes": []}], ids=str
+    )
+    def test_what_is_no_list_of_names_is_refused(self, values: Json) -> None:
+        (field,) = values
+        assert field in refusal(templates=values)
 
 
 class TestPodGroups:

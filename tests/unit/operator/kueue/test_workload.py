@@ -306,6 +306,37 @@ class TestSteps:
         cluster = Cluster(spec={"workers": {"replicas": 5}})
         assert self.look(cluster, stored(VIEW)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
 
+    def test_quota_for_smaller_settings_is_given_back_before_the_job_goes_on(self) -> None:
+        """It was suspended, changed and resumed between two looks of the operator."""
+        cluster, view = self.running()
+        cluster.spec, cluster.generation = {"workers": {"replicas": 5, "gpusPerPod": 8}}, 4
+        assert self.look(cluster, view) == []
+        assert cluster.status.phase is Phase.QUEUED
+        assert cluster.condition("Admitted")[2] == (
+            "the settings have changed since the job was admitted, so it queues again"
+        )
+        while cluster.pods:
+            assert self.look(cluster, view) == []
+            cluster.kubelet()
+        assert self.look(cluster, view) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        (step,) = self.look(cluster, VIEW)
+        assert isinstance(step, CreateWorkload)
+        assert cluster.pods == {}
+        made = conditions(QuotaReserved="True/QuotaReserved/", Admitted="True/Admitted/") | step.manifest
+        made["metadata"]["resourceVersion"] = "8"
+        for _ in range(9):
+            self.look(cluster, replace(VIEW, workload=made))
+            cluster.kubelet()
+        assert (cluster.status.phase, len(cluster.workers())) == (Phase.RUNNING, 5)
+
+    def test_settings_that_need_no_other_quota_keep_it(self) -> None:
+        cluster, view = self.running()
+        cluster.spec, cluster.generation = {"checkpoint": {"everySteps": 2}}, 4
+        for _ in range(9):
+            self.look(cluster, view)
+            cluster.kubelet()
+        assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
+
     def test_another_image_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
         upgraded = replace(CONFIG, runtime_image="runtime:2")
         assert self.look(Cluster(), stored(VIEW), upgraded) == []

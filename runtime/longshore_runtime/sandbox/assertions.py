@@ -75,7 +75,7 @@ class AssertionProgram:
         return [[literals.dumps(list(call.arguments)), literals.dumps(dict(call.keywords))] for call in self.calls]
 
     def broken(self, values: Sequence[Any]) -> str | None:
-        """The first assertion that does not hold; None: all hold."""
+        """Return the first assertion that does not hold; None: all hold."""
         return next((one.text for one in self.assertions if not one.holds(values)), None)
 
 

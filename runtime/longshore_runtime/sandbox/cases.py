@@ -148,13 +148,13 @@ class Ran:
 
 
 def verdict(case: TestCase, ran: Ran) -> CaseResult:
-    """What one run is worth."""
+    """Return what one run is worth."""
     outcome, detail = _judge(case, ran)
     return CaseResult(outcome, ran.wall_s, ran.cpu_s, detail[:_MAX_DETAIL])
 
 
 def parse_case(raw: object, row: str) -> TestCase:
-    """A test case from a data set; `row` names it in messages.
+    """Return a test case from a data set; `row` names it in messages.
 
     `{"stdin": text, "stdout": text}`, `{"entry": name, "arguments": [...], "expected": value}`, or
     `{"entry": name, "test": text}` with assertions in Python. Raises ValueError that names row and field.

@@ -36,7 +36,7 @@ class ShownPaths:
 
 
 def shown_paths(import_paths: Sequence[str]) -> ShownPaths:
-    """What exists for programs without a root directory of their own."""
+    """Return what exists for programs without a root directory of their own."""
     real = frozenset([*python_paths_but_packages(import_paths), *DEVICES])
     named = frozenset([*python_paths(import_paths), *DEVICES]) | real
     ancestors = frozenset(str(parent) for path in named for parent in PurePosixPath(path).parents)
@@ -44,7 +44,7 @@ def shown_paths(import_paths: Sequence[str]) -> ShownPaths:
 
 
 def python_paths(import_paths: Sequence[str]) -> list[str]:
-    """What Python needs to see: itself, its library, shared libraries, time zones, and `import_paths`."""
+    """Return what Python needs to see: itself, its library, shared libraries, time zones, and `import_paths`."""
     wanted = [
         os.path.realpath(sys.executable),
         f"{sys.base_prefix}/lib",

@@ -153,7 +153,7 @@ def _profile(options: SimulateOptions) -> Profile:
 
 
 def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
-    """Lengths of a CSV or JSONL file."""
+    """Return the lengths of a CSV or JSONL file."""
     parsers = {".csv": csv_trace, ".jsonl": jsonl_trace}
     if path.suffix not in parsers:
         raise BadInput(f"--lengths: {path} is neither a .csv nor a .jsonl file")
@@ -165,7 +165,7 @@ def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
 
 
 def read_profile(path: Path) -> Profile:
-    """Measured costs, as YAML or JSON."""
+    """Return the measured costs, as YAML or JSON."""
     return _parsed_profile(_text(path), str(path))
 
 

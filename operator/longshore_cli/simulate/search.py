@@ -161,7 +161,7 @@ def _advice(found: SearchResult, spec: RLJobSpec) -> str:
 
 
 def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
-    """Fields of `rollout` with their new values."""
+    """Return fields of `rollout` with their new values."""
     found = []
     if best.strategy is not present.strategy:
         found.append(f"strategy: {best.strategy}")

@@ -106,7 +106,7 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
 
 
 def total_gpus(spec: RLJobSpec) -> int:
-    """GPUs of all worker pods; a pod without GPUs counts as one."""
+    """Return the GPUs of all worker pods; a pod without GPUs counts as one."""
     return spec.workers.replicas * max(1, spec.workers.gpus_per_pod)
 
 

@@ -51,7 +51,7 @@ class Assertion:
     """Of the test program: those whose values it is about."""
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the condition is true for the values of all calls; one that cannot be evaluated is not.
+        """Return whether the condition is true for the values of all calls; one that cannot be evaluated is not.
 
         What is evaluated was read from the data set, and holds nothing but what `_checked` lets through.
         """

@@ -61,7 +61,7 @@ class StdioCase:
         return self.stdin.encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right."""
+        """Return why the answer is wrong; None: it is right."""
         del claim
         try:
             printed = stdout.decode()
@@ -89,7 +89,7 @@ class FunctionCase:
         return json.dumps({"entry": self.entry, "arguments": list(self.arguments)}).encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
         del stdout
         try:
             returned = json.loads(claim)
@@ -114,7 +114,7 @@ class AssertionCase:
         return json.dumps({"entry": self.entry, "calls": self.test.shown}).encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
         del stdout
         try:
             values = literals.loads(claim)

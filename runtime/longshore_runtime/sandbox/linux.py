@@ -143,7 +143,7 @@ def hide_process() -> None:
 
 
 def own_memory() -> int:
-    """Descriptor of this process's memory, for another process to read and write it.
+    """Return the descriptor of this process's memory, for another process to read and write it.
 
     Anyone who has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
     for as long as it takes, and hidden afterwards.
@@ -156,7 +156,7 @@ def own_memory() -> int:
 
 
 def map_code(code: bytes) -> int:
-    """Address of machine code that this process and its forks can run, for as long as they live."""
+    """Return address of machine code that this process and its forks can run, for as long as they live."""
     pages = _LIBC.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if pages == _MAP_FAILED:
         _checked(-1, "mmap")

@@ -40,7 +40,7 @@ class ProcessTree:
         self._children_are_listed = self._exists(f"{self._root}/task/{threading.get_native_id()}/children")
 
     def shows(self, process: int) -> bool:
-        """Whether this process, which is there, can be seen."""
+        """Return whether this process, which is there, can be seen."""
         return self._exists(f"{process}/statm")
 
     def resident_bytes(self, process: int) -> int:

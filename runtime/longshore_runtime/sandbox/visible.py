@@ -23,15 +23,15 @@ class ShownPaths:
     """Directories above those, by both names: they are seen, but not their content."""
 
     def may_have(self, path: str) -> bool:
-        """Whether this path, which may contain links, may exist for a program."""
+        """Return whether this path, which may contain links, may exist for a program."""
         return path in self.ancestors or _is_below(path, self.named)
 
     def has(self, path: str) -> bool:
-        """Whether this path, which contains no links, is shown with its content."""
+        """Return whether this path, which contains no links, is shown with its content."""
         return _is_below(path, self.real)
 
     def is_ancestor(self, path: str) -> bool:
-        """Whether this path, which contains no links, is seen without its content."""
+        """Return whether this path, which contains no links, is seen without its content."""
         return path in self.ancestors and not self.has(path)
 
 
@@ -87,7 +87,7 @@ def _without(path: str, hidden: set[str]) -> Iterator[str]:
 
 
 def _is_below(path: str, places: frozenset[str]) -> bool:
-    """Whether this is one of the places, or lies below one."""
+    """Return whether this is one of the places, or lies below one."""
     while path not in places:
         above = os.path.dirname(path)  # noqa: PTH120 - for every call of every program
         if above == path:

@@ -77,7 +77,7 @@ def compile_rule(expression: str, schema: Schema) -> None:
 
 
 def rule_errors(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[FieldError]:
-    """Errors of the rules in a schema that is being defined.
+    """Yield the errors of the rules in a schema that is being defined.
 
     `uncorrelatable`: path of the list around it whose items cannot be distinguished, so that none has an old value.
     """
@@ -120,7 +120,7 @@ def _one_rule_errors(rule: Rule, schema: Schema, where: str, uncorrelatable: str
 
 
 def _leads_somewhere(field_path: str, schema: Schema) -> bool:
-    """Whether a path such as `.a.b` or `['c']` names a field of the schema."""
+    """Return whether a path such as `.a.b` or `['c']` names a field of the schema."""
     names = [name or quoted for name, quoted in _FIELD_PATH.findall(field_path)]
     if "".join(match[0] for match in _FIELD_PATH.finditer(field_path)) != field_path:
         return False
@@ -146,7 +146,7 @@ class RuleSet:
     schema: Schema
 
     def errors(self, new: Object, old: Object | None) -> list[FieldError]:
-        """Errors of an object; rules about ``oldSelf`` hold where there is an old value."""
+        """Return the errors of an object; rules about ``oldSelf`` hold where there is an old value."""
         return list(_walk(new, _MISSING if old is None else old, self.schema, ""))
 
     def errors_of_default(self, value: Json) -> list[FieldError]:
@@ -210,7 +210,7 @@ def _check_rules(new: Json, old: Json, schema: Schema, path: str, *, ratcheting:
 
 
 def _reason_of(error: Exception) -> str:
-    """Why an evaluation failed, in the real server's words where they are known."""
+    """Return why an evaluation failed, in the real server's words where they are known."""
     reason, *more = error.args or (type(error).__name__,)
     if match := _NO_MEMBER.fullmatch(str(reason)):
         return f"no such key: {match[1]}"

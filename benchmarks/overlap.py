@@ -2,6 +2,7 @@
 
 import math
 import queue
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -294,5 +295,6 @@ class Alternations:
         for name in names[first:] + names[:first]:
             steps = logged_period(self._jobs[name], self._parts, self._lengths, self._num_rounds, self._known[name])
             runs[name] = {"alternation": number, "job": name, **totals(steps), "steps": steps}
+            print(f"alternation {number}: {name} {runs[name]['step_s']:.3f} s a step", file=sys.stderr)
         assert len({sum(step["samples"] for step in run["steps"]) for run in runs.values()}) == 1, "unequal work"
         return runs

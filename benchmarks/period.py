@@ -85,6 +85,12 @@ class Keep(Recorder):
     def round_progress(self, state: RunState, progress: Any) -> None:
         """Not kept."""
 
+    def notice(self, reason: str, message: str) -> None:
+        """Not kept."""
+
+    def alarms(self, raised: Any) -> None:
+        """Not kept."""
+
 
 def period(
     spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None

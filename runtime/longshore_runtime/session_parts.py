@@ -34,6 +34,7 @@ from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
@@ -215,14 +216,18 @@ class PartsBuilder:
         engines = self._engines(model)
         with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
             if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
-                engines.wait_for_all()
+                engines.wait_for_all(self._require_pods)
                 engines.sleep()
                 trainers = self._trainers(model)
             else:
                 trainers = self._trainers(model)
-                engines.wait_for_all()
+                engines.wait_for_all(self._require_pods)
         trainers.watch(self._events)
         return engines, trainers
+
+    def _require_pods(self) -> None:
+        """End a wait for worker pods if the job is to go on with fewer."""
+        require_no_fewer(self._assignments, self._spec.workers.replicas)
 
     def _report_reward_pods(self) -> None:
         """Called from another thread while rewards wait for their first workers."""
@@ -263,7 +268,7 @@ class PartsBuilder:
             rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
         )
         delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
-        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery)
+        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery, self._require_pods)
         self._exit.callback(trainers.stop)
         return trainers
 

@@ -11,6 +11,7 @@ from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.cluster.actors import Check
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
@@ -90,11 +91,11 @@ class EnginePool:
             places = [(handle.engine, handle.place) for handle in self._fleet]
         return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
 
-    def wait_for_all(self) -> None:
-        """Wait until every engine has started; raises UserError when one cannot."""
+    def wait_for_all(self, check: Check | None = None) -> None:
+        """Wait until every engine has started; raises UserError when one cannot, or what `check` raises meanwhile."""
         for handle in self._fleet:
             try:
-                handle.wait_started()
+                handle.wait_started(check=check)
             except EngineStartError as error:
                 raise UserError(str(error)) from error
             except EngineDied as death:

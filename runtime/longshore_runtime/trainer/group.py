@@ -14,6 +14,7 @@ from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
+from longshore_runtime.cluster.actors import Check
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event
@@ -70,16 +71,17 @@ class TrainerGroup:
         model: str,
         output: str,
         delivery: Delivery | None = None,
+        check: Check | None = None,
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
-        Raises UserError for a model that cannot be trained so.
+        Raises UserError for a model that cannot be trained so, and what `check` raises while pods are awaited.
         """
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
         self._delivery = delivery or Delivery()
         self._clock = SystemClock()
-        self._world = TrainerWorld(places, spec, model, output)
+        self._world = TrainerWorld(places, spec, model, output, check)
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
 

@@ -85,8 +85,16 @@ class Keep(Recorder):
     def round_progress(self, state: RunState, progress: Any) -> None:
         """Not kept."""
 
+    def notice(self, reason: str, message: str) -> None:
+        """Not kept."""
 
-def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int) -> list[Step]:
+    def alarms(self, raised: Any) -> None:
+        """Not kept."""
+
+
+def period(
+    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
+) -> list[Step]:
     """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
     algorithm = spec.algorithm
     policy = round_policy(
@@ -96,7 +104,7 @@ def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: i
         groups_per_update=algorithm.groups_per_update,
         dynamic_sampling=algorithm.dynamic_sampling,
     )
-    recorder = Keep()
+    recorder = recorder or Keep()
     loop = GivenLengths(loop_options(spec), dataclasses.replace(parts, policy=policy, recorder=recorder), lengths)
     loop.restore()
     if parts.checkpoints.newest() is None:

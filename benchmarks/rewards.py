@@ -26,15 +26,13 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.local_pods import LocalRewardPods, in_coordinator, run_in_coordinator
-from benchmarks.period import Keep, Run, Step, running
+from benchmarks.period import Keep, Run, Step, period, running
 from benchmarks.report import report
-from benchmarks.workload import GivenLengths, Workload, loop_options
+from benchmarks.workload import Workload
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
-from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.presets import round_policy
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.policy.round_policy import BatchShape
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -151,22 +149,6 @@ def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
             num_workers -= 1
 
 
-def period(pool: RewardPool, parts: Parts) -> list[Step]:
-    """Every prompt twice, from the same weights and the same place in the data: four short rounds and a long one."""
-    spec, recorder = WORKLOAD.spec, KeepRewards()
-    shape = BatchShape(spec.algorithm.prompts_per_step, spec.algorithm.responses_per_prompt)
-    policy = round_policy(spec.rollout, shape, DrawCursor(NUM_PROMPTS, spec.algorithm.seed))
-    parts = dataclasses.replace(parts, policy=policy, recorder=recorder, rewards=pool)
-    loop = GivenLengths(loop_options(spec), parts, WORKLOAD.lengths)
-    loop.restore()
-    if parts.checkpoints.newest() is None:
-        loop.checkpoint()
-    for number in range(STEPS_PER_PERIOD):
-        loop.step(draining=policy.num_deferred >= (STEPS_PER_PERIOD - number) * shape.num_prompts)
-    assert policy.num_deferred == 0, "a period trains every draw that it starts"
-    return recorder.steps
-
-
 def totals(steps: Sequence[Step]) -> dict[str, float]:
     """Means over the steps of a period."""
     names = ("step_s", "rollout_s", "reward_wait_s", "scoring_s", "timed_out", "mean_reward")
@@ -186,7 +168,9 @@ def measure(num_alternations: int) -> None:
             for name, (kind, is_adaptive) in ARMS.items():
                 code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})
                 with pool_of(kind, [function.model_copy(update={"code": code})], num_workers, parts) as pool:
-                    steps = period(pool, parts)
+                    # Every prompt twice, from the same weights and the same place in the data.
+                    scoring = dataclasses.replace(parts, rewards=pool)
+                    steps = period(WORKLOAD.spec, scoring, WORKLOAD.lengths, STEPS_PER_PERIOD, KeepRewards())
                 runs[name].append({"alternation": number, "arm": name, **totals(steps), "steps": steps})
     verdicts = {tuple(step["mean_reward"] for step in run["steps"]) for arm in runs.values() for run in arm}
     assert len(verdicts) == 1, "all arms must judge alike"

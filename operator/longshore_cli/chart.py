@@ -115,7 +115,7 @@ def _install(helm: ModuleType, config: Any, options: ChartOptions) -> None:
 
 
 def _stays(kube: Kube, path: str) -> bool:
-    """Whether an object is there and is not being deleted: one that is may be gone when Helm creates it."""
+    """Return whether an object is there and is not being deleted: one that is may be gone when Helm creates it."""
     found = kube.find(path)
     return found is not None and "deletionTimestamp" not in found["metadata"]
 

@@ -124,7 +124,7 @@ class Job:
 
     def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
              tail: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
-        """Lines of the log of a pod."""
+        """Return lines of the log of a pod."""
         pod = jobs.pod_name(self.name, Component(component), index)
         return jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
 

@@ -116,7 +116,7 @@ def _how_to_go_on(job: Json) -> str:
 
 
 def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:
-    """Lines of a pod's log; with `follow` from its start, which is waited for, to its end.
+    """Yield lines of a pod's log; with `follow` from its start, which is waited for, to its end.
 
     Raises:
         ClientError: there is no such pod, or it has not started.

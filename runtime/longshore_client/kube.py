@@ -128,12 +128,12 @@ class Kube:
         return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:
-        """Pods with these labels."""
+        """Return pods with these labels."""
         return self.items(PODS.path(namespace or self.namespace), labels=label_selector)
 
     def log_lines(self, pod: str, *, namespace: str | None = None, follow: bool = False,
                   tail_lines: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
-        """Lines of a pod's log; with `follow` until its container ends."""
+        """Return lines of a pod's log; with `follow` until its container ends."""
         query = {"follow": str(follow).lower(), "previous": str(previous).lower()}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)

@@ -188,7 +188,7 @@ class Client:
     async def text_lines(
         self, path: str, query: Mapping[str, str], *, timeout_s: float | None
     ) -> AsyncGenerator[str, None]:
-        """Lines of a text as they arrive, as those of a pod's log."""
+        """Return lines of a text as they arrive, as those of a pod's log."""
         async with self._answer("GET", path, timeout_s, query=query, accept="*/*") as response:
             async for line in _lines(response, keeps_rest=True):
                 yield line.decode(errors="replace")
@@ -240,7 +240,7 @@ class Client:
 async def _lines(
     response: aiohttp.ClientResponse, *, max_bytes: float = math.inf, keeps_rest: bool = False
 ) -> AsyncIterator[bytes]:
-    """Lines of any length: a stream reader has a limit. What follows the last line end may have been cut."""
+    """Yield lines of any length: a stream reader has a limit. What follows the last line end may have been cut."""
     pending = b""
     async for chunk in response.content.iter_any():
         *lines, pending = (pending + chunk).split(b"\n")
@@ -298,7 +298,7 @@ async def _error(response: aiohttp.ClientResponse) -> ApiError:
 
 
 def _is_repeatable(method: str, body: Json | list[Json] | None) -> bool:
-    """Whether doing it twice is the same as once: a create is, if it names the object."""
+    """Return whether doing it twice is the same as once: a create is, if it names the object."""
     return method != "POST" or (isinstance(body, dict) and "name" in (body.get("metadata") or {}))
 
 

@@ -28,7 +28,7 @@ class Evaluator:
         self._alarms = alarms
 
     def is_due(self, step: int) -> bool:
-        """Whether the weights after this step are scored; those after the last one always are, at the end."""
+        """Return whether the weights after this step are scored; those after the last one always are, at the end."""
         every = self._options.evaluation.every_steps
         return bool(every) and step % every == 0 and step < self._options.algorithm.steps
 

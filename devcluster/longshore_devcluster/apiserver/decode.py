@@ -103,7 +103,7 @@ def _start(text: str) -> str:
 
 
 def check_type_meta(resource: Resource, obj: Json) -> Object:
-    """Checks apiVersion and kind of a body, and supplies them where the resource is built in."""
+    """Check apiVersion and kind of a body, and supply them where the resource is built in."""
     kind, group_version = resource.kind, resource.group_version
     lead = f"the object provided is unrecognized (must be of type {kind}): "
     if not isinstance(obj, dict):
@@ -245,7 +245,7 @@ def strict_error(kind: str, version: str, complaints: list[str]) -> ApiError:
 
 
 def duplicate_fields(body: bytes) -> list[str]:
-    """Paths of JSON members that stand twice in one object."""
+    """Return paths of JSON members that stand twice in one object."""
     import json
 
     def collect(pairs: list[tuple[str, Json]]) -> _Duplicates:

@@ -22,7 +22,7 @@ VERSION = {
 
 
 def _wants_aggregated(accept: str) -> bool:
-    """Whether the first clause that we can serve asks for the aggregated form (version v2)."""
+    """Return whether the first clause that we can serve asks for the aggregated form (version v2)."""
     for clause in parse_accept(accept):
         if clause.media not in ("application/json", "*/*"):
             continue

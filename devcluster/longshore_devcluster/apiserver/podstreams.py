@@ -46,10 +46,10 @@ class PodStreams(Protocol):
         stdin: bool,
         tty: bool,
     ) -> None:
-        """Runs a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
+        """Run a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
 
     async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
-        """Carries connections to ports of a pod; ``ws`` speaks SPDY in its messages."""
+        """Carry connections to ports of a pod; ``ws`` speaks SPDY in its messages."""
 
 
 def _container(pod: Object, asked: str) -> str:

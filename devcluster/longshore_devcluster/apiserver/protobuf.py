@@ -64,7 +64,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Pairs (field number, varint or bytes) of one message."""
+    """Yield pairs (field number, varint or bytes) of one message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -38,7 +38,7 @@ class Watch:
         self._seen = store.version
 
     def start(self) -> None:
-        """Takes the starting point. Raises 410 (too old) and 500 (not a version), before anything is sent."""
+        """Take the starting point. Raises 410 (too old) and 500 (not a version), before anything is sent."""
         options = self._options
         text = options.resource_version
         if text and not text.isdigit():

@@ -95,7 +95,7 @@ def grace_period_s(resource: Resource, obj: Object, options: DeleteOptions) -> i
 
 
 def may_go(resource: Resource, obj: Object) -> bool:
-    """Whether a deleted object has nothing left that keeps it."""
+    """Return whether a deleted object has nothing left that keeps it."""
     metadata = obj["metadata"]
     if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
         return False

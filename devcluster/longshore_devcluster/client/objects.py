@@ -20,7 +20,7 @@ def uid_of(obj: Json) -> str:
 
 
 def is_deleting(obj: Json) -> bool:
-    """Whether a deletion of the object has been requested."""
+    """Return whether a deletion of the object has been requested."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 

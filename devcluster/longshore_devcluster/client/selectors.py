@@ -20,7 +20,7 @@ class Requirement:
         return cls(expression["key"], expression["operator"], frozenset(expression.get("values") or ()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels satisfy it.
+        """Return whether labels satisfy it.
 
         Raises:
             ValueError: Kubernetes does not know the operator.

@@ -76,7 +76,7 @@ def class_of(claim: Json) -> str:
 
 
 def is_provisioned(volume: Json) -> bool:
-    """Whether this cluster made the volume's directory."""
+    """Return whether this cluster made the volume's directory."""
     return (volume["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) == PROVISIONER
 
 

@@ -8,12 +8,12 @@ FINAL_PHASES = ("Succeeded", "Failed")
 
 
 def is_active(pod: Json) -> bool:
-    """Whether the pod has neither ended nor been asked to."""
+    """Return whether the pod has neither ended nor been asked to."""
     return (pod.get("status") or {}).get("phase") not in FINAL_PHASES and not is_deleting(pod)
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether the pod's Ready condition holds."""
+    """Return whether the pod's Ready condition holds."""
     ready = condition(pod, "Ready")
     return ready is not None and ready["status"] == "True"
 

@@ -123,7 +123,7 @@ class DeploymentController:
 
 
 def group_by_controller(objects: Iterable[Json]) -> "defaultdict[str, list[Json]]":
-    """Objects by the uid of their controller."""
+    """Return objects by the uid of their controller."""
     groups: defaultdict[str, list[Json]] = defaultdict(list)
     for obj in objects:
         owner = controller_of(obj)

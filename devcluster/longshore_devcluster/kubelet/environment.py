@@ -38,7 +38,7 @@ class Command:
 
 
 def resolve_command(pod: Json, container: Json, lookup: Lookup, base_env: dict[str, str]) -> Command:
-    """Command and environment of a container; `base_env` is what every container of the pod has.
+    """Return the command and environment of a container; `base_env` is what every container of the pod has.
 
     Errors: ConfigError.
     """

@@ -58,7 +58,7 @@ async def read_log(path: Path, options: LogOptions, watch: LogWatch | None) -> A
 
 
 def read_block(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """Complete lines from `offset` on, without their newlines, and the offset after them."""
+    """Return complete lines from `offset` on, without their newlines, and the offset after them."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -106,7 +106,7 @@ def last_lines(path: Path, num_lines: int, limit_bytes: int) -> str:
 
 
 def iter_rendered(path: Path, offset: int) -> Iterator[bytes]:
-    """Rendered lines from an offset to the present end."""
+    """Yield rendered lines from an offset to the present end."""
     while True:
         block, offset = read_block(path, offset)
         if not block:

@@ -7,7 +7,7 @@ _RESET_FACTOR = 60
 
 
 def should_restart(policy: str, exit_code: int) -> bool:
-    """Whether a container that ended with this code starts again under a restart policy."""
+    """Return whether a container that ended with this code starts again under a restart policy."""
     if policy == "OnFailure":
         return exit_code != 0
     return policy == "Always"

@@ -91,7 +91,7 @@ class PodRecord:
 
 
 def new_records(pod: Json) -> list[ContainerRecord]:
-    """Records of a pod of which nothing has run."""
+    """Return the records of a pod of which nothing has run."""
     spec = pod["spec"]
     init = spec.get("initContainers") or []
     created = [
@@ -122,7 +122,7 @@ def load_pod_record(pod: Json, pod_ip: str, host_ip: str, now_s: float) -> PodRe
 
 
 def load_records(pod: Json, now_s: float) -> list[ContainerRecord]:
-    """Records from the status that an earlier kubelet wrote; what was running then has been lost."""
+    """Return the records from the status that an earlier kubelet wrote; what was running then has been lost."""
     records = new_records(pod)
     status = pod.get("status") or {}
     known = {

@@ -114,7 +114,7 @@ def unschedulable_message(num_nodes: int, reasons: Counter[str]) -> str:
 
 
 def by_priority(pods: Sequence[Json]) -> list[Json]:
-    """Pods in the order of being scheduled: higher priority first, then the older."""
+    """Return the pods in the order of being scheduled: higher priority first, then the older."""
     return sorted(
         pods,
         key=lambda pod: (
@@ -127,7 +127,7 @@ def by_priority(pods: Sequence[Json]) -> list[Json]:
 
 
 def claim_refusal(pod: Json, claims: dict[str, Json | None]) -> str | None:
-    """Why a pod must wait for its volume claims, in kube-scheduler's words. `claims` holds those it names."""
+    """Return why a pod must wait for its volume claims, in kube-scheduler's words. `claims` holds those it names."""
     for name in claim_names(pod):
         claim = claims.get(name)
         if claim is None:

@@ -67,7 +67,7 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
 
 
 def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) -> float | None:
-    """Memory of a GPU of the job's nodes; None: nothing tells.
+    """Return the memory of a GPU of the job's nodes; None: nothing tells.
 
     Raises:
         BadInput: an option names no GPU, or no amount of memory.

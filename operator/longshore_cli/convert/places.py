@@ -12,7 +12,7 @@ _FORMATS: Final = {".parquet": "Parquet", ".jsonl": "Jsonl", ".json": "Jsonl"}
 
 
 def is_repository(name: str) -> bool:
-    """Whether it reads like a name of the Hub, as `Qwen/Qwen2.5-7B`."""
+    """Return whether it reads like a name of the Hub, as `Qwen/Qwen2.5-7B`."""
     return _REPOSITORY.fullmatch(name) is not None and PurePosixPath(name).suffix not in _FORMATS
 
 

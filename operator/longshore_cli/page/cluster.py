@@ -23,7 +23,7 @@ def read_cluster(kube: Kube, name: str) -> ClusterView:
 
 
 def read_events(kube: Kube, uid: str) -> list[Json] | None:
-    """Events about an object; None: they may not be read."""
+    """Return events about an object; None: they may not be read."""
     try:
         return kube.items(EVENTS.path(kube.namespace), fields=f"involvedObject.uid={uid}")
     except ApiError as error:

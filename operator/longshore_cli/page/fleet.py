@@ -48,7 +48,7 @@ class JobFleet:
 
 
 def fleet_jobs(found: Iterable[Json]) -> tuple[FleetJob, ...]:
-    """RLJobs as rows: those with alarms or problems first, then the unfinished, then the newest."""
+    """Return RLJobs as rows: those with alarms or problems first, then the unfinished, then the newest."""
     jobs = [_row(job) for job in found]
     jobs.sort(key=lambda job: job.created, reverse=True)
     return tuple(sorted(jobs, key=lambda job: (job.is_finished, not (job.waits_for or job.alarms))))

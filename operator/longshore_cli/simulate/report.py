@@ -92,7 +92,7 @@ class Report(ApiModel):
 def report(
     inputs: Inputs, runs: Sequence[SimulatedVariant], skipped: Sequence[Skipped], num_steps: int, notes: Sequence[str]
 ) -> Report:
-    """All figures of the runs."""
+    """Return all figures of the runs."""
     trace, hours_of = inputs.trace, inputs.spec.algorithm.steps
     outcomes = [outcome(run, _baseline(runs, run.num_gpus), hours_of) for run in runs]
     return Report(
@@ -141,7 +141,7 @@ def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
 
 
 def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
-    """What distorts the figures, or takes time that the user can win back."""
+    """Yield what distorts the figures, or takes time that the user can win back."""
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:
         name = f"{one.strategy} on {one.num_gpus} GPUs" if has_several_sizes else str(one.strategy)

@@ -51,7 +51,7 @@ def _address(value: Any) -> Any:
 
 
 def is_metadata(host: str) -> bool:
-    """Whether a host of a URL is one from which machines of a cloud get their credentials."""
+    """Return whether a host of a URL is one from which machines of a cloud get their credentials."""
     name = host.rstrip(".").lower()
     try:
         address = ip_address(name.strip("[]"))

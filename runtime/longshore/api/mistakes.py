@@ -25,7 +25,7 @@ def sentence(error: ValidationError, root: str = "") -> str:
 
 
 def mistakes(error: ValidationError, root: str = "") -> list[tuple[str, str]]:
-    """Field and sentence of every mistake."""
+    """Return the field and sentence of every mistake."""
     return [_path_and_text(one, root) for one in error.errors(include_url=False)]
 
 

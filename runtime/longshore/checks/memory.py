@@ -79,7 +79,7 @@ class Need:
 
 
 def memory_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> list[str]:
-    """Why the job does not fit GPUs with so much memory; empty where it is expected to fit."""
+    """Return why the job does not fit GPUs with so much memory; empty where it is expected to fit."""
     return [*_engine_mistakes(spec, model, gpu_bytes), *_trainer_mistakes(spec, model, gpu_bytes)]
 
 
@@ -164,7 +164,7 @@ def _trainer_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> It
 
 
 def _moments_stay(spec: RLJobSpec) -> bool:
-    """Whether Adam's moments are on the GPU also during a pass: only sleep moves them away."""
+    """Return whether Adam's moments are on the GPU also during a pass: only sleep moves them away."""
     return spec.placement is not Placement.COLOCATED or not spec.algorithm.makes_one_update
 
 

@@ -33,7 +33,7 @@ def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozense
 
 
 def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
-    """Whether a row is among those that the job asks for."""
+    """Return whether a row is among those that the job asks for."""
     return all(value_at(fields, name) == text for name, text in where.items())
 
 
@@ -59,7 +59,7 @@ def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
 
 
 def domain_mistake(fields: Mapping[str, Any], source: Source, functions: Sequence[RewardFunction]) -> str | None:
-    """Why no function scores a row; None: one does."""
+    """Return why no function scores a row; None: one does."""
     domain = domain_of(fields, source)
     return no_domain(source) if domain is None else unscored(domain, functions)
 
@@ -70,7 +70,7 @@ def no_domain(source: Source) -> str:
 
 
 def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
-    """Why no function scores rows of a domain; None: one does."""
+    """Return why no function scores rows of a domain; None: one does."""
     if functions_of(domain, functions):
         return None
     return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"

@@ -99,7 +99,7 @@ class GatePrior:
         num_replicas: int,
         running: Counter[int],
     ) -> bool | None:
-        """Whether a decode step gets longer by less than what the gradients gain that are computed in it.
+        """Return whether a decode step gets longer by less than what the gradients gain that are computed in it.
 
         In a step every request gains a token, and there are no more gradients than for these. `picked`: pods that would
         leave; `running`: requests by engine. None: engines of this size were not measured, or nothing runs.

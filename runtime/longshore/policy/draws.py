@@ -102,7 +102,7 @@ class MixedDraws(DrawCursor):
         self._start([0] * len(shares))
 
     def export_state(self) -> dict[str, Any]:
-        """Draws so far of every data set, to be stored in a checkpoint."""
+        """Return draws so far of every data set, to be stored in a checkpoint."""
         return {"taken": dict(zip(self._names, self._taken, strict=True)), "mix": self._mix()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ class LengthDistribution:
         self._sum = 0
 
     def __len__(self) -> int:
-        """Lengths that are known."""
+        """Return the lengths that are known."""
         return len(self._window)
 
     def add(self, num_tokens: int) -> None:

@@ -41,5 +41,5 @@ def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainer
 
 
 def exceeds(mean: float, limit: float) -> bool:
-    """Whether the mean difference is past the limit; one that is not a number is."""
+    """Return whether the mean difference is past the limit; one that is not a number is."""
     return not mean <= limit

@@ -25,7 +25,7 @@ class RoundState:
 
 
 def refusal(overlay: Overlay, state: RoundState) -> str:
-    """Why it cannot be carried out, in one sentence; empty if it can."""
+    """Return why it cannot be carried out, in one sentence; empty if it can."""
     pods = set(overlay.trainer_pods)
     if overlay.attempt != state.attempt:
         return f"it is for attempt {overlay.attempt}, and this is attempt {state.attempt}"

@@ -184,7 +184,7 @@ class ParallelismPlanner:
 def best_sizes(
     profile: RolloutProfile, given: Mapping[RoundKind, int], allowed: Iterable[int]
 ) -> Mapping[RoundKind, int]:
-    """Sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
+    """Return sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
     order = _usual_order(given)
 
     def cost_s(sizes: Mapping[RoundKind, int]) -> float:
@@ -197,7 +197,7 @@ def best_sizes(
 
 
 def is_rise(num_preemptions: int, reference: float | None) -> bool:
-    """Whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
+    """Return whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
     if reference is None or num_preemptions < MIN_RISE_PREEMPTIONS:
         return False
     return num_preemptions > RISE_FACTOR * reference
@@ -238,7 +238,7 @@ class _Kind:
         self.overload_streak = self.overload_streak + 1 if is_overloaded else 0
 
     def may_take(self, size: int) -> bool:
-        """Whether it was not refused lately, and no size from there on upwards is in its cool-down."""
+        """Return whether it was not refused lately, and no size from there on upwards is in its cool-down."""
         small, refused = (self._cooling(sizes) for sizes in (self._cool_down, self._refused))
         return size not in refused and all(size > one for one in small)
 

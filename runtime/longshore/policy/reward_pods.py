@@ -94,7 +94,7 @@ def next_look_s(current: RewardPods, limits: RewardPodLimits, pressure: RewardPr
 
 
 def is_news(before: RewardPressure | None, after: RewardPressure) -> bool:
-    """Whether a pressure differs from the one that was reported last by so much that it is worth a report."""
+    """Return whether a pressure differs from the one that was reported last by so much that it is worth a report."""
     if before is None or before.num_workers != after.num_workers:
         return True
     return (

@@ -256,7 +256,7 @@ class RewardQueue:
         return line.faulted if place.is_faulted else line.sound
 
     def _room(self, function: str) -> int:
-        """Responses that the function may score alongside those that it scores."""
+        """Return the responses that the function may score alongside those that it scores."""
         return self._budgets.get(function, sys.maxsize) - self._num_running[function]
 
     def _end(self, task: ScoreTask) -> None:

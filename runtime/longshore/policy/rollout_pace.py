@@ -123,7 +123,7 @@ class RolloutPace:
         self._begin_rest(now_s)
 
     def num_running(self) -> Counter[int]:
-        """Requests that run now, by engine."""
+        """Return requests that run now, by engine."""
         return Counter(self._engine_of.values())
 
     @property

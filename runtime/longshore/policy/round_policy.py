@@ -126,7 +126,7 @@ class RoundPolicy(ABC):
         return self._running.pass_through(self._gates)
 
     def engine_limit(self, engine: int) -> int | None:
-        """Requests that this engine is given at once; None: any number."""
+        """Return requests that this engine is given at once; None: any number."""
         rules = self._rules
         limits = [] if rules.max_active_per_engine is None else [rules.max_active_per_engine]
         if rules.load_limit is not None:

@@ -137,7 +137,7 @@ class Channel:
         return message
 
     async def _write(self, frame: bytes, _: Client) -> bool:
-        """Whether something has arrived meanwhile, as the end of the program."""
+        """Return whether something has arrived meanwhile, as the end of the program."""
         coming = self._begun()
         await self._socket.send_bytes(frame)
         return coming.done()

@@ -47,7 +47,7 @@ def archive_command(action: str, path: str, *options: str) -> list[str]:
 
 
 def trouble(pod: Json) -> str:
-    """Why the pod does not run yet, or never will; empty while nothing is wrong."""
+    """Return why the pod does not run yet, or never will; empty while nothing is wrong."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return f"it ended: {status.get('reason') or status.get('message') or 'no reason given'}"

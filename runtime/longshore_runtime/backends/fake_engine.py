@@ -119,7 +119,7 @@ class FakeEngine:
         return ended
 
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """Return whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:

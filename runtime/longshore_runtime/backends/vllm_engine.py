@@ -81,7 +81,7 @@ class VllmEngine:
         return ended
 
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """Return whether any request is unfinished."""
         return bool(self._responses)
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:

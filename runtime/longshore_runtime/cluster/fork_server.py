@@ -107,7 +107,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
 
 
 def _can_be_forked() -> bool:
-    """Whether a fork of this process is as good as a new one.
+    """Return whether a fork of this process is as good as a new one.
 
     It could not use a GPU if this process has loaded the driver: CUDA loads it with its first call.
     """

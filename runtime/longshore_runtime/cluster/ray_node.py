@@ -125,7 +125,7 @@ def head_answers(settings: Settings) -> bool:
 
 
 def head_is_ending(settings: Settings) -> bool:
-    """Whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
+    """Return whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda answers: answers),
         stop=tenacity.stop_after_delay(GOODBYE_LIMIT_S),

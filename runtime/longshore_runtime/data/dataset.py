@@ -56,7 +56,7 @@ def most_prompt_tokens(data: Data, context_tokens: int) -> int:
 
 
 def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
-    """Records in training and held-out ones; see `prompt_sets`."""
+    """Return the records in training and held-out ones; see `prompt_sets`."""
     limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     num_held_out = min(data.held_out_prompts, len(fitting) // 2)

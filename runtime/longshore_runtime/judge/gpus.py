@@ -44,7 +44,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[Gpu] | str:
 
 
 def obstacle(gpus: Sequence[Gpu]) -> str | None:
-    """Why these GPUs cannot be shared through MPS: one sentence."""
+    """Return why these GPUs cannot be shared through MPS: one sentence."""
     for gpu in gpus:
         if gpu.compute_capability < _LEAST_CAPABILITY:
             found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _LEAST_CAPABILITY))

@@ -85,7 +85,7 @@ class Sharing:
 
 
 def client_environment(pipe_directory: Path, num_gpus: int, limits: ClientLimits) -> dict[str, str]:
-    """Variables that make a process a client of the daemon behind these pipes."""
+    """Return variables that make a process a client of the daemon behind these pipes."""
     environment = {PIPE_VARIABLE: str(pipe_directory)}
     if limits.active_thread_percentage is not None:
         environment[_THREADS_VARIABLE] = f"{limits.active_thread_percentage:g}"

@@ -95,7 +95,7 @@ def tidied(answer: str) -> str:
 
 
 def quantity(tidy: str) -> Quantity:
-    """Value and unit of a tidied answer."""
+    """Return the value and unit of a tidied answer."""
     if found := _CURRENCY.match(tidy):
         return Quantity(found["sign"] + found["value"], _UNITS.get(found["unit"].lstrip("\\"), "currency"))
     if found := _PERCENT.match(tidy):
@@ -174,12 +174,12 @@ def _singular(word: str) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    """Whether no letter stands in it but those of fractions, roots and pi: what follows then is no variable."""
+    """Return whether no letter stands in it but those of fractions, roots and pi: what follows then is no variable."""
     return re.search(r"[A-Za-z]", re.sub(r"\\(?:frac|sqrt|pi|times|cdot)", "", value)) is None
 
 
 def _is_word(unit: str) -> bool:
-    """Whether this is a word and no product of variables."""
+    """Return whether this is a word and no product of variables."""
     return all(
         len(word) >= 3 or (len(word) == 2 and _singular(word.lower().strip(".")) in _UNITS) for word in unit.split()
     )

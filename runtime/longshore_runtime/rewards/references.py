@@ -19,7 +19,7 @@ def answer_of_reference(reference: str) -> str:
 
 
 def unreadable_reference(reference: str) -> str | None:
-    """Why no response can be compared with this reference, as one sentence; None: it can be. Quick, and pure."""
+    """Return why no response can be compared with this reference, as one sentence; None: it can be. Quick, and pure."""
     shown = repr(reference if len(reference) <= _SHOWN else f"...{reference[-_SHOWN:]}")
     answer = answer_of_reference(reference)
     if not re.search(r"\w|\\[A-Za-z]+|[∞∅]", tidied(answer)):

@@ -19,7 +19,7 @@ _NUM_REHEARSED: Final = 3
 
 
 def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:
-    """Prompts with their reward functions; raises UserError for a row that nothing scores."""
+    """Return prompts with their reward functions; raises UserError for a row that nothing scores."""
     return replace(
         prompts,
         train=tuple(_routed(record, functions) for record in prompts.train),

@@ -66,7 +66,7 @@ def _verl_arguments(sample: Sample) -> dict[str, Any]:
 
 
 def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Picks the arguments that the function has parameters for."""
+    """Pick the arguments that the function has parameters for."""
     parameters = inspect.signature(function).parameters.values()
     names = {one.name for one in parameters}
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)

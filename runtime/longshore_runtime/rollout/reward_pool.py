@@ -324,5 +324,5 @@ class RewardPool:
 
 
 def _is_uncertain(lane: RewardLane) -> bool:
-    """Whether a function of the lane may turn out not to work. A colocated judge starts with them."""
+    """Return whether a function of the lane may turn out not to work. A colocated judge starts with them."""
     return any(one.kind not in _BUILT_IN and not one.is_colocated for one in lane.functions)

@@ -44,7 +44,7 @@ class Engines(Protocol):
     """The engines of a job; events go to the queue that they were given."""
 
     def serving(self) -> Sequence[int]:
-        """Engines that take requests."""
+        """Return engines that take requests."""
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""

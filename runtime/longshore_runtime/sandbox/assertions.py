@@ -51,7 +51,7 @@ class Assertion:
     """Of the test program: those whose values it is about."""
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the condition is true for the values of all calls; one that cannot be evaluated is not.
+        """Return whether the condition is true for the values of all calls; one that cannot be evaluated is not.
 
         What is evaluated was read from the data set, and holds nothing but what `_checked` lets through.
         """
@@ -75,7 +75,7 @@ class AssertionProgram:
         return [[literals.dumps(list(call.arguments)), literals.dumps(dict(call.keywords))] for call in self.calls]
 
     def broken(self, values: Sequence[Any]) -> str | None:
-        """The first assertion that does not hold; None: all hold."""
+        """Return the first assertion that does not hold; None: all hold."""
         return next((one.text for one in self.assertions if not one.holds(values)), None)
 
 

@@ -40,7 +40,7 @@ def own_group(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")
 def parent_of_sandboxes(
     own: Path, container: Path = _MOUNT, controllers: Set[str] = _CONTROLLERS, *, leaf: str = _LEAF
 ) -> Path:
-    """The group below which groups with limits can be made; raises LayerUnavailable.
+    """Return the group below which groups with limits can be made; raises LayerUnavailable.
 
     `own`: of this process; `container`: of its container, the topmost that it sees. Only that one is emptied: others
     belong to those who manage the machine.

@@ -76,7 +76,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def build_filter(machine: str, own_pid: int, alone: bool, is_supervised: bool) -> list[Instruction]:
-    """The filter for one program.
+    """Return the filter for one program.
 
     `alone`: the program has a process namespace, so that its signals reach nobody else's and its children end with it.
     Without one, signals reach its own process only, it learns nothing of other processes, it gets threads but no

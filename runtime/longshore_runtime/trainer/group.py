@@ -278,7 +278,7 @@ class TrainerGroup:
         return self._replicas.colocated_ranks(engine.place, engine.num_workers)
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
-        """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
+        """Return whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
         first, *_ = self._replicas.writers(readers)
         return not self._replicas.shares_gpu(engine.place, first)
 

@@ -21,7 +21,7 @@ class ReplicaPlaces:
         return len(self.places) // self.ranks_per_replica
 
     def ranks(self, replica: int) -> range:
-        """Ranks of one replica."""
+        """Return ranks of one replica."""
         return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
 
     def lane_places(self) -> tuple[LanePlace, ...]:
@@ -34,7 +34,7 @@ class ReplicaPlaces:
         return tuple(found)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
-        """Worker pods that a replica lies in; none where pods that only train hold it."""
+        """Return the worker pods that a replica lies in; none where pods that only train hold it."""
         places = (self.places[rank] for rank in self.ranks(replica))
         return tuple(sorted({place.worker for place in places if place.component is Component.WORKER}))
 

@@ -17,7 +17,7 @@ from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 def batch_samples(
     groups: Sequence[ScoredGroup], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
 ) -> list[Sample]:
-    """Training samples of a whole batch, group by group; `records` by index of the draw."""
+    """Return training samples of a whole batch, group by group; `records` by index of the draw."""
     rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
     estimator = OBJECTIVES[algorithm.name].advantage
     advantages = batch_advantages(estimator, rewards, algorithm.advantage_epsilon)

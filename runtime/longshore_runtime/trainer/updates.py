@@ -116,7 +116,7 @@ class StepWork(Protocol):
         """
 
     def progress(self) -> tuple[int, int]:
-        """Responses that are computed, and all of the batch, counted at every pass: once the round is over.
+        """Return the responses that are computed, and all of the batch, counted at every pass: once the round is over.
 
         Called from any thread; raises TrainerLost.
         """

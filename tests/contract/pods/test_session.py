@@ -203,7 +203,7 @@ class Starting:
     def starting(self) -> FleetStart:
         return self.start
 
-    def wait_for_all(self) -> None:
+    def wait_for_all(self, check: object = None) -> None:
         self.reported.append(self.sink.progress.get(timeout=60))
 
     def trainers(self, model: object) -> "Starting":

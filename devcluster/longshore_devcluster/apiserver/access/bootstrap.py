@@ -149,7 +149,7 @@ def default_objects() -> list[tuple[str, str, str, Object]]:
 
 
 def bootstrap(objects: Objects, registry: Registry) -> None:
-    """Creates what is missing; leaves what is there alone."""
+    """Create what is missing; leave what is there alone."""
     for group, plural, namespace, obj in default_objects():
         resource = registry.find(group, "v1", plural)
         assert resource is not None, plural

@@ -45,7 +45,7 @@ def _is_subject(user: User, kind: str, namespace: str, name: str) -> bool:
 
 
 def rule_allows(rule: Object, asked: Attributes) -> bool:
-    """Whether one PolicyRule covers a request."""
+    """Return whether one PolicyRule covers a request."""
     verbs = rule.get("verbs") or ()
     if "*" not in verbs and asked.verb not in verbs:
         return False

@@ -80,7 +80,7 @@ def compile_rule(expression: str, schema: Schema) -> None:
 
 
 def rule_errors(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[FieldError]:
-    """Errors of the rules in a schema that is being defined.
+    """Yield the errors of the rules in a schema that is being defined.
 
     `uncorrelatable`: path of the list around it whose items cannot be distinguished, so that none has an old value.
     """
@@ -123,7 +123,7 @@ def _one_rule_errors(rule: Rule, schema: Schema, where: str, uncorrelatable: str
 
 
 def _leads_somewhere(field_path: str, schema: Schema) -> bool:
-    """Whether a path such as `.a.b` or `['c']` names a field of the schema."""
+    """Return whether a path such as `.a.b` or `['c']` names a field of the schema."""
     names = [name or quoted for name, quoted in _FIELD_PATH.findall(field_path)]
     if "".join(match[0] for match in _FIELD_PATH.finditer(field_path)) != field_path:
         return False
@@ -175,7 +175,7 @@ class RuleSet:
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     def errors(self, new: Object, old: Object | None) -> list[FieldError]:
-        """Errors of an object; rules about ``oldSelf`` hold where there is an old value."""
+        """Return the errors of an object; rules about ``oldSelf`` hold where there is an old value."""
         return list(_walk(new, _MISSING if old is None else old, self.schema, "", self.kept))
 
     def errors_of_default(self, value: Json) -> list[FieldError]:
@@ -247,7 +247,7 @@ def _check_rules(
 
 
 def _reason_of(error: Exception) -> str:
-    """Why an evaluation failed, in the real server's words where they are known."""
+    """Return why an evaluation failed, in the real server's words where they are known."""
     reason, *more = error.args or (type(error).__name__,)
     if match := _NO_MEMBER.fullmatch(str(reason)):
         return f"no such key: {match[1]}"

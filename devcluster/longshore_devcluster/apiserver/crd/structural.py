@@ -65,7 +65,7 @@ def _rule(source: Object) -> Rule:
 
 
 def prune(value: Json, schema: Schema, path: str = "", *, root: bool = True) -> list[str]:
-    """Removes the members that the schema does not know, in place; returns their paths."""
+    """Remove the members that the schema does not know, in place; return their paths."""
     unknown: list[str] = []
     if isinstance(value, dict) and schema.kind in ("object", "map", "any", "intorstring"):
         for name in list(value):
@@ -85,7 +85,7 @@ def prune(value: Json, schema: Schema, path: str = "", *, root: bool = True) -> 
 
 
 def fill_defaults(value: Json, schema: Schema) -> None:
-    """Fills in defaults, in place; a null that is not allowed counts as missing."""
+    """Fill in defaults, in place; a null that is not allowed counts as missing."""
     if isinstance(value, dict):
         for name, node in schema.properties.items():
             if value.get(name) is None and name in value and not node.nullable:

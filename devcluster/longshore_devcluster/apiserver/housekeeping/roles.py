@@ -21,7 +21,7 @@ def aggregated_rules(role: Object, others: list[Record]) -> list[Object]:
 
 
 def aggregate_roles(objects: Objects) -> None:
-    """Brings every aggregated role up to date."""
+    """Bring every aggregated role up to date."""
     records = objects.store.items(CLUSTER_ROLES)
     for record in records:
         if record.obj.get("aggregationRule"):

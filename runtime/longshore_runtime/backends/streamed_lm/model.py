@@ -125,7 +125,7 @@ class StreamedLM:
         return [scores[index] for index in range(len(sequences))]
 
     def _batches(self, lengths_tokens: Sequence[int]) -> Iterator[list[int]]:
-        """Indices of sequences that run together; the layers have been arranged for each batch that comes out."""
+        """Yield indices of sequences that run together; the layers have been arranged for each batch that comes out."""
         budget, ring_buffers = self._budget_bytes(), self._num_buffers
         for batch in batches(lengths_tokens, self._options.max_batch, self.shape, budget, ring_buffers=ring_buffers):
             longest = lengths_tokens[batch[0]]
@@ -167,7 +167,7 @@ class StreamedLM:
         return replies
 
     def _scores(self, hidden: Tensor, targets: _Tokens) -> list[float]:
-        """Log-probabilities of `targets`, one per row of `hidden` (tokens, hidden size)."""
+        """Return log-probabilities of `targets`, one per row of `hidden` (tokens, hidden size)."""
         scores: list[float] = []
         wanted = torch.tensor(targets, dtype=torch.long, device=self._device)
         for rows, ids in zip(torch.split(hidden, SCORED_TOKENS), torch.split(wanted, SCORED_TOKENS), strict=True):

@@ -86,7 +86,7 @@ def batches(
     ring_buffers: int = RING_BUFFERS,
     margin_bytes: int = MARGIN_BYTES,
 ) -> list[list[int]]:
-    """Indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
+    """Return indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
 
     A batch takes as many sequences as fit with every layer streamed. That is best wherever copies are the bottleneck:
     with B bytes for layers and sequences, w per sequence, L per layer and N layers, a pass over b sequences copies

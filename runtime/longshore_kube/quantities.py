@@ -15,7 +15,7 @@ _MAX_EXPONENT = 30
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
-    """The exact value of a quantity.
+    """Return the exact value of a quantity.
 
     Raises:
         ValueError: it is none.
@@ -44,7 +44,7 @@ def canonical(text: str) -> str:
 
 
 def to_quantity(amount: Fraction) -> str:
-    """An amount as a quantity, with the largest suffix that leaves a whole number."""
+    """Return an amount as a quantity, with the largest suffix that leaves a whole number."""
     if amount.denominator == 1 and amount % _MEBI == 0:
         return _written(amount, 2, {power: suffix for suffix, power in (_BINARY | {"": 0}).items()})
     return _written(amount, 10, {power: suffix for suffix, power in _DECIMAL.items()})
@@ -63,7 +63,7 @@ def _factor(suffix: str) -> Fraction:
 
 
 def _written(amount: Fraction, base: int, suffixes: dict[int, str]) -> str:
-    """The amount with the largest power that leaves a whole number."""
+    """Return the amount with the largest power that leaves a whole number."""
     if amount == 0:
         return "0"
     for power in sorted(suffixes, reverse=True):

@@ -1,4 +1,4 @@
-"""The jobs that want or hold GPUs, as far as their passes have told. Pure: it decides when it is asked to.
+"""The jobs that want or hold GPUs, as far as their passes have reported them. Pure: it decides when it is asked to.
 
 A decision counts at once, here, and is written by the pass of its job: a job that was admitted holds its GPUs from then
 on, and a job that was preempted until its pods are gone. What was not written is lost with the process; then no pod of
@@ -107,9 +107,9 @@ class Ledger:
         self._unwritten_admissions: set[Key] = set()
         """Admitted here; their status does not say so yet, so what a pass reads of them is out of date."""
         self._unwritten_preemptions: set[Key] = set()
-        """Preempted here, likewise."""
+        """Preempted here; their status does not say so yet."""
         self._unwritten_sizes: dict[Key, int] = {}
-        """Worker pods that elastic jobs may have beyond those that they need, likewise."""
+        """Worker pods that elastic jobs may have beyond those that they need; their status does not say so yet."""
         self._preempted: dict[Key, str] = {}
         """Jobs that were preempted and whose pods have not all ended, and why, for people."""
         self._waiting: Mapping[Key, Wait] = {}

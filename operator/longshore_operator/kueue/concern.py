@@ -8,7 +8,7 @@ from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.view import KueueView, Object
-from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, workload
+from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
@@ -53,6 +53,10 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         return PatchWorkload(_name(found), version, {"spec": {"active": not progress.suspended}})
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
+    if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
+        change = newer_generation(found, workload(context.job, context.config, view))
+        if change is not None:
+            return PatchWorkload(_name(found), version, change)
     if progress.active and view.holds("Admitted"):
         return _pods_ready(context, view, version)
     return None

@@ -141,7 +141,7 @@ def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
 
 
-def test_a_queue_that_does_not_exist_is_told_and_mended(jobs: Jobs, kueue: Kueue) -> None:
+def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     wait_reported(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
     kueue.create_local_queue(jobs.namespace, "later")

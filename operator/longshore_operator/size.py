@@ -122,7 +122,7 @@ def _num_without_missing(context: Context, num_workers: int) -> int:
 def _patience_ends(context: Context) -> datetime | None:
     """When a job that has all pods that it needs has waited long enough for the others; None: it does not wait.
 
-    Pods become ready one after the other, so the wait begins anew with each.
+    Pods become ready one after the other, so the wait begins again with each.
     """
     standing, ready = context.observed.standing, context.job.status.condition(ConditionType.READY)
     is_lent = standing is not None and standing.num_extra_workers is not None

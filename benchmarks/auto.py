@@ -137,12 +137,14 @@ def measure(workload: Workload, num_taught: int, num_turns: int, num_steps: int)
         runs = take_turns(workload, sides, parts, num_taught, num_turns, num_steps)
     searches_s = [one.took_s for one in sides[AUTO].searches]
     columns = {f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}
+    if searches_s:  # A short run has none.
+        columns["search_s"] = searches_s
     report(
         "auto",
         ratios(runs),
         {"taught": num_taught, "turns": num_turns, "steps": num_steps, "workload": f"benchmarks/{workload.path.name}"},
         [{"side": name, **run, "draws": len(run["draws"])} for name, of in runs.items() for run in of],
-        figures=spreads({**columns, "search_s": searches_s}),
+        figures=spreads(columns),
     )
 
 

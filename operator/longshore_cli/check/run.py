@@ -58,6 +58,9 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
         spec = read_job(file).spec
     except BadSpec as error:
         return [CheckResult(Check.SPEC, (error.message,))]
+    for option, path in (("--model", options.model), ("--data", options.data)):
+        if path is not None and not path.exists():
+            raise BadInput(f"{option}: {path} does not exist on this machine; name the copy that is to be checked")
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
     results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
     results += file_checks(spec, options.model, options.data, memory)

@@ -87,6 +87,7 @@ def tidied(answer: str) -> str:
     """The same answer without delimiters, spacing, synonyms of commands and thousands separators."""
     text = _NOTHING.sub("", answer.replace("−", "-").replace("{,}", ",").replace("\\$", "\uff04"))
     text = _TEXT_COMMAND.sub(r"\\text{", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = text.replace("\\varnothing", "\\emptyset").replace("∅", "\\emptyset")
     text = _SPACES.sub(" ", text).strip()
     unwrapped = _unwrapped(text.rstrip(" .,;"))
     spaced = " ".join(unwrapped.replace("\uff04", "\\$").split())

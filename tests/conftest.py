@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -56,6 +57,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = shuffled(items, seed)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what has been imported and collected out of all further garbage collections."""
+    gc.freeze()
+
+
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     """Files in random order, and the tests of each; the same in every process, which xdist asks for."""
     random = Random(seed)
@@ -80,10 +86,12 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def _group(nodeid: str) -> str:
-    """A part of the contract tests, and all end-to-end tests: their files share fixtures. Elsewhere one file."""
+    """A part of the contract tests, whose files share fixtures. Elsewhere one file.
+
+    Files of end-to-end tests share a cluster too, but all of them together take longer than everything else: each test
+    process has a cluster of its own.
+    """
     path = nodeid.partition("::")[0]
-    if path.startswith("tests/e2e/"):
-        return "tests/e2e"
     return "/".join(path.split("/")[:3]) if path.startswith("tests/contract/") else path
 
 

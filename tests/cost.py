@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import pytest
 
 BUDGET: Final = Path(__file__).parent / "cost_budget.json"
-SAMPLE_S: Final = 0.5
+SAMPLE_S: Final = 1.0
 NUM_SHOWN: Final = 25
 SHOWN_FROM_S: Final = 1.0
 PROPERTY: Final = "cpu_s"

@@ -41,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost."""
-    config.pluginmanager.register(CostPlugin(config.getoption("--cost")), "cost")
+    plugin = CostPlugin(config.getoption("--cost"), is_part=hasattr(config, "workerinput"))
+    config.pluginmanager.register(plugin, "cost")
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,10 +83,10 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Tests of one group run in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
+        return group(nodeid)
 
 
-def _group(nodeid: str) -> str:
+def group(nodeid: str) -> str:
     """A part of the contract tests, whose files share fixtures. Elsewhere one file.
 
     Files of end-to-end tests share a cluster too, but all of them together take longer than everything else: each test

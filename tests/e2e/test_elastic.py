@@ -255,7 +255,7 @@ def wait_repurposed_and_verified(job: Job) -> None:
     """Until pods have trained in a round and streamed gradients were compared: how soon depends on the machine."""
 
     def holds(status: Json) -> bool:
-        rows = metrics(job) if status.get("runtime", {}).get("step", 0) >= 6 else []
+        rows = metrics(job) if status.get("runtime", {}).get("step", 0) >= 3 else []
         num_verified = sum("trainer/gradient_difference" in row for row in rows)
         return num_verified >= 3 and any("repurpose/control_path_s" in row for row in rows)
 
@@ -285,7 +285,7 @@ def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cl
 
 
 def test_it_does_so_with_the_torch_trainer(cluster: Cluster, root: Path) -> None:
-    manifest = demonstration(root, "show-torch", backend="Torch")
+    manifest = demonstration(root, "show-torch", backend="Torch", verifyEvery=1)
     manifest["spec"]["workers"]["gpusPerPod"] = 1
     # Every round has a tail, so that pods can leave each of them.
     manifest["spec"]["rollout"]["strategy"] = "Synchronous"

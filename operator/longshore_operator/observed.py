@@ -33,6 +33,8 @@ class PodView:
     """`status.reason` of the pod: Evicted, NodeLost and the like."""
     ip: str | None = None
     ready: bool = False
+    ready_since: str | None = None
+    """RFC 3339; None while it is not ready."""
     deleting: bool = False
     scheduled: bool = False
     node: str | None = None
@@ -146,6 +148,7 @@ def comes_up(before: PodView, after: PodView) -> bool:
         "scheduled": after.scheduled,
         "node": after.node,
         "ready": after.ready,
+        "ready_since": after.ready_since,
     }
     if after.component is not Component.COORDINATOR:
         stages["ip"] = after.ip
@@ -167,7 +170,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     container = _main_container_state(status)
     terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
     scheduled = conditions.get("PodScheduled", {})
-    disruption = conditions.get("DisruptionTarget", {})
+    disruption, ready = conditions.get("DisruptionTarget", {}), conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     return PodView(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -179,7 +183,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         phase=_phase(status, container),
         reason=status.get("reason", ""),
         ip=status.get("podIP") or None,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=is_ready,
+        ready_since=ready.get("lastTransitionTime") if is_ready else None,
         deleting="deletionTimestamp" in metadata,
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),

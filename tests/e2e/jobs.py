@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -174,6 +175,10 @@ class Job:
 
     def output(self) -> Path:
         """The job's output directory, on the disk of the embedded cluster."""
+        return self._output
+
+    @cached_property
+    def _output(self) -> Path:
         volumes = json.loads(self.cluster.kubectl("get", "pv", "-o", "json"))["items"]
         job = json.loads(self.cluster.kubectl("get", "rljob", self.name, "-o", "json"))
         claim = job["spec"]["storage"].get("claimName", names.storage_claim(self.name))

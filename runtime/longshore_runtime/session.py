@@ -18,6 +18,7 @@ from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import Notice, ProgressUnit, RuntimeActivity, RuntimeStatus
+from longshore.api.sharing import RuntimeSharing
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -39,6 +40,7 @@ from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
@@ -170,7 +172,11 @@ class Session:
             has_accelerator=spec.workers.has_accelerator,
             repository=inputs.repository,
         )
+        gpus = self._gpus()
+        if spec.model.warm_start_steps:
+            gpus.need()
         model = self._initial_model(inputs.model)
+        gpus.idle(lambda: None)
         tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
@@ -178,6 +184,7 @@ class Session:
         self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
         with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
             rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        gpus.need()
         self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -202,6 +209,7 @@ class Session:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, tokenizer, engines, trainers),
+            gpus=gpus,
             auto=self._auto(policy),
         )
 
@@ -214,6 +222,11 @@ class Session:
     def notices(self) -> list[Notice]:
         """Notices that were reported in this attempt."""
         return self._recorder.notices
+
+    @property
+    def turns(self) -> RuntimeSharing | None:
+        """Turns on shared GPUs that were reported in this attempt."""
+        return self._recorder.turns
 
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""
@@ -283,6 +296,13 @@ class Session:
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)
+
+    def _gpus(self) -> Gpus:
+        if self._spec.sharing is None:
+            return OwnGpus()
+        before = self._recorder.turns or RuntimeSharing()
+        attempt, watched = self._attempt, self._assignments
+        return SharedGpus(self._events, SystemClock(), self._recorder, lambda: watched.grant(attempt), before)
 
     def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
         if not isinstance(policy, Auto):

@@ -6,6 +6,7 @@ for each step:
     make way            if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
+    turn                other jobs that share the GPUs get them when everything is sampled, and the job gets them back
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
                         where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
@@ -57,7 +58,7 @@ from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.turns import Turns
+from longshore_runtime.turns import RoundPause, Turns
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,9 @@ class TrainingLoop:
             self.step(draining=True)
         self._state = self._evaluator.run(self._state)
         self.checkpoint()
-        self._parts.recorder.finished(self._checkpoints.export_model(self._state.step))
+        final_model = self._checkpoints.export_model(self._state.step)
+        self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
+        self._parts.recorder.finished(final_model)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint, or begin; in both cases, engines then serve the right weights."""
@@ -208,6 +211,7 @@ class TrainingLoop:
             kept=self._state.kept,
             repurposing=step.repurposing,
             pace=pace,
+            pause=RoundPause(parts, self._recovery, self._turns, self._state.policy_version),
         )
         rolled_out_s = clock.now_s()
         trained = self._train(step)
@@ -229,6 +233,8 @@ class TrainingLoop:
         return RoundRequests(self._prompts, algorithm, f"train/{self._state.step}", algorithm.temperature).of
 
     def _train(self, step: RunningStep) -> StepTraining:
+        self._parts.gpus.idle(self._turns.to_training)
+        self._parts.gpus.need()
         self._parts.recorder.activity(RuntimeActivity.TRAIN)
         if step.repurposing is not None:
             step.repurposing.finish()
@@ -276,6 +282,7 @@ class TrainingLoop:
             parts.auto.step_ended(
                 step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length)
             )
+        parts.gpus.step_done()
         parts.recorder.step(self._state, result, trained, times, queue_length, repurposed)
         parts.records.keep(StepDone(self._state.step, marks, result, trained, queue_length, repurposed))
         self._alarms.step(self._state.step, result, trained)

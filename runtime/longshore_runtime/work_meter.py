@@ -10,12 +10,14 @@ T = TypeVar("T")
 class WorkMeter:
     """Counts samples that are computed, once for every call that they are given to.
 
-    One thread computes. Any other may read `num_computed` meanwhile.
+    One thread computes. Any other may read `num_computed` and `loaded_share` meanwhile.
     """
 
     def __init__(self) -> None:
         self.num_computed = 0.0
         """Samples of all calls that have ended, and the computed part of those of the running call."""
+        self.loaded_share = 0.0
+        """Loaded part of the checkpoint that is being loaded, or was loaded last; from 0 to 1."""
         self._num_given = 0
         self._per_pass = 0.0
         """What one pass over one sample counts."""
@@ -29,6 +31,17 @@ class WorkMeter:
         finally:
             self._num_given, self._per_pass = 0, 0.0
             self.num_computed = before + num_samples
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Measure the loading of a checkpoint, which is complete when the block is left without an error."""
+        self.loaded_share = 0.0
+        yield
+        self.loaded_share = 1.0
+
+    def loaded(self, num_values: int, total_values: int) -> None:
+        """Count values that have been loaded, of all that this rank holds of the checkpoint."""
+        self.loaded_share += num_values / total_values
 
     def expect(self, num_sample_passes: int) -> None:
         """The running call makes so many passes over a sample, of all samples together."""

@@ -293,6 +293,10 @@ class TrainerGroup:
         """Restore every replica; raises UserError for a checkpoint of another backend."""
         self._world.get([actor.load.remote(directory) for actor in self._world.actors])
 
+    def loaded_share(self) -> float:
+        """Part of the checkpoint that the slowest rank has loaded; called from any thread while `load` runs."""
+        return float(min(self._world.get([one.loaded_share.remote() for one in self._world.actors], _METER_LIMIT_S)))
+
     def discard(self) -> None:
         """Discard accumulated gradients."""
         self._world.get([actor.discard.remote() for actor in self._world.actors])

@@ -101,6 +101,9 @@ class Trainers:
     def num_computed(self) -> float:
         return self.meter.num_computed
 
+    def loaded_share(self) -> float:
+        return self.meter.loaded_share
+
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
 
@@ -417,6 +420,31 @@ def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> N
     activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
     assert activities[:2] == ["Restore", "Publish"]
     assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
+
+
+def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+
+    class Slow(Trainers):
+        def loaded_share(self) -> float:
+            asked.release()
+            return super().loaded_share()
+
+        def load(self, directory: str) -> None:
+            """Last until the progress was asked for a second time, half of the way."""
+            with self.meter.loading():
+                self.meter.loaded(1, 2)
+                assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+                super().load(directory)
+
+    run(root=tmp_path)
+    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    reports = run(root=tmp_path, kinds=(Slow, Engines)).reports
+    seen = [one.progress for one in reports if one.activity == "Restore" and one.progress]
+    assert {progress.unit for progress in seen} == {ProgressUnit.BYTES}
+    assert seen[0].done == seen[0].total // 2 > 0
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

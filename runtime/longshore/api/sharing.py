@@ -109,7 +109,7 @@ def sharing_rules() -> "tuple[Rule[RLJobSpec], ...]":
         _rule(
             "workers.resources",
             f"self.workers.gpusPerPod == 0 || self.workers.gpuResourceName.startsWith('{names.GROUP}/') || "
-            "'memory' in self.workers.resources",
+            "(has(self.workers.resources) && 'memory' in self.workers.resources)",
             lambda spec: not spec.workers.has_accelerator or "memory" in spec.workers.resources,
             "sharing needs memory of the host for pods that sleep: set resources.memory to what such a pod holds, or "
             "remove sharing",

@@ -117,6 +117,7 @@ BROKEN: list[tuple[Json, str]] = [
     (SHARING | {"workers.gpuResourceName": "nvidia.com/gpu"}, "workers.gpuResourceName"),
     (SHARING | judge("Colocated", modelPath="judge"), "reward.functions"),
     (SHARING | {"workers.resources": {"cpu": 8}}, "workers.resources"),
+    (SHARING | {"workers.resources": None}, "workers.resources"),
     ({"scheduling.queue": "research", "scheduling.podGroup": "Kubernetes"}, "scheduling.queue"),
     ({"scheduling.schedulerName": "batch"}, "scheduling.schedulerName"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.tokenSecret"),

@@ -40,7 +40,7 @@ def _namespace(name: str) -> str:
 
 
 def values(given: Json, operator_image: str | None, runtime_image: str | None) -> Json:
-    """The values of a file, with the images of the command line over them."""
+    """Return the values of a file, with the images of the command line over them."""
     merged = dict(given)
     if operator_image is not None:
         merged["image"] = {**merged.get("image", {}), **_image_values(operator_image)}

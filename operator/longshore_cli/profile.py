@@ -76,7 +76,7 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
 
 
 def profiling_job(given: Json, *, shares_claim: bool) -> Json:
-    """The RLJob that measures for another one, and writes nowhere where that one would.
+    """Return the RLJob that measures for another one, and writes nowhere where that one would.
 
     `shares_claim`: the other one exists, so that the claim which the operator made for it has the model.
     """
@@ -165,7 +165,7 @@ def rows(profile: Profile) -> Iterator[Row]:
 
 
 def _pair(points: Sequence[DecodePoint]) -> tuple[str, str]:
-    """The point of the shortest contexts and that of the longest."""
+    """Return the point of the shortest contexts and that of the longest."""
     if not points:
         return "", ""
     ordered = sorted(points, key=lambda point: point.context_tokens)

@@ -86,7 +86,7 @@ def fetch(kube: Kube, job: str, rounds: Rounds, *, with_profile: bool = False, i
 
 
 def read(directory: Path) -> Sequence[RoundRecord]:
-    """All records of a directory.
+    """Return all records of a directory.
 
     Raises:
         CliError: a file is none.

@@ -34,6 +34,8 @@ class PodView:
     """`status.reason` of the pod: Evicted, NodeLost and the like."""
     ip: str | None = None
     ready: bool = False
+    ready_since: str | None = None
+    """RFC 3339; None while it is not ready."""
     deleting: bool = False
     scheduled: bool = False
     node: str | None = None
@@ -151,6 +153,7 @@ def comes_up(before: PodView, after: PodView) -> bool:
         "scheduled": after.scheduled,
         "node": after.node,
         "ready": after.ready,
+        "ready_since": after.ready_since,
     }
     if after.component is not Component.COORDINATOR:
         stages["ip"] = after.ip
@@ -172,7 +175,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     container = _main_container_state(status)
     terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
     scheduled = conditions.get("PodScheduled", {})
-    disruption = conditions.get("DisruptionTarget", {})
+    disruption, ready = conditions.get("DisruptionTarget", {}), conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     return PodView(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -184,7 +188,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         phase=_phase(status, container),
         reason=status.get("reason", ""),
         ip=status.get("podIP") or None,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=is_ready,
+        ready_since=ready.get("lastTransitionTime") if is_ready else None,
         deleting="deletionTimestamp" in metadata,
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),

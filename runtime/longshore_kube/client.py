@@ -144,7 +144,7 @@ class Client:
             limit = min(PAGE_LIMIT, 2 * limit)
 
     async def items(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
-        """The objects of a collection."""
+        """Return the objects of a collection."""
         pages = self.pages(path, labels=labels, fields=fields)
         return [item async for page in pages for item in page.get("items") or ()]
 
@@ -196,7 +196,7 @@ class Client:
     async def websocket(
         self, path: str, query: list[tuple[str, str]], protocols: tuple[str, ...]
     ) -> aiohttp.ClientWebSocketResponse:
-        """A connection to a program in a pod; see `pods/exec`."""
+        """Return a connection to a program in a pod; see `pods/exec`."""
         assert self._session is not None, "use the client as a context manager"
         try:
             return await self._session.ws_connect(
@@ -303,7 +303,7 @@ def _is_repeatable(method: str, body: Json | list[Json] | None) -> bool:
 
 
 def _pause_s(error: ApiError | Unreachable, num_tries: int, *, is_repeatable: bool) -> float | None:
-    """How long to wait before the next try; None: there is none."""
+    """Return how long to wait before the next try; None: there is none."""
     backoff_s = 0.2 * 2 ** (num_tries - 1) + random.uniform(0, 0.2)
     if isinstance(error, Unreachable):
         return backoff_s if is_repeatable or not error.was_sent else None
@@ -314,7 +314,7 @@ def _pause_s(error: ApiError | Unreachable, num_tries: int, *, is_repeatable: bo
 
 
 def _why(error: Exception, timeout_s: float | None) -> str:
-    """The innermost reason, in one line."""
+    """Return the innermost reason, in one line."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return " ".join(str(error.certificate_error).split())
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -91,7 +91,7 @@ def initial_model(
     on_steps: OnSteps,
     report_every_s: float = PROGRESS_EVERY_S,
 ) -> InitialModel:
-    """The user's checkpoint; or the built-in model, made on a worker unless an earlier job has.
+    """Return the user's checkpoint; or the built-in model, made on a worker unless an earlier job has.
 
     `on_steps` is called every `report_every_s` while a warm start runs.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the files of the trainers, and the state of everything else after the same step."""
+"""Checkpoints of a run: the files of the trainers, and the state that all other parts had after the same step."""
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How far a trainer is within a call that may take minutes, for whoever watches."""
+"""How far a trainer is within a call that may take minutes, for anyone who watches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,11 +44,11 @@ class WorkMeter:
         self.loaded_share += num_values / total_values
 
     def expect(self, num_sample_passes: int) -> None:
-        """The running call makes so many passes over a sample, of all samples together."""
+        """Note that the running call makes so many passes over a sample, of all samples together."""
         self._per_pass = self._num_given / num_sample_passes if num_sample_passes else 0.0
 
     def each(self, micro_batches: Sequence[T], num_samples: int) -> Iterator[T]:
-        """A pass over so many samples: a micro-batch is computed when the next one is asked for.
+        """Yield a pass over so many samples: a micro-batch is computed when the next one is asked for.
 
         Micro-batches have about equally many tokens, so they count alike. Outside of a call nothing counts.
         """

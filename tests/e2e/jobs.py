@@ -28,6 +28,14 @@ EXIT_LIMIT_S = 60.0
 
 Json = dict[str, Any]
 
+_HASHED = """
+from zlib import crc32
+
+
+def score(prompt: str, response: str, answer: str) -> float:
+    return crc32(response.encode()) / 2**32
+"""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -291,6 +299,15 @@ def fake_job(name: str, **spec: Any) -> Json:
         "metadata": {"name": name},
         "spec": {**base, **spec},
     }
+
+
+def hashed_reward(modules: Path) -> tuple[Json, Json]:
+    """`reward` and `coordinator` of a job in which responses of one prompt differ, whatever an engine makes up."""
+    (modules / "hashed.py").write_text(_HASHED)
+    function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
+    reward = {"functions": [function], "pods": 0, "workersPerPod": 1}
+    return reward, {"template": {"spec": {"containers": [container]}}}
 
 
 def assert_every_draw_once(

@@ -56,7 +56,7 @@ def parse_yaml(text: bytes) -> Json:
 
 
 def parse_body(body: bytes, content_type: str, kind: str) -> Json:
-    """The JSON value of a body; ``kind`` is only for messages."""
+    """Return the JSON value of a body; ``kind`` is only for messages."""
     media = media_type(content_type) or JSON
     if media not in BODY_TYPES:
         raise unsupported_media(BODY_TYPES)
@@ -228,7 +228,7 @@ def _time_complaint(value: str, layout: str, part: str) -> str:
 
 
 def clean_builtin(obj: Object, schema: Schema, kind: str) -> tuple[Object, list[str]]:
-    """The object as a typed decoder keeps it, and the paths of the fields it does not know. Raises 400."""
+    """Return the object as a typed decoder keeps it, and the paths of the fields it does not know. Raises 400."""
     walk = _Walk(kind)
     version = str(obj.get("apiVersion", "v1")).rsplit("/", 1)[-1]
     try:

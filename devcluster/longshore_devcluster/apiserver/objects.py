@@ -71,7 +71,7 @@ class Objects:
     # --- reading
 
     def read(self, resource: Resource, namespace: str, name: str) -> Object:
-        """A copy in the resource's own form. Raises 404."""
+        """Return a copy in the resource's own form. Raises 404."""
         return presented(resource, self._record(resource, namespace, name))
 
     def _record(self, resource: Resource, namespace: str, name: str) -> Record:

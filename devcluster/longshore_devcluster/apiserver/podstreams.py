@@ -33,7 +33,7 @@ class PodStreams(Protocol):
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """The lines of a container. Raises KeyError where there are none."""
+        """Return the lines of a container. Raises KeyError where there are none."""
 
     async def exec(
         self,
@@ -53,7 +53,7 @@ class PodStreams(Protocol):
 
 
 def _container(pod: Object, asked: str) -> str:
-    """The container meant. Raises 400 as the real server does."""
+    """Return the container meant. Raises 400 as the real server does."""
     name = pod["metadata"]["name"]
     names = [c["name"] for c in pod["spec"]["containers"]]
     inits = [c["name"] for c in pod["spec"].get("initContainers") or ()]

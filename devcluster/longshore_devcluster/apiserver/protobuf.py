@@ -87,7 +87,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def decode_envelope(body: bytes) -> Object:
-    """The object of a protobuf body, as JSON. Raises 400 for anything it cannot read."""
+    """Return the object of a protobuf body, as JSON. Raises 400 for anything it cannot read."""
     if not body.startswith(_MAGIC):
         raise bad_request("the body does not start with the protobuf magic number")
     envelope = dict(_fields(body[len(_MAGIC) :]))

@@ -133,7 +133,7 @@ class Registry:
         return self._resources.get((group, version, plural))
 
     def by_storage(self, storage: str) -> Resource | None:
-        """A resource that reads and writes the given stored objects in their stored form."""
+        """Return a resource that reads and writes the given stored objects in their stored form."""
         return next(
             (r for r in self._resources.values() if r.storage == storage and not r.to_storage and "get" in r.verbs),
             None,

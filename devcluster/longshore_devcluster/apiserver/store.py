@@ -55,7 +55,7 @@ class TooOld(Exception):
 
 
 def copied(obj: Object) -> Object:
-    """A deep copy of a JSON object."""
+    """Return a deep copy of a JSON object."""
     copy: Object = orjson.loads(orjson.dumps(obj))
     return copy
 
@@ -120,7 +120,7 @@ class Store:
         return [records[at] for at in sorted(records) if not namespace or at[0] == namespace]
 
     def items_at(self, resource: str, namespace: str, version: int) -> list[Record]:
-        """The list as it was at an earlier version. Raises TooOld."""
+        """Return the list as it was at an earlier version. Raises TooOld."""
         records = {record.key: record for record in self.items(resource, namespace)}
         for change in reversed(self.changes_since(resource, version)):
             if namespace and change.key.namespace != namespace:
@@ -171,7 +171,7 @@ class Store:
         return Record(key, obj, self.version)
 
     def begin_history(self, resource: str) -> None:
-        """The resource exists from now on: watches cannot start before this version."""
+        """Note that the resource exists from now on: watches cannot start before this version."""
         self._floors[resource] = self.version
         self._database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (resource, self.version))
 

@@ -114,7 +114,7 @@ class Watch:
         return batch
 
     def _seen_by_client(self, change: Change) -> Event | None:
-        """An object that starts to match appears as ADDED, one that stops to match as DELETED."""
+        """Return an object that starts to match appears as ADDED, one that stops to match as DELETED."""
         self._seen = max(self._seen, change.version)
         if self._namespace and change.key.namespace != self._namespace:
             return None

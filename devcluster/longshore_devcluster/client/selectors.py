@@ -51,7 +51,7 @@ LabelSelector = tuple[Requirement, ...]
 
 
 def from_object(selector: Json | None) -> LabelSelector | None:
-    """The requirements of a `metav1.LabelSelector`; None selects nothing."""
+    """Return the requirements of a `metav1.LabelSelector`; None selects nothing."""
     if selector is None:
         return None
     labels = [Requirement(k, "In", frozenset({v})) for k, v in (selector.get("matchLabels") or {}).items()]

@@ -86,7 +86,7 @@ class PodRecord:
     """(reason, message) of a failure of the pod as a whole, as by its deadline."""
 
     def of_role(self, *roles: Role) -> list[ContainerRecord]:
-        """The containers with one of these roles, in order."""
+        """Return the containers with one of these roles, in order."""
         return [record for record in self.containers if record.role in roles]
 
 
@@ -109,7 +109,7 @@ def new_records(pod: Json) -> list[ContainerRecord]:
 
 
 def load_pod_record(pod: Json, pod_ip: str, host_ip: str, now_s: float) -> PodRecord:
-    """The record of a pod that has come to this kubelet, new or from the kubelet's earlier life."""
+    """Return the record of a pod that has come to this kubelet, new or from the kubelet's earlier life."""
     status = pod.get("status") or {}
     start_s = parse_time(status["startTime"]).timestamp() if status.get("startTime") else now_s
     record = PodRecord(load_records(pod, now_s), start_s, pod_ip, host_ip)
@@ -192,7 +192,7 @@ def _phase_of_containers(pod: Json, record: PodRecord) -> str:
 
 
 def pod_status(pod: Json, record: PodRecord, now_s: float) -> Json:
-    """The whole `status` of a pod as the kubelet reports it."""
+    """Return the whole `status` of a pod as the kubelet reports it."""
     phase = pod_phase(pod, record)
     status: Json = {
         "phase": phase,

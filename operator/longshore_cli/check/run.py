@@ -37,7 +37,7 @@ class CheckOptions:
 
 
 def named(names: Iterable[str]) -> frozenset[Check]:
-    """The checks of these names.
+    """Return the checks of these names.
 
     Raises:
         BadInput: there is none of that name.
@@ -49,7 +49,7 @@ def named(names: Iterable[str]) -> frozenset[Check]:
 
 
 def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
-    """Every check of a manifest that was not left out, in the order in which mistakes are best mended.
+    """Return every check of a manifest that was not left out, in the order in which mistakes are best corrected.
 
     Raises:
         BadInput: the manifest cannot be read, or an option is wrong.

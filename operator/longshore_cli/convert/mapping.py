@@ -156,13 +156,13 @@ class System:
         return {key: value for one in self.entries for key, value in one.defaults.items()}
 
     def known_keys(self) -> Iterator[str]:
-        """All keys and patterns."""
+        """Yield all keys and patterns."""
         yield from (key for one in self.entries for key in one.keys)
         yield from (key for one in self.ignored for key in one.keys)
 
 
 def direct(key: str, path: str, how: str = "", *, default: Any = None) -> MappingEntry:
-    """A key whose value is that of a field; null leaves the field out."""
+    """Return a key whose value is that of a field; null leaves the field out."""
 
     def convert(settings: ForeignSettings) -> EntryOutcome:
         value = settings[key]

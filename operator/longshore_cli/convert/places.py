@@ -17,7 +17,7 @@ def is_repository(name: str) -> bool:
 
 
 def model(name: str) -> EntryOutcome:
-    """The model, which is a name of the Hub or a directory."""
+    """Return the model, which is a name of the Hub or a directory."""
     if is_repository(name):
         return EntryOutcome({"spec.model.hub": name})
     path = f"models/{_base(name)}"

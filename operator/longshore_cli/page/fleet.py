@@ -55,7 +55,7 @@ def fleet_jobs(found: Iterable[Json]) -> tuple[FleetJob, ...]:
 
 
 def extended(before: Sequence[FleetMoment], now_s: float, jobs: Iterable[FleetJob]) -> tuple[FleetMoment, ...]:
-    """The history with this moment; of a long one every second moment stays."""
+    """Return the history with this moment; of a long one every second moment stays."""
     gpus = dict.fromkeys((*_ROLES, "waiting"), 0)
     for job in jobs:
         for role, count in job.gpus.items():

@@ -15,7 +15,7 @@ from longshore_cli.simulate.inputs import Inputs
 from longshore_cli.simulate.variants import SimulatedVariant, Skipped
 
 _LARGE_BIAS: Final = 0.1
-"""Of the mean length of trained responses: from here on it is told."""
+"""Of the mean length of trained responses: from here on it is reported."""
 _REMEDIES: Final = {
     Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
 }

@@ -44,7 +44,7 @@ def dashboard(history: WatchHistory, events: tuple[EventView, ...], now_s: float
 
 
 def line(item: Line) -> RenderableType:
-    """A line for the scrollback."""
+    """Return a line for the scrollback."""
     match item:
         case JobChange(text):
             return Text(f"· {text}", style="dim")

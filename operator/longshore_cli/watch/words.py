@@ -51,7 +51,7 @@ _WITHOUT_COORDINATOR: Final = frozenset({Phase.QUEUED, Phase.PENDING, Phase.REST
 
 
 def activity(view: JobView) -> str:
-    """The coordinator's word for what it does; the phase while no coordinator runs."""
+    """Return the coordinator's word for what it does; the phase while no coordinator runs."""
     if view.phase in _WITHOUT_COORDINATOR or view.is_finished:
         return str(view.phase)
     return str(view.runtime.activity or view.phase)

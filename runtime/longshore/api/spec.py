@@ -328,7 +328,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
         return sum(one.replicas * max(1, one.gpus_per_pod) for one in pods)
 
     def resized(self, num_workers: int) -> "RLJobSpec":
-        """The same job with another number of worker pods."""
+        """Return the same job with another number of worker pods."""
         return self.model_copy(update={"workers": self.workers.model_copy(update={"replicas": num_workers})})
 
     @property

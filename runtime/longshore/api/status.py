@@ -227,5 +227,5 @@ class RLJobStatus(ApiModel):
     """What the coordinator reports; only the coordinator writes it."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """The condition of this type, if there is one."""
+        """Return the condition of this type, if there is one."""
         return next((condition for condition in self.conditions if condition.type == kind.value), None)

@@ -177,7 +177,7 @@ def _moment_shards(spec: RLJobSpec) -> int:
 
 
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
-    """Every layer keeps its input, one layer is computed again, and some tokens have their logits."""
+    """Return the memory of a step: every layer keeps its input, one is computed again, and some tokens have logits."""
     trainer = spec.trainer
     longest = max(trainer.max_tokens_per_micro_batch, spec.model.max_context_tokens)
     tokens, tensor = longest / trainer.context_parallel_size, trainer.tensor_parallel_size

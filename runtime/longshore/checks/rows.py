@@ -11,7 +11,7 @@ ABSENT: Final = object()
 
 
 def value_at(fields: Mapping[str, Any], name: str) -> Any:
-    """The field of that very name, or else the one that the dots of the name lead to; else ABSENT."""
+    """Return the field of that very name, or else the one that the dots of the name lead to; else ABSENT."""
     if name in fields:
         return fields[name]
     value: Any = fields
@@ -38,7 +38,7 @@ def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
 
 
 def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
-    """What keeps a row from being a prompt with an answer; None: nothing."""
+    """Return what keeps a row from being a prompt with an answer; None: nothing."""
     for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
         if value_at(fields, name) is ABSENT:
             return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {source.at}.{option}"
@@ -51,7 +51,7 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
 
 
 def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
-    """The domain of a row; None: it should have one, and has not."""
+    """Return the domain of a row; None: it should have one, and has not."""
     if source.domain_field is None:
         return source.domain
     domain = value_at(fields, source.domain_field)
@@ -65,7 +65,7 @@ def domain_mistake(fields: Mapping[str, Any], source: Source, functions: Sequenc
 
 
 def no_domain(source: Source) -> str:
-    """What is wrong with a row without a domain."""
+    """Return what is wrong with a row without a domain."""
     return f"{source.domain_field!r} must be a text with the domain of the row; set {source.at}.domainField"
 
 
@@ -77,7 +77,7 @@ def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
 
 
 def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
-    """Those that score rows of a domain."""
+    """Return those that score rows of a domain."""
     return [function for function in functions if not function.domains or domain in function.domains]
 
 

@@ -29,7 +29,7 @@ class DrawCursor:
         self._order = self._shuffled(0)
 
     def take(self, count: int) -> tuple[Draw, ...]:
-        """The next draws."""
+        """Return the next draws."""
         return tuple(self._next() for _ in range(count))
 
     def skip(self, count: int) -> None:
@@ -120,7 +120,7 @@ class MixedDraws(DrawCursor):
         return [share.name for share in self._shares]
 
     def _mix(self) -> dict[str, Any]:
-        """What the order of the draws follows from, as JSON keeps it."""
+        """Return what the order of the draws follows from, as JSON keeps it."""
         sets = {share.name: [share.num_prompts, share.weight] for share in self._shares}
         return {"sets": sets, "seed": self._mixed_seed}
 

@@ -14,7 +14,7 @@ class RoundState:
 
     number: int
     attempt: int
-    has_ended: bool
+    has_batch: bool
     """Its batch is complete: nothing needs to be sampled any longer."""
     trainer_pods: tuple[int, ...]
     """Pods that an overlay of this round has handed over already."""
@@ -31,7 +31,7 @@ def refusal(overlay: Overlay, state: RoundState) -> str:
         return f"it is for attempt {overlay.attempt}, and this is attempt {state.attempt}"
     if overlay.round != state.number:
         return f"it is for round {overlay.round}, and this is round {state.number}"
-    if state.has_ended:
+    if state.has_batch:
         return f"round {state.number} has its batch already"
     if state.trainer_pods:
         return f"round {state.number} has handed over pods {_listed(state.trainer_pods)} already"

@@ -93,7 +93,7 @@ class Benefit:
     rollout_longer_s: float | None
     """The price; None: no round of this kind is over."""
     training_shorter_s: float | None
-    """The gain; likewise."""
+    """The gain; None as above."""
     is_wanted: bool
     is_trial: bool = False
     """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""
@@ -164,7 +164,7 @@ def rollout_load(
     lengths: LengthDistribution,
     max_response_tokens: int,
 ) -> MilestoneLoad:
-    """How full the engines are, and will be with what is still to be launched."""
+    """Return how full the engines are, and will be with what is still to be launched."""
     everything = [*running, *expected_requests(progress.num_expected, running)]
     peak_tokens = projected_peak_tokens(everything, lengths, max_response_tokens)
     return MilestoneLoad(tuple(pod_loads(engines, running)), tuple(engines), round(peak_tokens))

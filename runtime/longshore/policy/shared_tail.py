@@ -31,7 +31,7 @@ class TailMilestones(Milestones):
         return True
 
     def close(self) -> None:
-        """The rest has moved, which happens once in a round."""
+        """Note that the rest has moved, which happens once in a round."""
         self._is_over = True
 
 

@@ -58,7 +58,7 @@ class Channel:
         self._coming: asyncio.Future[aiohttp.WSMessage] | None = None
 
     def receive(self) -> bytes:
-        """The next bytes of standard output; empty at its end.
+        """Return the next bytes of standard output; empty at its end.
 
         Raises:
             ClientError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
@@ -143,7 +143,7 @@ class Channel:
         return coming.done()
 
     def _begun(self) -> "asyncio.Future[aiohttp.WSMessage]":
-        """The next frame, which is waited for from the first call on."""
+        """Return the next frame, which is waited for from the first call on."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._socket.receive())
         return self._coming

@@ -76,9 +76,12 @@ class JobWatch:
         with self._lock:
             return self._newest
 
-    def first(self) -> Assignment:
-        """The newest, once there is one: the operator writes it before it creates the coordinator."""
-        self._is_known.wait()
+    def first(self, limit_s: float) -> Assignment:
+        """Return the newest, once there is one: the operator writes it before it creates the coordinator.
+
+        Its epoch is 0 if nothing was heard of the job within the limit.
+        """
+        self._is_known.wait(limit_s)
         return self.newest()
 
     def reward_address(self, index: int) -> str | None:

@@ -23,7 +23,7 @@ class Gpu:
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[Gpu] | str:
-    """The GPUs, or one sentence on why there are none."""
+    """Return the GPUs, or one sentence on why there are none."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return "there is no NVIDIA driver: nvidia-smi is not in this container"

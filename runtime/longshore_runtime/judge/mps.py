@@ -78,7 +78,7 @@ class Sharing:
     num_gpus: int = 0
 
     def client_environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
-        """What a client process needs in its environment before it first touches CUDA."""
+        """Return what a client process needs in its environment before it first touches CUDA."""
         if self.pipe_directory is None:
             return {}
         return client_environment(self.pipe_directory, self.num_gpus, limits or ClientLimits())
@@ -145,7 +145,7 @@ class MpsDaemon:
         return self._process.pid
 
     def ask(self, command: str) -> str:
-        """The answer to a command of the control interface; raises MpsError."""
+        """Return the answer to a command of the control interface; raises MpsError."""
         try:
             done = subprocess.run(
                 [self._program],

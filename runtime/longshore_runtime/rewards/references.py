@@ -14,7 +14,7 @@ _SHOWN: Final = 80
 
 
 def answer_of_reference(reference: str) -> str:
-    """The part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
+    """Return the part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
     return (final_answer(reference) or "") if has_mark(reference) else reference.strip()
 
 

@@ -28,7 +28,7 @@ def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSe
 
 
 def rehearsals(records: Sequence[PromptRecord], functions: Sequence[RewardFunction]) -> dict[str, Sequence[ScoreItem]]:
-    """A few rows for each function, with their reference answers as responses: what it must be able to score."""
+    """Return a few rows for each function, with their reference answers as responses: what it must be able to score."""
     return {function.name: _rehearsal(records, function.name) for function in functions}
 
 

@@ -99,7 +99,7 @@ class RoundResult(RoundTotals):
 def scored_group(
     group: AcceptedGroup, completions: Mapping[ResponseId, Completion], scored: GroupScored
 ) -> ScoredGroup:
-    """A group with the rewards that it was given."""
+    """Return a group with the rewards that it was given."""
     responses = [ResponseId(group.draw, index) for index in group.responses]
     return ScoredGroup(
         group.draw,
@@ -120,7 +120,7 @@ def round_result(
     use: EngineUse,
     messages: Sequence[TimedMessage] = (),
 ) -> RoundResult:
-    """What a round has led to."""
+    """Return what a round has led to."""
     end = totals.end
     groups = tuple(scored[group.draw] for group in sorted(end.accepted, key=lambda group: group.draw))
     deltas = use.deltas({**use.last, **use.after})

@@ -107,7 +107,7 @@ class WorkerLost:
 
 @dataclass(frozen=True)
 class RewardPulse:
-    """Time has passed: how rewards keep up may be told."""
+    """Time has passed: it may be time to report how rewards keep up."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class RoundRunner:
         """As of the last responses of each engine."""
         self._messages: list[TimedMessage] = []
         """Messages between protocol and driver, from which the record of the round is built."""
-        self._on_drained: Callable[[], None] | None = None
+        self._on_emptied: Callable[[], None] | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
         """Run until every accepted group has its rewards and every request of the round has ended.
@@ -176,7 +176,7 @@ class RoundRunner:
         )
 
     @property
-    def has_ended(self) -> bool:
+    def has_batch(self) -> bool:
         """Whether the batch is complete."""
         return self._protocol.has_batch
 
@@ -187,7 +187,7 @@ class RoundRunner:
 
     def retire(self, engines: Collection[int], on_emptied: Callable[[], None]) -> None:
         """Retire these engines for the rest of the round; their requests continue on others, by recomputation."""
-        self._on_drained = on_emptied
+        self._on_emptied = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def _handle(self, event: Event) -> None:
@@ -258,8 +258,8 @@ class RoundRunner:
                 case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
                 case messages.AnnounceEmptied():
-                    assert self._on_drained is not None, "engines were retired"
-                    self._on_drained()
+                    assert self._on_emptied is not None, "engines were retired"
+                    self._on_emptied()
                 case messages.OfferResponse(response):
                     self._scorer.finished(response, self._completions[response])
                 case messages.ScoreGroup(group):

@@ -1,6 +1,6 @@
 """Test programs of assertions, as of HumanEval and MBPP: read as calls and conditions, and judged outside the sandbox.
 
-Run beside the program that they test, assertions would be no more than a claim of it: it could replace whatever they
+Run alongside the program that they test, assertions would be no more than a claim of it: it could replace whatever they
 call, or end before them. So a test program is never run. The calls of the tested function go into the sandbox with
 their arguments, the values come out as data, and the conditions are evaluated here.
 """

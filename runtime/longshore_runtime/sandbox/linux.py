@@ -145,7 +145,7 @@ def hide_process() -> None:
 def own_memory() -> int:
     """Descriptor of this process's memory, for another process to read and write it.
 
-    Whoever has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
+    Anyone who has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
     for as long as it takes, and hidden afterwards.
     """
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)

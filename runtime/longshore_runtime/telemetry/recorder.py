@@ -27,7 +27,6 @@ from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
 from longshore.policy.training_alarms import RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
-from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
@@ -36,8 +35,8 @@ from longshore_runtime.telemetry.ledger import ledger_row
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.status_fields import draw_counts, held_out_reward, reported_alarms, state_fields
 from longshore_runtime.telemetry.status_reporter import StatusSink
-from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, repurposing_metrics, step_metrics
-from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.telemetry.step_done import StepDone
+from longshore_runtime.telemetry.step_metrics import lengths, repurposing_metrics, step_metrics
 
 log = structlog.get_logger()
 
@@ -207,18 +206,11 @@ class Recorder:
         log.warning("assignment rejected", epoch=epoch, reason=reason)
         self._update(rejected_epoch=epoch, rejected_reason=reason, refused_tp_size=refused_tp_size)
 
-    def step(
-        self,
-        state: RunState,
-        result: RoundResult,
-        trained: StepTraining,
-        times: StepTimes,
-        queue_length: int,
-        repurposed: RepurposingTimes | None = None,
-    ) -> None:
+    def step(self, state: RunState, done: StepDone) -> None:
         """Report a finished step, after which every pod samples again."""
-        values = step_metrics(result, trained, times, queue_length, self._num_gpus) | repurposing_metrics(repurposed)
-        values |= self._turn_metrics
+        result, trained, times, queue_length = done.result, done.trained, done.times, done.queue_length
+        values = step_metrics(result, trained, times, queue_length, self._num_gpus)
+        values |= repurposing_metrics(done.repurposed) | self._turn_metrics
         self._metrics.write(state.step, values)
         self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)

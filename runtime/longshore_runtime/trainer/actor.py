@@ -87,7 +87,7 @@ class _TrainerActor:
     def update(
         self, denominator: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
     ) -> tuple[UpdateReport, float]:
-        """The report of an optimizer step, and the seconds that it took.
+        """Return the report of an optimizer step, and the seconds that it took.
 
         `passes`: what `accumulate` returned for everything that the update consists of, once per replica. Raises
         LogProbMismatch and UserError, see `require_trainable`; every rank does, and so do later calls until `discard`.

@@ -126,7 +126,7 @@ def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
 
 
-def test_a_queue_that_does_not_exist_is_told_and_mended(jobs: Jobs, kueue: Kueue) -> None:
+def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     wait_reported(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
     kueue.create_local_queue(jobs.namespace, "later")

@@ -110,7 +110,7 @@ def _role_ref(name: str) -> Object:
 
 
 def _aggregated(name: str, parts: tuple[str, ...], rules: list[Object]) -> list[Object]:
-    """A role whose rules are collected by label, and the system's own contribution to it."""
+    """Return a role whose rules are collected by label, and the system's own contribution to it."""
     selectors = [{"matchLabels": {f"{_AGGREGATE}{name}": "true"}}]
     whole = _named("ClusterRole", name, aggregationRule={"clusterRoleSelectors": selectors}, rules=[])
     own = _named("ClusterRole", f"system:aggregate-to-{name}", rules=rules)

@@ -20,7 +20,7 @@ _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def custom_resources(definition: Object) -> list[Resource]:
-    """The resources that a definition serves, one a version."""
+    """Return the resources that a definition serves, one a version."""
     spec = definition["spec"]
     return [_resource(spec, version) for version in spec["versions"] if version.get("served")]
 

@@ -30,7 +30,7 @@ _NAMES = {
 
 
 def type_name(value: Json) -> str:
-    """A value's type in JSON schema's words."""
+    """Return a value's type in JSON schema's words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def structural(source: Object, *, root: bool = False) -> Schema:
-    """The node of a schema. The root also knows apiVersion, kind and metadata."""
+    """Return the node of a schema. The root also knows apiVersion, kind and metadata."""
     kind = "intorstring" if source.get("x-kubernetes-int-or-string") else _KINDS.get(source.get("type", ""), "any")
     node = Schema(kind)  # type: ignore[arg-type]
     node.description = source.get("description", "")

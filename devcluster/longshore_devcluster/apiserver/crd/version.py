@@ -40,7 +40,7 @@ class CustomVersion:
         return [*errors, *self.rules.errors(new, old)]
 
     def _scale_errors(self, obj: Object) -> list[FieldError]:
-        """The replicas that the scale subresource reads must be a number."""
+        """Check that the replicas that the scale subresource reads are a number."""
         if self.scale is None:
             return []
         path = self.scale["specReplicasPath"]

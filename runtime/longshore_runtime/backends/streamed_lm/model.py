@@ -189,12 +189,12 @@ class StreamedLM:
         return self._model.get_output_embeddings()
 
     def _most_bytes(self) -> int:
-        """What this model may take of its device when it has it for itself."""
+        """Return what this model may take of its device when it has it for itself."""
         total_bytes = device_memory.total_bytes(self._device)
         return total_bytes if self._reserved_bytes is None else min(self._reserved_bytes, total_bytes)
 
     def _budget_bytes(self) -> int:
-        """What it may take now, what it holds included."""
+        """Return what it may take now, what it holds included."""
         held_bytes = self.shape.base_bytes + self._ring.held_bytes
         return min(self._most_bytes(), device_memory.free_bytes(self._device) + held_bytes)
 

@@ -109,10 +109,10 @@ def batches(
 
 
 def residency_order(num_layers: int) -> list[int]:
-    """The order in which layers become resident: any prefix lies evenly among the layers.
+    """Return the order in which layers become resident: any prefix lies evenly among the layers.
 
     A streamed layer is copied while the layers before it compute, so resident layers serve best in between. Sorting
-    by reversed binary digits also makes every choice contain the smaller ones: a change moves no layer in vain.
+    by reversed binary digits also makes every choice contain the smaller ones: a change moves no layer for nothing.
     """
     digits = max(1, (num_layers - 1).bit_length())
     return sorted(range(num_layers), key=lambda layer: int(f"{layer:0{digits}b}"[::-1], 2))

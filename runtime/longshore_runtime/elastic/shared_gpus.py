@@ -143,7 +143,7 @@ class SharedGpus:
         return self._turns.may_use
 
     def _wait(self) -> None:
-        """Wait for the turn; events about anything else stay for whoever handles them."""
+        """Wait for the turn; events about anything else stay in the queue."""
         self._report.activity(RuntimeActivity.WAIT_FOR_TURN)
         log.info("waiting for the GPUs", turn=self._turns.claim.asked)
         others: list[Event] = []

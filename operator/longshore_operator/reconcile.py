@@ -33,6 +33,7 @@ from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
 from longshore_operator.settings import pod_settings_fingerprint, reconcile_settings, settings_changed
+from longshore_operator.sharing.concern import reconcile_sharing
 from longshore_operator.size import reconcile_size
 from longshore_operator.stored_status import reconcile_stored_status
 from longshore_operator.template_rules import refusal
@@ -47,6 +48,7 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_size,
     reconcile_rewards,
     reconcile_notices,
+    reconcile_sharing,
     reconcile_pod_group,
     reconcile_pods,
     reconcile_readiness,
@@ -72,6 +74,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
     if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
         observed = replace(observed, standing=_without_pod_group(observed.standing, observed.pod_group.mistake))
+    if observed.sharing is not None and observed.sharing.refusal:
+        observed = replace(observed, standing=_without_turns(observed.standing, observed.sharing.refusal))
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
     if changed and _is_of_other_settings(job, observed, config):
         observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
@@ -155,6 +159,12 @@ def _without_pod_group(standing: Standing | None, mistake: str) -> Standing:
     """Return that the job waits, whatever else it was granted: its pods would hold GPUs one by one."""
     queue = standing.queue if standing is not None else ""
     return Standing(False, AdmittedReason.POD_GROUP_UNAVAILABLE, mistake, queue=queue)
+
+
+def _without_turns(standing: Standing | None, refusal: str) -> Standing:
+    """Return that the job waits, whatever else it was granted: its pods would use GPUs that others use."""
+    queue = standing.queue if standing is not None else ""
+    return Standing(False, AdmittedReason.SHARING_REFUSED, refusal, queue=queue)
 
 
 def _without_namesakes(pods: tuple[PodView, ...], uid: str) -> tuple[PodView, ...]:

@@ -141,7 +141,8 @@ def _until_done(
             except Interrupted:
                 session.save_if_possible()
                 raise
-        first = first.model_copy(update={"notices": session.notices})  # Their numbers grow on.
+        # Their numbers grow on.
+        first = first.model_copy(update={"notices": session.notices, "sharing": session.turns})
         last = max(last, watch.newest(), key=lambda one: one.epoch)
 
 

@@ -24,7 +24,7 @@ from longshore_runtime.step_start import StepStart
 from longshore_runtime.step_work import require_equal_gradients
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.turns import Turns
+from longshore_runtime.turns import RoundPause, Turns
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,15 @@ class RoundTraining:
             kept=state.kept,
             repurposing=step.repurposing,
             pace=pace,
+            pause=RoundPause(parts, self._recovery, self._turns, state.policy_version),
         )
         rolled_out_s = clock.now_s()
         trained = self._train(step, state)
         return TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s(), pace)
 
     def _train(self, step: RunningStep, state: RunState) -> StepTraining:
+        self._parts.gpus.idle(self._turns.to_training)
+        self._parts.gpus.need()
         self._parts.recorder.activity(RuntimeActivity.TRAIN)
         if step.repurposing is not None:
             step.repurposing.finish()

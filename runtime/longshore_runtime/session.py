@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
+from longshore.api.sharing import RuntimeSharing
 from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoint import CheckpointStore
@@ -127,6 +128,11 @@ class Session:
     def notices(self) -> list[Notice]:
         """Notices that were reported in this attempt."""
         return self._recorder.notices
+
+    @property
+    def turns(self) -> RuntimeSharing | None:
+        """Turns on shared GPUs that were reported in this attempt."""
+        return self._recorder.turns
 
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""

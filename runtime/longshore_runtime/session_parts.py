@@ -15,6 +15,7 @@ from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
+from longshore.api.sharing import RuntimeSharing
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -34,6 +35,7 @@ from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import UserError
@@ -107,7 +109,11 @@ class PartsBuilder:
             has_accelerator=spec.workers.has_accelerator,
             repository=inputs.repository,
         )
+        gpus = self._gpus()
+        if spec.model.warm_start_steps:
+            gpus.need()
         model = self._initial_model(inputs.model)
+        gpus.idle(lambda: None)
         tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
@@ -115,6 +121,7 @@ class PartsBuilder:
         self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
         with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
             rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        gpus.need()
         self._recorder.activity(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -139,6 +146,7 @@ class PartsBuilder:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, tokenizer, engines, trainers),
+            gpus=gpus,
             auto=self._auto(policy),
         )
 
@@ -198,6 +206,13 @@ class PartsBuilder:
                 self._recorder.notice,
             )
         )
+
+    def _gpus(self) -> Gpus:
+        if self._spec.sharing is None:
+            return OwnGpus()
+        before = self._recorder.turns or RuntimeSharing()
+        attempt, watched = self._attempt, self._assignments
+        return SharedGpus(self._events, SystemClock(), self._recorder, lambda: watched.grant(attempt), before)
 
     def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
         if not isinstance(policy, Auto):

@@ -41,6 +41,7 @@ class StepReport:
                 step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length)
             )
         step = StepDone(state.step, marks, result, trained, queue_length, repurposed)
+        parts.gpus.step_done()
         parts.recorder.step(state, step)
         parts.records.keep(step)
         self._alarms.step(state.step, result, trained)

@@ -6,6 +6,7 @@ for each step:
     end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
+    turn                other jobs that share the GPUs get them when everything is sampled, and the job gets them back
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
                         where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
@@ -91,7 +92,9 @@ class TrainingLoop:
             self.step(draining=True)
         self._state = self._evaluator.run(self._state)
         self.checkpoint()
-        self._parts.recorder.finished(self._checkpoints.export_model(self._state.step))
+        final_model = self._checkpoints.export_model(self._state.step)
+        self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
+        self._parts.recorder.finished(final_model)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint, or begin; in both cases, engines then serve the right weights."""

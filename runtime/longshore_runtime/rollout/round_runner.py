@@ -93,6 +93,16 @@ class RoundObserver(Protocol):
         """Called for events that are not about sampling or scoring."""
 
 
+class Pause(Protocol):
+    """What becomes of the engines while a round has nothing to sample."""
+
+    def idle(self) -> None:
+        """Called when every request has ended, and again after every event until the round is over or goes on."""
+
+    def resume(self) -> None:
+        """Called before requests are added."""
+
+
 class RoundRunner:
     """One round: performs commands of the protocol, and passes events to it."""
 
@@ -108,12 +118,14 @@ class RoundRunner:
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
+        pause: Pause | None = None,
     ) -> None:
         """`kept`: tokens that responses continue from. `milestones`: when the observer's `milestone` is called.
-        `pace`: learns from what the engines do.
+        `pace`: learns from what the engines do. `pause`: None: the engines stay awake.
         """
         self._policy = policy
         self._pace = pace
+        self._pause = pause
         self._engines = engines
         self._scorer = scorer
         self._events = events
@@ -149,6 +161,8 @@ class RoundRunner:
             started_s,
         )
         while not self._protocol.is_over:
+            if self._pause is not None and self._protocol.is_idle:
+                self._pause.idle()
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(
@@ -234,6 +248,8 @@ class RoundRunner:
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):
+                    if self._pause is not None:
+                        self._pause.resume()
                     self._responses.update((str(response), response) for response in responses)
                     requests = [self._request_of(one, self._completions.get(one)) for one in responses]
                     self._engines.add(engine, requests)

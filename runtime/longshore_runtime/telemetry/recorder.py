@@ -21,6 +21,7 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
     WarmStart,
 )
+from longshore.api.sharing import RuntimeSharing
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
@@ -63,6 +64,7 @@ class Recorder:
         """Guards `_status`, which several threads change."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
+        self._turn_metrics: dict[str, float] = {}
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Report what the coordinator does now."""
@@ -124,6 +126,19 @@ class Recorder:
     def resized(self, size: JobSize) -> None:
         """Report the size that the job runs with."""
         self._update(size=size)
+
+    @property
+    def turns(self) -> RuntimeSharing | None:
+        """Turns on shared GPUs that the attempt has reported."""
+        return self._status.sharing
+
+    def sharing(self, report: RuntimeSharing) -> None:
+        """Report turns on shared GPUs."""
+        self._update(sharing=report)
+
+    def turn_metrics(self, values: Mapping[str, float]) -> None:
+        """Take metrics of turns on shared GPUs, for the step that is reported next."""
+        self._turn_metrics = dict(values)
 
     @property
     def notices(self) -> list[Notice]:
@@ -195,7 +210,7 @@ class Recorder:
         """Report a finished step, after which every pod samples again."""
         result, trained, times, queue_length = done.result, done.trained, done.times, done.queue_length
         values = step_metrics(result, trained, times, queue_length, self._num_gpus)
-        values |= repurposing_metrics(done.repurposed)
+        values |= repurposing_metrics(done.repurposed) | self._turn_metrics
         self._metrics.write(state.step, values)
         self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)

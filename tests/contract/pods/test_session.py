@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api.names import Component
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.policy.sharing_group import Grant
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
@@ -45,6 +46,9 @@ class NoAssignments:
 
     def reward_address(self, index: int) -> str | None:
         return "10.0.0.7" if index == 1 else None
+
+    def grant(self, attempt: int) -> Grant:
+        return Grant()
 
     def close(self) -> None:
         """Nothing to close."""

@@ -33,6 +33,7 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.elastic.auto_factors import AutoFactors
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import LogProbMismatch, SizeChanged, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
@@ -289,6 +290,8 @@ def run(
     assignments: Known | None = None,
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
+    gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
+    scorer: "Callable[[Engines], Scorer] | None" = None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -311,7 +314,7 @@ def run(
             prompts=replace(PROMPTS, held_out=held_out),
             engines=engines,  # type: ignore[arg-type]
             trainers=trainers,  # type: ignore[arg-type]
-            rewards=Scorer(engines, reward=reward),  # type: ignore[arg-type]
+            rewards=scorer(engines) if scorer is not None else Scorer(engines, reward=reward),  # type: ignore[arg-type]
             checkpoints=CheckpointStore(storage.output_dir / "checkpoints", keep=2),
             storage=storage,
             recorder=recorder,
@@ -320,6 +323,7 @@ def run(
             events=engines,  # type: ignore[arg-type]
             clock=TickingClock(),
             records=records or NoRecords(),
+            gpus=gpus(engines, trainers),
             auto=auto(policy),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}

@@ -1,7 +1,7 @@
 """A job that shares its GPUs learns what it learns alone, whenever others use them, and touches none meanwhile."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Request
 from tests.properties import examples
 from tests.unit.runtime.scripted import by_place
 from tests.unit.runtime.test_training_loop import Engines, Outcome, Scorer, Trainers, run
@@ -86,39 +85,6 @@ def test_a_draw_in_place_of_one_without_rewards_brings_the_gpus_back_within_the_
     same = alone(failing, Strategy.SYNCHRONOUS)
     assert (outcome.model, outcome.ledger) == (same.model, same.ledger)
     assert gpus.num_returned > gpus.num_steps + 1, "it had to sample again after it had returned the GPUs"
-
-
-class LossyEngines(Engines):
-    """One engine is lost without an event, while it sleeps; what it is given is lost as well."""
-
-    def lose(self, engine: int) -> None:
-        self.running.pop(engine, None)
-
-    def add(self, engine: int, requests: Sequence[Request]) -> None:
-        if engine in self.running:
-            super().add(engine, requests)
-
-
-class LossyGpus(RecalledGpus):
-    """An engine does not come back with the GPUs."""
-
-    def need(self) -> None:
-        if self.are_away and isinstance(self._engines, LossyEngines):
-            self._engines.lose(1)
-        super().need()
-
-
-def test_an_engine_that_is_lost_while_others_have_the_gpus_costs_no_request() -> None:
-    failing = frozenset({Draw(0, 1), Draw(0, 6)})
-    outcome = run(
-        gpus=lambda engines, trainers: LossyGpus(engines, trainers, lambda: True),
-        scorer=lambda engines: scorer(engines, failing),
-        held_out=HELD_OUT,
-        strategy=Strategy.SYNCHRONOUS,
-        kinds=(Trainers, LossyEngines),
-    )
-    same = alone(failing, Strategy.SYNCHRONOUS)
-    assert (outcome.model, outcome.ledger, outcome.error) == (same.model, same.ledger, "")
 
 
 @settings(max_examples=examples(25), deadline=None)

@@ -2,7 +2,7 @@
 
 import copy
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -27,19 +27,29 @@ MAX_STEPS: Final = 26
 """Five periods of tail batching with its default factors, after the first step, in which both sides still warm up."""
 _FIRST_COMPARED: Final = 2
 _STEP_S: Final = "timing_s/step"
+_DECODE_STEPS: Final = "round/num_steps"
 _SUFFIX: Final = "-synchronous"
 _KEPT: Final = ("engine",)
 """Settings of the rollout that do not belong to a strategy."""
 
 
 @dataclass(frozen=True)
+class Timing:
+    """What a step took, or steps on average."""
+
+    step_s: float
+    num_decode_steps: float
+    """Of the engine that ran longest."""
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Mean seconds of the same steps of both."""
+    """The same steps of both, on average."""
 
     first_step: int
     last_step: int
-    step_s: float
-    synchronous_s: float
+    ours: Timing
+    synchronous: Timing
     has_accelerator: bool = False
     """Whether engines have a GPU, rather than processors."""
 
@@ -50,11 +60,18 @@ class Comparison:
             return ""
         return "on CPUs every further response makes a decode step longer; GPUs hide that, so tails cost more there"
 
+    @property
+    def decode_steps(self) -> str:
+        """The figure that does not depend on the machine and on what else runs there."""
+        ours, theirs = self.ours.num_decode_steps, self.synchronous.num_decode_steps
+        return f"{ours:.0f} a step, {theirs:.0f} with synchronous rollout: {theirs / ours:.2f} times as many"
+
     def __str__(self) -> str:
+        ours, theirs = self.ours.step_s, self.synchronous.step_s
         steps = f"steps {self.first_step} to {self.last_step} of each"
         return (
-            f"{fmt.duration(self.step_s)} a step, {fmt.duration(self.synchronous_s)} with synchronous rollout: "
-            f"{self.synchronous_s / self.step_s:.2f} times as fast ({steps})"
+            f"{fmt.duration(ours)} a step, {fmt.duration(theirs)} with synchronous rollout: "
+            f"{theirs / ours:.2f} times as fast ({steps})"
         )
 
 
@@ -83,24 +100,27 @@ def compare(kube: Kube, job: str, document: Json, console: Console, clock: Calla
     if view.phase is not Phase.SUCCEEDED:
         console.print(f"There is nothing to compare with: {verdict(view)}")
         return None
-    found = compared(_step_times(kube, job), _step_times(kube, name))
+    found = compared(_timings(kube, job), _timings(kube, name))
     has_accelerator = RLJob.model_validate(document).spec.workers.has_accelerator
     return replace(found, has_accelerator=has_accelerator) if found is not None else None
 
 
-def compared(step_s: Mapping[int, float], synchronous_s: Mapping[int, float]) -> Comparison | None:
+def compared(ours: Mapping[int, Timing], theirs: Mapping[int, Timing]) -> Comparison | None:
     """Over the steps that both have timed, but the first; None: there are none."""
-    steps = sorted(step for step in step_s.keys() & synchronous_s.keys() if step >= _FIRST_COMPARED)
+    steps = sorted(step for step in ours.keys() & theirs.keys() if step >= _FIRST_COMPARED)
     if not steps:
         return None
-    return Comparison(
-        steps[0], steps[-1], mean(step_s[one] for one in steps), mean(synchronous_s[one] for one in steps)
-    )
+    return Comparison(steps[0], steps[-1], _mean([ours[one] for one in steps]), _mean([theirs[one] for one in steps]))
 
 
-def _step_times(kube: Kube, job: str) -> dict[int, float]:
+def _mean(timings: Sequence[Timing]) -> Timing:
+    return Timing(mean(one.step_s for one in timings), mean(one.num_decode_steps for one in timings))
+
+
+def _timings(kube: Kube, job: str) -> dict[int, Timing]:
     path = f"{jobs.output_path(kube.job(job))}/metrics.jsonl"
     with tempfile.TemporaryDirectory(prefix="longshore-") as directory:
         target = Path(directory) / "metrics.jsonl"
         transfer.fetch(kube, jobs.claim_of(kube, job, None), path, target, force=False)
-        return {step: row[_STEP_S] for step, row in metrics_by_step(target).items() if _STEP_S in row}
+        rows = metrics_by_step(target)
+    return {step: Timing(row[_STEP_S], row[_DECODE_STEPS]) for step, row in rows.items() if _STEP_S in row}

@@ -26,6 +26,7 @@ def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Ro
         ("long rounds", _rounds(runtime.long)),
         ("full rounds", _rounds(runtime.full)),
         ("first steps, compared", str(comparison) if comparison is not None else ""),
+        ("  decode steps", comparison.decode_steps if comparison is not None else ""),
         ("  what to know of it", comparison.note if comparison is not None else ""),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),

@@ -1,12 +1,13 @@
 """The quickstart's comparison with synchronous rollout."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Strategy
-from longshore_cli.comparison import MAX_STEPS, Comparison, compared, synchronous
+from longshore_cli.comparison import MAX_STEPS, Comparison, Timing, compared, synchronous
 from longshore_cli.examples import manifest
 from longshore_client import jobs
 
@@ -73,20 +74,28 @@ def test_a_synchronous_job_is_not_compared_with_itself() -> None:
     assert synchronous(job) is None
 
 
+def timings(step_s: Mapping[int, float], steps_per_s: float) -> dict[int, Timing]:
+    return {step: Timing(seconds, seconds * steps_per_s) for step, seconds in step_s.items()}
+
+
 def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
     """In the first step pods connect and caches fill."""
-    found = compared({1: 9.0, 2: 1.0, 3: 2.0, 4: 100.0, 20: 100.0}, {1: 2.0, 2: 2.0, 3: 4.0, 5: 100.0})
-    assert found == Comparison(first_step=2, last_step=3, step_s=1.5, synchronous_s=3.0)
+    ours = timings({1: 9.0, 2: 1.0, 3: 2.0, 4: 100.0, 20: 100.0}, steps_per_s=100)
+    theirs = timings({1: 2.0, 2: 2.0, 3: 4.0, 5: 100.0}, steps_per_s=200)
+    found = compared(ours, theirs)
+    assert found == Comparison(first_step=2, last_step=3, ours=Timing(1.5, 150), synchronous=Timing(3.0, 600))
     assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (steps 2 to 3 of each)"
-    assert compared({1: 1.0, 2: 1.0}, {1: 1.0, 3: 1.0}) is None
+    assert found.decode_steps == "150 a step, 600 with synchronous rollout: 4.00 times as many"
+    assert compared(timings({1: 1.0, 2: 1.0}, 1), timings({1: 1.0, 3: 1.0}, 1)) is None
 
 
 def test_a_strategy_that_takes_longer_is_shown_to() -> None:
-    found = Comparison(first_step=2, last_step=5, step_s=1.0, synchronous_s=0.8)
+    found = Comparison(first_step=2, last_step=5, ours=Timing(1.0, 100), synchronous=Timing(0.8, 100))
     assert "0.80 times as fast" in str(found)
 
 
 @pytest.mark.parametrize("has_accelerator", [True, False])
 def test_the_figure_of_engines_without_a_gpu_has_a_note(has_accelerator: bool) -> None:
-    found = Comparison(first_step=2, last_step=5, step_s=1.0, synchronous_s=0.8, has_accelerator=has_accelerator)
+    timing = Timing(1.0, 100)
+    found = Comparison(2, 5, ours=timing, synchronous=timing, has_accelerator=has_accelerator)
     assert ("on CPUs" in found.note) is not has_accelerator

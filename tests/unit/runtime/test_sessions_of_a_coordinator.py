@@ -72,6 +72,7 @@ class Story:
 
     made_progress = True
     notices: tuple[Any, ...] = ()
+    turns = None
 
     def build(self) -> None: ...
 
